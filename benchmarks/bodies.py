@@ -1,0 +1,90 @@
+"""What the trials do: the same code in every system, which only hands in its way to report.
+
+Imports nothing outside the standard library, since what a trial imports is part of what is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.curve import CONFIGS, MAX_EPOCHS, loss
+from benchmarks.trace import Trace, announce
+
+__all__ = ["asha", "noop", "park", "stoppable", "stream"]
+
+Report = Callable[[dict[str, Any]], object]
+
+EPOCH_S: Final = 0.010
+REPORT_EVERY_S: Final = 0.020
+STOP_AT: Final = 20
+#: A trial that nobody stops ends by itself, well after the slowest poll (5 s) of any system.
+REPORT_LIMIT: Final = 2_000
+BEAT_S: Final = 0.001
+#: How long trials wait for each other, or for the measurement.
+PATIENCE_S: Final = 120.0
+
+
+def noop(report: Report) -> None:
+    """Report once and end."""
+    report({"loss": 0.0, "epoch": 1})
+
+
+def stream(report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
+    """Report as fast as possible, from when all parties are up."""
+    _meet(Path(folder), index, parties)
+    trace = Trace(folder, f"stream-{index}")
+    for number in range(1, reports + 1):
+        report({"loss": 1.0 / number, "epoch": number})
+    trace.beat()
+
+
+def stoppable(report: Report, folder: str, index: int) -> None:
+    """Report every 20 ms, with a sign of life each millisecond, until stopped."""
+    name = f"stop-{index}"
+    announce(folder, name)
+    trace = Trace(folder, name)
+    try:
+        for number in range(1, REPORT_LIMIT + 1):
+            due = time.monotonic() + REPORT_EVERY_S
+            while time.monotonic() < due:
+                time.sleep(BEAT_S)
+                trace.beat()
+            if number == STOP_AT:
+                trace.mark()
+            report({"loss": 1.0 / number, "epoch": number})
+            trace.beat()
+    finally:
+        trace.beat()
+
+
+def asha(report: Report, folder: str, index: int) -> None:
+    """Train for at most 27 epochs of 10 ms on the synthetic curve."""
+    config = CONFIGS[index]
+    trace = Trace(folder, f"asha-{index}")
+    for epoch in range(1, MAX_EPOCHS + 1):
+        time.sleep(EPOCH_S)
+        trace.count_epoch()
+        report({"loss": loss(config["lr"], epoch, config["seed"]), "epoch": epoch})
+
+
+def park(report: Report, folder: str, index: int) -> None:
+    """Report once, say so, and wait to be released."""
+    report({"loss": 0.0, "epoch": 1})
+    (Path(folder) / f"ready-{index}").touch()
+    _wait_for(lambda: (Path(folder) / "release").exists(), every_s=0.010)
+
+
+def _meet(folder: Path, index: int, parties: int) -> None:
+    (folder / f"ready-{index}").touch()
+    _wait_for(lambda: len(list(folder.glob("ready-*"))) >= parties, every_s=BEAT_S)
+
+
+def _wait_for(condition: Callable[[], bool], *, every_s: float) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing came within {PATIENCE_S:.0f} s")
+        time.sleep(every_s)

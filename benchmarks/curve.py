@@ -1,0 +1,34 @@
+"""One fixed synthetic learning curve, and the 64 configs that every system tries in the same order."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Final, TypedDict
+
+__all__ = ["CONFIGS", "MAX_EPOCHS", "loss"]
+
+MAX_EPOCHS: Final = 27
+
+
+class CurveConfig(TypedDict):
+    """What one trial of the ASHA work is given."""
+
+    lr: float
+    seed: int
+
+
+def loss(lr: float, epoch: int, seed: int) -> float:
+    """Return the loss after *epoch* epochs: a decay towards a floor that is lowest at lr = 10^-2.5, and noise."""
+    distance = math.log10(lr) + 2.5
+    floor = 0.1 + 0.3 * distance * distance
+    noise = random.Random(seed * 1_000 + epoch).gauss(0.0, 0.02)
+    return floor + 2.0 * math.exp(-epoch / 6.0) + noise
+
+
+def _configs(count: int) -> list[CurveConfig]:
+    rng = random.Random(20)
+    return [{"lr": 10 ** rng.uniform(-4.0, -1.0), "seed": number} for number in range(count)]
+
+
+CONFIGS: Final = _configs(64)

@@ -1,0 +1,14 @@
+"""The systems that are measured; none of their packages is imported before a measurement runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.measurement import System
+from benchmarks.systems import limits, mqtune_, optuna_, ray_tune, syne_tune
+
+__all__ = ["SYSTEMS"]
+
+SYSTEMS: Final[dict[str, System]] = {
+    module.SYSTEM.name: module.SYSTEM for module in (mqtune_, ray_tune, syne_tune, optuna_, limits)
+}

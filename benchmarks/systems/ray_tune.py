@@ -1,0 +1,236 @@
+"""Ray Tune on the work: one local cluster of 2 CPUs, no dashboard, one CPU a trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmarks import bodies
+from benchmarks.curve import MAX_EPOCHS
+from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.watch import watcher
+from benchmarks.work import asha, memory, noop, stop, stream
+
+__all__ = ["SYSTEM"]
+
+CPUS: Final = 2
+QUIET: Final = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    # The experiment's state is snapshotted once, at the end.
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+}
+NO_LOGGERS: Final = {**QUIET, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+
+
+class Observed:
+    """When the scheduler was first asked and last told, and what it decided when."""
+
+    def __init__(self) -> None:
+        self.first_start = 0.0
+        self.last_end = 0.0
+        self.last_report = 0.0
+        self.reports = 0
+        self.decisions: dict[str, float] = {}
+
+    def started(self) -> None:
+        self.first_start = self.first_start or time.monotonic()
+
+    def reported(self) -> None:
+        self.last_report = time.monotonic()
+        self.reports += 1
+
+    def ended(self) -> None:
+        self.last_end = time.monotonic()
+
+
+def _observing(base: type, observed: Observed, stop_at: int | None = None, **options: Any) -> Any:
+    """Return a scheduler of class *base* that notes times, and stops at *stop_at* reports if given."""
+
+    class Observing(base):
+        def on_trial_add(self, controller: Any, trial: Any) -> None:
+            observed.started()
+            super().on_trial_add(controller, trial)
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+            observed.reported()
+            if result["training_iteration"] == stop_at:
+                observed.decisions[f"stop-{trial.config['index']}"] = observed.last_report
+                return self.STOP
+            return super().on_trial_result(controller, trial, result)
+
+        def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
+            super().on_trial_complete(controller, trial, result)
+            observed.ended()
+
+    return Observing(**options)
+
+
+def _fit(
+    context: Context,
+    body: Callable[[Any, dict[str, Any]], None],
+    trials: int,
+    scheduler: Any,
+    *,
+    reuse: bool = False,
+    concurrent: int = CPUS,
+) -> float:
+    """Run the trials on a cluster that is up, and return how long ``fit()`` took."""
+    from ray import tune
+
+    def trial(config: dict[str, Any]) -> None:
+        body(tune.report, config)
+
+    tuner = tune.Tuner(
+        tune.with_resources(trial, {"cpu": 1}),
+        param_space={"index": tune.grid_search(list(range(trials)))},
+        tune_config=tune.TuneConfig(
+            metric="loss", mode="min", scheduler=scheduler, reuse_actors=reuse, max_concurrent_trials=concurrent
+        ),
+        run_config=tune.RunConfig(name="run", storage_path=str(context.folder / "results"), verbose=0),
+    )
+    begin = time.monotonic()
+    grid = tuner.fit()
+    taken = time.monotonic() - begin
+    if grid.num_errors or len(grid) != trials:
+        raise RuntimeError(f"{len(grid)} of {trials} trials, {grid.num_errors} with errors")
+    return taken
+
+
+def _start(context: Context) -> None:
+    import ray
+
+    # The cluster's sockets live below this folder, and a socket's path is limited to 107 bytes.
+    ray.init(
+        num_cpus=CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=str(context.folder),
+        logging_level="ERROR",
+    )
+
+
+def _noop(*, reuse: bool) -> Callable[[Context], Figures]:
+    def measure(context: Context) -> Figures:
+        from ray.tune.schedulers import FIFOScheduler
+
+        _start(context)
+        observed, trials = Observed(), context.sizes["trials"]
+        scheduler = _observing(FIFOScheduler, observed)
+        run_s = _fit(context, lambda report, _: bodies.noop(report), trials, scheduler, reuse=reuse)
+        return noop.figures(trials, first_start=observed.first_start, last_end=observed.last_end, run_s=run_s)
+
+    return measure
+
+
+def _stream(context: Context) -> Figures:
+    from ray.tune.schedulers import FIFOScheduler
+
+    _start(context)
+    observed, folder, reports = Observed(), str(context.folder), context.sizes["reports"]
+
+    def body(report: Any, config: dict[str, Any]) -> None:
+        bodies.stream(report, folder, config["index"], reports=reports, parties=stream.PARTIES)
+
+    _fit(context, body, stream.PARTIES, _observing(FIFOScheduler, observed))
+    return stream.figures(context.folder, reports=reports, last_decision=observed.last_report)
+
+
+def _stop(context: Context) -> Figures:
+    from ray.tune.schedulers import FIFOScheduler
+
+    observed, folder = Observed(), str(context.folder)
+
+    def body(report: Any, config: dict[str, Any]) -> None:
+        bodies.stoppable(report, folder, config["index"])
+
+    with watcher(context.folder) as deaths:
+        _start(context)
+        scheduler = _observing(FIFOScheduler, observed, stop_at=bodies.STOP_AT)
+        _fit(context, body, context.sizes["trials"], scheduler, concurrent=1)
+    return stop.figures(context.folder, observed.decisions, deaths.read())
+
+
+def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
+    def measure(context: Context) -> Figures:
+        from ray.tune.schedulers import ASHAScheduler
+
+        _start(context)
+        observed, folder = Observed(), str(context.folder)
+        scheduler = _observing(
+            ASHAScheduler,
+            observed,
+            max_t=MAX_EPOCHS,
+            grace_period=asha.GRACE_PERIOD,
+            reduction_factor=asha.REDUCTION_FACTOR,
+        )
+
+        def body(report: Any, config: dict[str, Any]) -> None:
+            bodies.asha(report, folder, config["index"])
+
+        _fit(context, body, context.sizes["trials"], scheduler, reuse=reuse)
+        return asha.figures(
+            context.folder,
+            first_start=observed.first_start,
+            last_end=observed.last_end,
+            epochs_decided=observed.reports,
+        )
+
+    return measure
+
+
+def _memory(context: Context) -> Figures:
+    from ray.tune.schedulers import FIFOScheduler
+
+    _start(context)
+    folder = str(context.folder)
+    with memory.parked_trials(context) as parked:
+        _fit(
+            context,
+            lambda report, config: bodies.park(report, folder, config["index"]),
+            memory.PARTIES,
+            FIFOScheduler(),
+        )
+    return memory.figures(idle=memory.settle_and_measure(context), busy=parked[0])
+
+
+FRESH: Final = "a fresh actor process for each trial, no result loggers"
+REUSED: Final = "reuse_actors=True: processes are kept from trial to trial, no result loggers"
+
+SYSTEM: Final = System(
+    name="ray",
+    title="Ray Tune",
+    packages=("ray",),
+    variants={
+        "noop": (
+            Variant(
+                name="fresh",
+                settings=FRESH,
+                measure=_noop(reuse=False),
+                slow=True,
+                deadline_s=480,
+                environment=NO_LOGGERS,
+            ),
+            Variant(name="reused", settings=REUSED, measure=_noop(reuse=True), environment=NO_LOGGERS),
+        ),
+        "stream": (
+            Variant(name="no loggers", settings="no result loggers", measure=_stream, environment=NO_LOGGERS),
+            Variant(name="default", settings="CSV, JSON and TensorBoard loggers", measure=_stream, environment=QUIET),
+        ),
+        "stop": (Variant(name="fresh", settings=FRESH, measure=_stop, environment=NO_LOGGERS),),
+        "asha": (
+            Variant(
+                name="fresh",
+                settings=FRESH,
+                measure=_asha(reuse=False),
+                slow=True,
+                deadline_s=480,
+                environment=NO_LOGGERS,
+            ),
+            Variant(name="reused", settings=REUSED, measure=_asha(reuse=True), environment=NO_LOGGERS),
+        ),
+        "memory": (Variant(name="fresh", settings=FRESH, measure=_memory, environment=NO_LOGGERS),),
+    },
+)

@@ -1,0 +1,77 @@
+"""Sees processes die: a process of its own that waits on their pidfds and writes down when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.trace import FIFO_NAME
+
+__all__ = ["watcher"]
+
+DEATHS_NAME: Final = "deaths"
+#: How long to wait for deaths that are still due at the end of a measurement.
+LAST_DEATHS_S: Final = 5.0
+END: Final = "END 0\n"
+
+
+class Deaths:
+    """The times of death that a watcher wrote down, by trial name; complete once the watcher has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DEATHS_NAME
+
+    def read(self) -> dict[str, float]:
+        lines = self._path.read_text().splitlines()
+        return {name: float(at) for name, at in (line.split() for line in lines)}
+
+
+@contextlib.contextmanager
+def watcher(folder: Path) -> Iterator[Deaths]:
+    """Run a watcher over the trials that announce themselves in *folder*."""
+    fifo = folder / FIFO_NAME
+    os.mkfifo(fifo)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.watch", str(folder)])
+    try:
+        yield Deaths(folder)
+    finally:
+        fifo.open("w").write(END)
+        process.wait()
+
+
+def watch(folder: Path) -> None:
+    """Write a line for each announced process when it dies, until told to end and nothing is left to wait for."""
+    # Opened for both so that the FIFO never reads as ended between two writers.
+    fifo = os.open(folder / FIFO_NAME, os.O_RDWR | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(fifo, select.POLLIN)
+    names: dict[int, str] = {}
+    ends_at: float | None = None
+    with (folder / DEATHS_NAME).open("w", buffering=1) as deaths:
+        while ends_at is None or (names and time.monotonic() < ends_at):
+            for fd, _ in poll.poll(None if ends_at is None else 100):
+                now = time.monotonic()
+                if fd != fifo:
+                    deaths.write(f"{names.pop(fd)} {now}\n")
+                    poll.unregister(fd)
+                    os.close(fd)
+                    continue
+                for line in os.read(fifo, 65536).decode().splitlines(keepends=True):
+                    if line == END:
+                        ends_at = now + LAST_DEATHS_S
+                        continue
+                    name, pid = line.split()
+                    pidfd = os.pidfd_open(int(pid))
+                    names[pidfd] = name
+                    poll.register(pidfd, select.POLLIN)
+
+
+if __name__ == "__main__":
+    watch(Path(sys.argv[1]))

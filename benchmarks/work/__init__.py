@@ -1,0 +1,14 @@
+"""The work: what is done, how much of it, and which figures come out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.work import asha, limits, memory, noop, scaling, stop, stream
+from benchmarks.work.base import Figure, Workload
+
+__all__ = ["WORKLOADS", "Figure", "Workload"]
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    module.WORKLOAD.name: module.WORKLOAD for module in (noop, stream, stop, asha, memory, scaling, limits)
+}

@@ -1,0 +1,49 @@
+"""64 short trials under ASHA: how much of the wall time is not training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from benchmarks.bodies import EPOCH_S
+from benchmarks.curve import CONFIGS
+from benchmarks.measurement import Figures
+from benchmarks.trace import read_traces
+from benchmarks.work.base import Figure, Workload
+
+__all__ = ["GRACE_PERIOD", "REDUCTION_FACTOR", "SLOTS", "WORKLOAD", "figures"]
+
+SLOTS: Final = 2
+GRACE_PERIOD: Final = 1
+REDUCTION_FACTOR: Final = 3
+
+WORKLOAD: Final = Workload(
+    name="asha",
+    title="ASHA, 64 trials of at most 27 epochs of 10 ms, 2 slots",
+    sizes={"trials": len(CONFIGS)},
+    quick_sizes={"trials": 6},
+    figures={
+        "wall_over_ideal": Figure(unit="×", higher_is_better=False, title="ASHA: wall / ideal", bar=1.05),
+        "wall_over_decided": Figure(unit="×", higher_is_better=False, shown=False),
+        "wall_s": Figure(unit="s", higher_is_better=False, shown=False),
+        "epochs_run": Figure(unit="", higher_is_better=None, shown=False),
+        "epochs_decided": Figure(unit="", higher_is_better=None, shown=False),
+    },
+)
+
+
+def figures(folder: Path, *, first_start: float, last_end: float, epochs_decided: int) -> Figures:
+    """Return the figures; ideal is the epochs that were run, at 10 ms each, over two slots.
+
+    ``wall_over_decided`` counts only epochs that the scheduler was shown, so an epoch run after the decision to
+    stop counts as time lost there.
+    """
+    wall_s = last_end - first_start
+    epochs_run = sum(trace.epochs for trace in read_traces(folder).values())
+    return {
+        "wall_over_ideal": wall_s / (epochs_run * EPOCH_S / SLOTS),
+        "wall_over_decided": wall_s / (epochs_decided * EPOCH_S / SLOTS),
+        "wall_s": wall_s,
+        "epochs_run": epochs_run,
+        "epochs_decided": epochs_decided,
+    }

@@ -1,0 +1,49 @@
+"""What describes a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Figure", "Workload"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number that a workload yields.
+
+    Args:
+        higher_is_better: None where neither is better, as for a count.
+        bar: what mqtune must reach.
+        bars: what a variant of mqtune must reach, where it differs.
+        shown: whether the table has a row for it; the result lines have all.
+    """
+
+    unit: str
+    higher_is_better: bool | None
+    title: str = ""
+    bar: float | None = None
+    bars: Mapping[str, float] | None = None
+    shown: bool = True
+
+    def bar_of(self, variant: str) -> float | None:
+        """Return what mqtune's *variant* must reach, or None."""
+        return (self.bars or {}).get(variant, self.bar)
+
+    def meets(self, value: float, variant: str) -> bool | None:
+        """Return whether *value* reaches the bar, or None without a bar."""
+        bar = self.bar_of(variant)
+        if bar is None or self.higher_is_better is None:
+            return None
+        return value >= bar if self.higher_is_better else value <= bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One piece of work, its sizes (and small ones for a quick look), and its figures by name."""
+
+    name: str
+    title: str
+    sizes: Mapping[str, int]
+    quick_sizes: Mapping[str, int]
+    figures: Mapping[str, Figure]

@@ -1,0 +1,6 @@
+"""``python -m mqtune``."""
+
+from mqtune.cli import main
+
+if __name__ == "__main__":
+    main()

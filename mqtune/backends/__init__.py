@@ -1,0 +1,1 @@
+"""The driver's side of running trials somewhere."""

@@ -1,0 +1,2 @@
+from mqtune.callback import Callback
+class Progress(Callback): pass

@@ -1,0 +1,73 @@
+"""``mqtune worker``: a thin face over ``celery worker``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+__all__ = ["worker"]
+
+
+@click.command()
+@click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the drivers use: redis://:password@head:6379/0.")
+@click.option("--gpus", envvar="MQTUNE_GPUS", default="auto", show_default=True, help="auto, a number, or a list such as 0,1.")
+@click.option("--slots-per-gpu", envvar="MQTUNE_SLOTS_PER_GPU", type=int, default=1, show_default=True, help="Trials that share a GPU.")
+@click.option("--gpus-per-slot", envvar="MQTUNE_GPUS_PER_SLOT", type=int, default=1, show_default=True, help="GPUs that a trial gets.")
+@click.option("--cpus", envvar="MQTUNE_CPUS", type=int, help="CPU cores that the slots share; by default all.")
+@click.option("--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core.")
+@click.option(
+    "--code-root",
+    envvar="MQTUNE_CODE_ROOT",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder below which trainables must be; by default this one.",
+)
+@click.option(
+    "--log-root",
+    envvar="MQTUNE_LOG_ROOT",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the trials' output goes; by default ~/mqtune.",
+)
+@click.option("--name", help="The worker's Celery node name; @host is added.")
+@click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
+@click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
+def worker(  # noqa: PLR0913 - each is an option
+    broker: str | None,
+    gpus: str,
+    slots_per_gpu: int,
+    gpus_per_slot: int,
+    cpus: int | None,
+    slots: int | None,
+    code_root: Path | None,
+    log_root: Path | None,
+    name: str | None,
+    loglevel: str,
+    owner_fd: int | None,
+) -> None:
+    """Run trials on this machine, one in each slot.
+
+    It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C hands its trials back.
+    """
+    from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.journal.connection import connect  # noqa: PLC0415
+    from mqtune.worker.celery import create_app  # noqa: PLC0415
+    from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
+
+    if not broker:
+        raise click.UsageError("--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0")
+    settings = WorkerSettings(
+        broker=broker,
+        gpus=gpus,
+        slots_per_gpu=slots_per_gpu,
+        gpus_per_slot=gpus_per_slot,
+        cpus=cpus,
+        slots=slots,
+        code_root=(code_root or Path.cwd()).absolute(),
+        log_root=(log_root or mqtune_home()).absolute(),
+        owner_fd=owner_fd,
+    )
+    connect(broker, role="worker").close()
+    node = f"{name or f'mqtune-{os.getpid()}'}@%h"
+    sys.exit(create_app(settings).worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))

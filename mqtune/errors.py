@@ -1,0 +1,84 @@
+"""Every error that mqtune raises on purpose; each message names the thing, the value and the way out."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerRefused",
+    "BrokerTooOld",
+    "BrokerUnavailable",
+    "ConfigurationError",
+    "DriverFenced",
+    "InvalidTransition",
+    "MessageVersionError",
+    "MetricMissing",
+    "MqtuneError",
+    "NameTaken",
+    "NoServer",
+    "SpaceError",
+    "TrainableNotFound",
+    "TrialFailed",
+    "WorkerStartError",
+]
+
+
+class MqtuneError(Exception):
+    """Something that mqtune was asked for can't be done."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class ConfigurationError(MqtuneError, ValueError):
+    """An argument makes no sense."""
+
+
+class SpaceError(ConfigurationError):
+    """A search space, or a value for it, makes no sense."""
+
+
+class TrainableNotFound(ConfigurationError):
+    """A trainable can't be named in a way that a worker can import."""
+
+
+class BrokerUnavailable(MqtuneError, ConnectionError):
+    """No Redis server answers at the broker's address."""
+
+
+class BrokerRefused(BrokerUnavailable):
+    """The Redis server refuses the user or password that the broker URL carries."""
+
+
+class BrokerTooOld(BrokerUnavailable):
+    """The Redis server is older than the oldest one that mqtune works with."""
+
+
+class NoServer(MqtuneError):
+    """No broker was given and no Redis server can be started here."""
+
+
+class NameTaken(MqtuneError):
+    """Another experiment, or a living driver, already has this name."""
+
+
+class DriverFenced(MqtuneError):
+    """Another driver has taken this experiment over; this one may no longer write."""
+
+
+class InvalidTransition(MqtuneError):
+    """A trial can't go from the status it has to the one that was asked for."""
+
+
+class MessageVersionError(MqtuneError):
+    """A message was written by a version of mqtune that this one can't read."""
+
+
+class MetricMissing(MqtuneError):
+    """The metric that the experiment optimises does not appear in the reports."""
+
+
+class TrialFailed(MqtuneError):
+    """A trial's attempt ended in an error."""
+
+
+class WorkerStartError(MqtuneError):
+    """A worker can't start with the settings it has."""

@@ -1,0 +1,217 @@
+"""The experiment: what its events amount to; no clock, no socket, no thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Literal
+
+from mqtune.messages import (
+    AttemptEnded,
+    AttemptStarted,
+    DecisionTaken,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    Reports,
+    TrialStaged,
+)
+from mqtune.trial import Action, Attempt, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+
+__all__ = ["Experiment", "Mode"]
+
+Mode = Literal["min", "max"]
+
+#: Attempts of one trial that may be lost or handed back before the trial counts as failed: more than a flaky machine
+#: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
+LOST_BUDGET: Final = 5
+
+
+class Experiment:
+    """The fold over an experiment's events; the same events in the same order give the same state.
+
+    Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
+
+    Args:
+        name: the experiment's name.
+        metric: the metric that it optimises.
+        mode: "min" or "max".
+        max_failures: how often a trial may fail in user code and run again; -1 for any number.
+    """
+
+    def __init__(self, name: str, *, metric: str, mode: Mode, max_failures: int = 0) -> None:
+        self.name = name
+        self.metric = metric
+        self.mode = mode
+        self.max_failures = max_failures
+        self.trials: dict[TrialId, Trial] = {}
+        self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
+        #: Trials whose attempt ended and that want another one, in the order in which they came to it.
+        self.to_retry: deque[TrialId] = deque()
+        self.created_at: float | None = None
+        self.outcome = ""
+        self.reason = ""
+        self.best: Trial | None = None
+        self.reports = 0
+        #: Attempts that were staged and have not ended.
+        self.live = 0
+        #: Whether any report had a number for the metric.
+        self.metric_seen = False
+        self._sign = 1.0 if mode == "min" else -1.0
+
+    @property
+    def busy(self) -> int:
+        """How many trials are staged or running."""
+        return self.counts[TrialStatus.STAGED] + self.counts[TrialStatus.RUNNING]
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
+        return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
+
+    def apply(self, event: Event) -> None:
+        """Take an event in; reports go one by one through ``apply_report`` instead.
+
+        Raises:
+            InvalidTransition: the event can't follow what came before.
+        """
+        match event:
+            case TrialStaged():
+                self._stage(event)
+            case AttemptStarted():
+                self._start(event)
+            case DecisionTaken():
+                self._decide(event)
+            case AttemptEnded():
+                self._end(event)
+            case Reports():
+                for report in event:
+                    self.apply_report(report)
+            case ExperimentCreated():
+                self.created_at = event.at
+            case ExperimentEnded():
+                self.outcome, self.reason = event.outcome, event.reason
+
+    def apply_report(self, report: Report) -> Trial | None:
+        """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
+        trial = self.trials[report.trial]
+        attempt = trial.attempts[-1]
+        if report.attempt != attempt.number or attempt.intent is not Intent.RUN or attempt.end is not None:
+            trial.late_reports += 1
+            return None
+        attempt.reports = report.sequence
+        trial.reports += 1
+        self.reports += 1
+        metrics = report.metrics
+        trial.last_metrics = metrics
+        trial.last_timestamp = report.timestamp
+        value = metrics.get(self.metric)
+        if isinstance(value, int | float):
+            trial.has_metric = self.metric_seen = True
+            if value == value:  # noqa: PLR0124 - NaN is not itself
+                self._score(trial, value, report)
+        return trial
+
+    def _score(self, trial: Trial, value: float, report: Report) -> None:
+        trial.metric_sum += value
+        trial.metric_count += 1
+        if not self.is_better(value, trial.best_value):
+            return
+        trial.best_value = value
+        trial.best_metrics = report.metrics
+        if self.best is None or self.is_better(value, self.best.best_value):
+            self.best = trial
+
+    def _advance(self, trial: Trial, status: TrialStatus, reason: str = "") -> None:
+        before = trial.status
+        trial.advance(status, reason=reason)
+        self.counts[before] -= 1
+        self.counts[status] += 1
+
+    def _stage(self, event: TrialStaged) -> None:
+        trial = self.trials.get(event.trial)
+        if trial is None:
+            trial = self.trials[event.trial] = Trial(event.trial, event.config)
+            self.counts[TrialStatus.CANDIDATE] += 1
+        elif self.to_retry and event.trial in self.to_retry:
+            self.to_retry.remove(event.trial)
+        self._advance(trial, TrialStatus.STAGED, event.reason)
+        trial.decision = None
+        trial.attempts.append(Attempt(event.attempt, staged_at=event.at))
+        self.live += 1
+        # Whatever ended the experiment before, it goes on.
+        self.outcome = self.reason = ""
+
+    def _start(self, event: AttemptStarted) -> None:
+        trial = self.trials[event.trial]
+        attempt = trial.attempt
+        attempt.worker, attempt.host = event.worker, event.host
+        attempt.devices = tuple(event.devices)
+        attempt.started_at = event.at
+        attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
+        if event.attempt == attempt.number and attempt.end is None:
+            self._advance(trial, TrialStatus.RUNNING)
+
+    def _decide(self, event: DecisionTaken) -> None:
+        trial = self.trials[event.trial]
+        if event.attempt == trial.attempt.number:
+            trial.attempt.intent = event.intent
+            if event.intent is not Intent.HAND_BACK:
+                trial.decision = Decision(Action(event.action), event.reason)
+            trial.reason = event.reason
+
+    def _end(self, event: AttemptEnded) -> None:
+        trial = self.trials[event.trial]
+        attempt = trial.attempts[event.attempt - 1]
+        if attempt.end is not None:
+            return
+        self.live -= 1
+        attempt.end, attempt.ended_at, attempt.pid = event.end, event.at, event.pid
+        attempt.exit_code, attempt.signal = event.exit_code, event.signal
+        attempt.error_type, attempt.error = event.error_type, event.error
+        attempt.stdout_tail, attempt.stderr_tail = event.stdout_tail, event.stderr_tail
+        if attempt is trial.attempt:
+            status, reason = self._status_after(trial, attempt)
+            if status is TrialStatus.STAGED:
+                self.to_retry.append(trial.id)
+            self._advance(trial, status, reason)
+
+    def _status_after(self, trial: Trial, attempt: Attempt) -> tuple[TrialStatus, str]:
+        """Return what the end of its attempt makes of a trial, and why."""
+        end = attempt.end
+        if end is AttemptEnd.COMPLETED:
+            return self._status_of_completed(trial)
+        if trial.decision is not None:
+            # Whatever an attempt does after it was told to stop is a consequence of that.
+            completes = trial.decision.action is Action.COMPLETE
+            return TrialStatus.COMPLETED if completes else TrialStatus.EARLY_STOPPED, trial.decision.reason
+        if attempt.intent is Intent.HAND_BACK:
+            return TrialStatus.STAGED, trial.reason
+        if end is AttemptEnd.STOPPED:
+            return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
+        if end is AttemptEnd.FAILED:
+            return self._status_of_failed(trial, f"{attempt.error_type}: {_last_line(attempt.error)}")
+        lost = sum(a.end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) for a in trial.attempts)
+        what = f"{end.value if end else 'lost'} by {attempt.worker or 'its worker'}"
+        if lost > LOST_BUDGET:
+            return TrialStatus.FAILED, f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have"
+        return TrialStatus.STAGED, what
+
+    def _status_of_completed(self, trial: Trial) -> tuple[TrialStatus, str]:
+        if trial.has_metric:
+            return TrialStatus.COMPLETED, ""
+        hint = f"call mqtune.report({{{self.metric!r}: …}})"
+        if not trial.last_metrics and not trial.attempt.reports:
+            return self._status_of_failed(trial, f"ended without any report: {hint}")
+        keys = ", ".join(map(repr, trial.last_metrics))
+        return self._status_of_failed(
+            trial, f"none of its {trial.attempt.reports} reports has a number for {self.metric!r} (the last has {keys}): {hint}"
+        )
+
+    def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
+        trial.failures += 1
+        again = self.max_failures < 0 or trial.failures <= self.max_failures
+        return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
+
+
+def _last_line(error: str) -> str:
+    lines = error.strip().splitlines()
+    return lines[-1] if lines else ""

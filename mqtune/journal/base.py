@@ -1,0 +1,131 @@
+"""What a journal is: the contract that Redis and the in-memory twin keep."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from mqtune.trial import Config, Intent, TrialId
+
+__all__ = ["FENCED", "GAP", "Answer", "Claim", "Entry", "Grant", "Intended", "Journal", "Refusal", "Segment"]
+
+#: Answers to a worker that are no intents: its attempt no longer counts; reports before these never arrived.
+FENCED: Final = "fenced"
+GAP: Final = "gap"
+
+#: An intent's value ("" for run), FENCED or GAP.
+Answer = str
+Refusal = Literal["unknown", "superseded", "taken", "ended"]
+Intended = Literal["running", "unclaimed", "ended", "superseded"]
+
+
+class Entry(NamedTuple):
+    """One journal entry: its id, and an encoded event."""
+
+    id: str
+    data: bytes
+
+
+class Claim(NamedTuple):
+    """One claim of an attempt; ``token`` is unique to it and fences all its later writes."""
+
+    trial: TrialId
+    attempt: int
+    token: str
+
+
+class Grant(NamedTuple):
+    """What a worker gets with a lease: the config, and the time of the trial's last report (0 if there is none)."""
+
+    config: Config
+    timestamp: float
+
+
+class Segment(NamedTuple):
+    """Consecutive reports of one attempt: the first one's sequence number, how many, the last one's time, the bytes."""
+
+    claim: Claim
+    first: int
+    size: int
+    timestamp: float
+    data: bytes
+
+
+class Journal(ABC):
+    """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
+
+    Every method may be repeated after a failure whose outcome is not known: what was written is not written again.
+    Events are appended and published in one atomic step. Methods of the driver raise DriverFenced once a later driver
+    has the lock. All methods may be called from any thread, and raise BrokerUnavailable when no server answers.
+    """
+
+    experiment: str
+    #: Set when ``read`` saw that workers joined or left; its reader clears it.
+    fleet_changed: bool = False
+
+    @abstractmethod
+    def lock(self, owner: str, description: str, hold_s: float) -> None:
+        """Take or keep the driver's lock for *hold_s* seconds; from then on this object writes with its epoch.
+
+        Raises:
+            NameTaken: another driver holds it; the message carries its description.
+        """
+
+    @abstractmethod
+    def unlock(self, owner: str) -> None:
+        """Give the lock back; nothing happens when another driver holds it."""
+
+    @abstractmethod
+    def definition(self) -> bytes | None:
+        """Return what the experiment was created with, or None when there is no such experiment."""
+
+    @abstractmethod
+    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+        """Append an event that concerns the whole experiment; a definition is kept from the first call that has one."""
+
+    @abstractmethod
+    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+        """Make an attempt claimable, superseding the one before it; False when it or a later one already was."""
+
+    @abstractmethod
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+        """Append the decision to end an attempt and tell its worker; an unclaimed one is ended at once by *ended*."""
+
+    @abstractmethod
+    def expired(self) -> list[TrialId]:
+        """Return the trials whose attempt's lease has run out."""
+
+    @abstractmethod
+    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        """End an attempt whose lease has run out; False when it was renewed or ended in between."""
+
+    @abstractmethod
+    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+        """Return the trials whose attempt was staged more than *older_than_s* seconds ago and that nobody has claimed."""
+
+    @abstractmethod
+    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
+
+        With *block_s*, it also returns, perhaps without an entry, when a worker joins or leaves the fleet.
+        """
+
+    @abstractmethod
+    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+        """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted."""
+
+    @abstractmethod
+    def report(self, segments: Sequence[Segment]) -> list[Answer]:
+        """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
+
+        A repeated call must carry segments that are cut as they were.
+        """
+
+    @abstractmethod
+    def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
+        """Renew leases, also those that ran out and were not reaped yet."""
+
+    @abstractmethod
+    def end(self, claim: Claim, event: bytes) -> bool:
+        """Append the end of an attempt and give up its lease; False when the attempt no longer counts."""

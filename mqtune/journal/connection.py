@@ -1,0 +1,308 @@
+"""Checked connections to Redis, and broker addresses in the forms that redis-py, Celery and people want."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
+
+__all__ = [
+    "BLOCKING_READ_MAX_S",
+    "COMMAND_TIMEOUT_S",
+    "CONNECT_TIMEOUT_S",
+    "OLDEST_VERSION",
+    "Client",
+    "celery_url",
+    "connect",
+    "open_client",
+    "redact",
+]
+
+#: No read may ask the server to block longer than this: it stays well below COMMAND_TIMEOUT_S, so that a read that
+#: ends without news is never taken for a dead connection.
+BLOCKING_READ_MAX_S: Final = 4.0
+#: How long one command may take before the connection counts as dead: a longest blocking read and a busy server.
+COMMAND_TIMEOUT_S: Final = 10.0
+#: How long a person waits before the answer is that nothing answers.
+CONNECT_TIMEOUT_S: Final = 5.0
+#: A connection that was idle for longer is pinged before it is used: shorter than what firewalls cut (60 s and up).
+HEALTH_CHECK_INTERVAL_S: Final = 30
+#: The first Redis with all that kombu 5.7 and the journal's scripts use (ZADD GT, ZRANGE REV, XADD MINID).
+OLDEST_VERSION: Final = (6, 2)
+DEFAULT_PORT: Final = 6379
+
+_TLS_OPTIONS: Final = frozenset(
+    {"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
+)
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
+_FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
+_PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
+
+#: A checked connection; the layers above hand it on and leave its methods to the journal.
+Client = redis.Redis
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Address:
+    """A broker URL, taken apart; exactly one of host and path is set."""
+
+    host: str | None = None
+    port: int = DEFAULT_PORT
+    path: str | None = None
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> redis.Redis:
+    """Open a connection to the Redis at *url* and check that it can be worked with.
+
+    The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
+    by threads, but not across a fork. It speaks RESP2, which gives one shape of answer on every server from 6.2 on.
+
+    Args:
+        timeout_s: when the check must be through, whatever the name server or the peer do.
+        role: who connects; shown by CLIENT LIST as mqtune-<role>.
+
+    Raises:
+        ConfigurationError: the URL can't be read, or names a database that the server doesn't have.
+        BrokerUnavailable: nothing answers there in time, or something that is not Redis.
+        BrokerRefused: the password is missing or wrong, or the user may do nothing.
+        BrokerTooOld: the server is older than OLDEST_VERSION.
+    """
+    client = open_client(url, connect_timeout_s=timeout_s, role=role)
+    outcome: list[Mapping[str, Any] | BaseException] = []
+    # A thread, because neither name resolution nor a peer that drips bytes heeds a socket timeout.
+    prober = threading.Thread(target=_probe, args=(client, outcome), name="mqtune-connect", daemon=True)
+    prober.start()
+    prober.join(timeout_s)
+    if not outcome:
+        raise BrokerUnavailable(
+            f"nothing answered at {redact(url)} within {timeout_s:g} s; check the address, the network and firewalls"
+        )
+    answer = outcome[0]
+    if isinstance(answer, BaseException):
+        client.close()
+        raise _explain(answer, url) from None
+    try:
+        _check_version(answer, url)
+    except BrokerTooOld:
+        client.close()
+        raise
+    _warn_of_eviction(answer, url)
+    return client
+
+
+def open_client(
+    url: str,
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    command_timeout_s: float = COMMAND_TIMEOUT_S,
+    role: str = "client",
+) -> redis.Redis:
+    """Return a client with mqtune's settings, without connecting or checking anything.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    address = _parse(url)
+    settings: dict[str, Any] = {
+        "db": address.db,
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": connect_timeout_s,
+        "socket_timeout": command_timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "health_check_interval": HEALTH_CHECK_INTERVAL_S,
+        "decode_responses": False,
+        "protocol": 2,
+        "client_name": "mqtune-" + re.sub(r"[^\w.:-]", "-", role, flags=re.ASCII),
+    }
+    settings["legacy_responses"] = True
+    if address.path is not None:
+        settings |= {"connection_class": redis.UnixDomainSocketConnection, "path": address.path}
+    else:
+        settings |= {"host": address.host, "port": address.port, "socket_keepalive": True}
+    if address.tls:
+        settings |= {"connection_class": redis.SSLConnection, **address.tls_options}
+    return redis.Redis.from_pool(redis.ConnectionPool(**settings))
+
+
+def celery_url(url: str) -> str:
+    """Return *url* in the form that kombu reads: one scheme for sockets, the database in its place, TLS verified.
+
+    kombu takes a missing ssl_cert_reqs for "verify nothing" (kombu/connection.py, _init_params), so it is always given.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    address = _parse(url)
+    login = ""
+    if address.username or address.password:
+        login = f"{quote(address.username or '', safe='')}:{quote(address.password or '', safe='')}@"
+    if address.path is not None:
+        return f"redis+socket://{login}{quote(address.path)}?virtual_host={address.db}"
+    host = f"[{address.host}]" if ":" in (address.host or "") else address.host
+    options = {"ssl_cert_reqs": "required", **address.tls_options} if address.tls else {}
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{'rediss' if address.tls else 'redis'}://{login}{host}:{address.port}/{address.db}{query}"
+
+
+def redact(url: str) -> str:
+    """Return *url* without its password, fit for a message or a log.
+
+    Whatever stands before the last @ counts as secret, save a user name that a password follows, and so does a port
+    that is no number: a password with an unescaped / or @ in it must not leak because the URL is malformed.
+    """
+    url = re.sub(r"(?i)(password=)[^&]*", r"\1***", url)
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if at:
+        user, colon, _ = login.partition(":")
+        return f"{scheme}{separator}{user + colon if colon else ''}***@{place}"
+    return re.sub(r"(://[^/@:\[]*:)(?!\d{1,5}(?:[/?]|$)).*", r"\1***", url)
+
+
+def _parse(url: str) -> _Address:
+    parts, port = _split(url)
+    is_socket, is_tls = parts.scheme in ("unix", "redis+socket"), parts.scheme == "rediss"
+    if parts.fragment or ";" in parts.netloc or (not is_socket and "@" in parts.path + parts.query):
+        raise ConfigurationError(f"the broker URL {redact(url)} is ambiguous; {_PERCENT}, and one URL is all it takes")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    username = unquote(parts.username or "") or options.pop("username", "") or None
+    password = unquote(parts.password or "") or options.pop("password", "") or None
+    virtual_host = options.pop("virtual_host", "") if is_socket else parts.path
+    db = _database(url, options.pop("db", "") or virtual_host)
+    tls_options = _tls_options(url, options, is_tls=is_tls)
+    if not is_socket:
+        host = unquote(parts.hostname or "") or "localhost"
+        return _Address(
+            host=host, port=port, db=db, username=username, password=password, tls=is_tls, tls_options=tls_options
+        )
+    path = unquote(parts.path)
+    if parts.hostname or len(path) < len("/s"):
+        raise ConfigurationError(f"the broker URL {redact(url)} names no absolute path of a socket; give {_FORMS}")
+    return _Address(path=path, db=db, username=username, password=password)
+
+
+def _split(url: str) -> tuple[SplitResult, int]:
+    if not isinstance(url, str) or "://" not in url:
+        shown = repr(redact(url)) if isinstance(url, str) else type(url).__name__
+        raise ConfigurationError(f"{shown} is not the URL of a broker; give {_FORMS}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ConfigurationError(f"the broker URL {redact(url)} can't be read; give {_FORMS}; {_PERCENT}") from None
+    if parts.scheme not in _SCHEMES:
+        raise ConfigurationError(f"the broker URL {redact(url)} has an unknown scheme; give {_FORMS}")
+    return parts, port
+
+
+def _database(url: str, text: str) -> int:
+    text = text.strip("/")
+    if text and not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"the database in the broker URL {redact(url)} is not a number; give {_FORMS}")
+    return int(text or 0)
+
+
+def _tls_options(url: str, options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]:
+    unknown = sorted(set(options) - (_TLS_OPTIONS if is_tls else frozenset()))
+    if unknown:
+        raise ConfigurationError(
+            f"the broker URL {redact(url)} sets {', '.join(unknown)}: timeouts, retries and the like are mqtune's, and "
+            f"ssl_… options go with rediss:// ({', '.join(sorted(_TLS_OPTIONS))}); leave it out"
+        )
+    result: dict[str, Any] = dict(options)
+    if "ssl_cert_reqs" in result:
+        result["ssl_cert_reqs"] = result["ssl_cert_reqs"].lower().removeprefix("cert_")
+        if result["ssl_cert_reqs"] not in ("none", "optional", "required"):
+            raise ConfigurationError(f"the broker URL {redact(url)}: ssl_cert_reqs must be required, optional or none")
+    if "ssl_check_hostname" in result:
+        result["ssl_check_hostname"] = result["ssl_check_hostname"].lower() not in ("0", "f", "false", "n", "no")
+    return result
+
+
+def _probe(client: redis.Redis, outcome: list[Mapping[str, Any] | BaseException]) -> None:
+    try:
+        client.ping()
+        try:
+            outcome.append(client.info())
+        except redis.exceptions.NoPermissionError:
+            outcome.append({})
+    except BaseException as error:  # noqa: BLE001  (handed to the thread that waits)
+        outcome.append(error)
+        client.close()
+
+
+def _explain(error: BaseException, url: str) -> BaseException:
+    place, reason = redact(url), _without_password(str(error), url) or type(error).__name__
+    match error:
+        case redis.RedisError() if "without any password" in reason or "no password is set" in reason:
+            return BrokerRefused(f"the Redis at {place} has no password set; leave the password out of the URL")
+        case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
+            return BrokerRefused(
+                f"the Redis at {place} refuses the login ({reason}); "
+                f"put the right password into the URL (redis://:password@host); {_PERCENT}"
+            )
+        case redis.exceptions.NoPermissionError():
+            return BrokerRefused(
+                f"the Redis at {place} forbids its user to connect ({reason}); "
+                "widen the user's ACL (6.2 also wants +client|setname)"
+            )
+        case redis.exceptions.BusyLoadingError():
+            return BrokerUnavailable(f"the Redis at {place} is still loading its data; try again in a moment")
+        case redis.exceptions.InvalidResponse():
+            return BrokerUnavailable(
+                f"what listens at {place} is not Redis ({reason}); check the port, and rediss:// if it expects TLS"
+            )
+        case redis.exceptions.ResponseError() if "DB index" in reason:
+            return ConfigurationError(f"the Redis at {place} does not have that database ({reason}); use 0")
+        case redis.exceptions.RedisError() | OSError() | ValueError():
+            return BrokerUnavailable(
+                f"no Redis answers at {place} ({reason}); start it, or give the address of one that runs"
+            )
+    return error
+
+
+def _without_password(text: str, url: str) -> str:
+    address = _parse(url)
+    for secret in filter(None, (address.password, quote(address.password or "", safe=""))):
+        text = text.replace(secret, "***")
+    return text.rstrip(".")
+
+
+def _check_version(info: Mapping[str, Any], url: str) -> None:
+    version = str(info.get("redis_version", ""))
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < OLDEST_VERSION:
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        raise BrokerTooOld(
+            f"the Redis at {redact(url)} is version {version}; mqtune needs {oldest} or later, or any Valkey"
+        )
+
+
+def _warn_of_eviction(info: Mapping[str, Any], url: str) -> None:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", 0) and policy != "noeviction":
+        _logger.warning(
+            "the Redis at %s may evict experiments when its memory is full (maxmemory-policy %s); "
+            "set maxmemory-policy noeviction",
+            redact(url),
+            policy,
+            extra={"action": "broker_may_evict", "policy": policy},
+        )

@@ -1,0 +1,140 @@
+"""The fleet's register: which workers there are, and what their slots offer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import redis
+
+from mqtune.errors import BrokerUnavailable, MessageVersionError
+from mqtune.journal.redis import retrying
+from mqtune.keys import FLEET, WORKERS, control_channel, worker_key
+from mqtune.messages import WorkerInfo, decode_value
+
+__all__ = ["Fleet", "Hints"]
+
+logger = logging.getLogger(__name__)
+
+#: Entries of the stream that wakes drivers; nobody reads further back than the last few.
+FLEET_LENGTH: Final = 1_000
+#: A queue is looked through only up to here; behind more messages than this, waiting is no sign of a loss.
+MAX_QUEUE_SCAN: Final = 1_000
+T = TypeVar("T")
+
+
+class Fleet:
+    """The register of workers; an entry lives as long as its worker's heartbeat.
+
+    Args:
+        client: a checked connection.
+        patience_s: how long a call goes on trying while the server is away.
+        closing: once set, calls stop trying.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None) -> None:
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._patience_s = patience_s
+        self._closing = closing
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return retrying(call, patience_s=self._patience_s, closing=self._closing)
+
+    def join(self, info: WorkerInfo, hold_s: float) -> None:
+        """Enter a worker, and wake all drivers."""
+        self.keep(info, hold_s)
+        self._announce(info.name, "joined")
+
+    def keep(self, info: WorkerInfo, hold_s: float) -> None:
+        """Keep a worker in the register for *hold_s* more seconds."""
+
+        def write() -> None:
+            seconds, _ = self._client.time()
+            with self._client.pipeline() as pipe:
+                pipe.set(worker_key(info.name), info.encode(), px=round(hold_s * 1000))
+                pipe.zadd(WORKERS, {info.name: round((seconds + hold_s) * 1000)})
+                pipe.execute()
+
+        self._retrying(write)
+
+    def leave(self, worker: str) -> None:
+        """Take a worker out, and wake all drivers."""
+
+        def write() -> None:
+            with self._client.pipeline() as pipe:
+                pipe.delete(worker_key(worker))
+                pipe.zrem(WORKERS, worker)
+                pipe.execute()
+
+        self._retrying(write)
+        self._announce(worker, "left")
+
+    def _announce(self, worker: str, what: str) -> None:
+        def write() -> None:
+            self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
+
+        self._retrying(write)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return the workers whose heartbeat has not run out, by name."""
+
+        def look() -> list[bytes | None]:
+            seconds, _ = self._client.time()
+            self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
+            names = [name.decode() for name in self._client.zrange(WORKERS, 0, -1)]
+            return list(self._client.mget([worker_key(name) for name in names])) if names else []
+
+        found = []
+        for data in self._retrying(look):
+            try:
+                if data is not None:
+                    found.append(WorkerInfo.decode(data))
+            except MessageVersionError as error:
+                logger.warning("a worker is left out: %s", error)
+        return sorted(found, key=lambda info: info.name)
+
+    def queued(self, queue: str) -> list[dict[str, Any]] | None:
+        """Return the headers of the Celery messages that wait in a queue; None when there are too many to look through."""
+        found = self._retrying(lambda: self._client.lrange(queue, 0, MAX_QUEUE_SCAN))
+        return None if len(found) > MAX_QUEUE_SCAN else [json.loads(message)["headers"] for message in found]
+
+
+class Hints:
+    """A worker's control channel: hints of intents, which may be lost; whoever is hinted at finds out anyway, later.
+
+    One thread uses it.
+    """
+
+    def __init__(self, client: redis.Redis, worker: str) -> None:
+        self._client: Any = client
+        self._channel = control_channel(worker)
+        self._subscription: Any = None
+
+    def next(self, timeout_s: float) -> list[Any] | None:
+        """Return the next hint, ``[experiment, trial, attempt, intent]``; None after *timeout_s* seconds, or for a bad one.
+
+        Raises:
+            BrokerUnavailable: the connection broke; the next call makes a new one.
+        """
+        try:
+            if self._subscription is None:
+                self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
+                self._subscription.subscribe(self._channel)
+            message = self._subscription.get_message(timeout=timeout_s)
+        except (redis.RedisError, OSError) as error:
+            self._subscription = None
+            raise BrokerUnavailable(f"the control channel {self._channel} broke: {error}") from None
+        if message is None:
+            return None
+        try:
+            experiment, trial, attempt, intent = decode_value(message["data"])
+        except (ValueError, TypeError):
+            logger.warning("an unreadable hint on %s: %r", self._channel, message["data"][:100])
+            return None
+        return [experiment, trial, attempt, intent]
+
+

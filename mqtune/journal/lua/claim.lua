@@ -1,0 +1,21 @@
+-- A worker claims an attempt: checks that it is wanted and free, takes the lease, journals the start.
+--
+-- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases
+-- ARGV  1 channel  2 trial  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds  7 event
+--
+-- Returns {'granted', config, timestamp of the trial's last report or ''}; or {why not, '', ''} with why not one of
+-- unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended.
+-- At most one claim of an attempt is ever granted; repeating it with its token grants it again without journaling twice.
+
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'config', 'timestamp')
+if not have[1] then return {'unknown', '', ''} end
+if have[1] ~= ARGV[3] then return {'superseded', '', ''} end
+if have[2] == 'ended' then return {'ended', '', ''} end
+if have[2] == 'running' and have[3] ~= ARGV[5] then return {'taken', '', ''} end
+if have[2] == 'staged' then
+  redis.call('HSET', KEYS[3], 'state', 'running', 'worker', ARGV[4], 'token', ARGV[5])
+  redis.call('ZREM', KEYS[4], ARGV[2])
+  append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
+end
+redis.call('ZADD', KEYS[5], now_ms() + ARGV[6], ARGV[2])
+return {'granted', have[4], have[5] or ''}

@@ -1,0 +1,14 @@
+-- A worker says that an attempt is over and its process group gone; its lease ends.
+--
+-- KEYS  1 meta  2 journal  3 trial  4 leases
+-- ARGV  1 channel  2 trial  3 attempt  4 token  5 event
+--
+-- Returns 'ended', or 'fenced' when the attempt is not the one that holds the lease. Repeating a call does no harm.
+
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by')
+if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] then return 'fenced' end
+if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
+redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
+redis.call('ZREM', KEYS[4], ARGV[2])
+append(KEYS[1], KEYS[2], ARGV[1], ARGV[5])
+return 'ended'

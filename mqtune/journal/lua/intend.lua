@@ -1,0 +1,32 @@
+-- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets an intent, and its worker a
+-- hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
+--
+-- KEYS  1 meta  2 journal  3 trial  4 staged
+-- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
+--       8 what control channels start with  9 hint
+--
+-- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself; the decision is
+-- journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when a later driver exists.
+-- Idempotent by attempt and intent. The intent is durable, the hint is not: the answers to report and renew repeat it.
+
+if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'worker', 'decided')
+if have[1] ~= ARGV[4] then return 'superseded' end
+local decided = ARGV[4] .. ':' .. ARGV[5]
+local again = have[4] == decided
+if not again then
+  redis.call('HSET', KEYS[3], 'decided', decided)
+  append(KEYS[1], KEYS[2], ARGV[1], ARGV[6])
+end
+if have[2] == 'running' then
+  redis.call('HSET', KEYS[3], 'intent', ARGV[5])
+  redis.call('PUBLISH', ARGV[8] .. have[3], ARGV[9])
+  return 'running'
+end
+if have[2] == 'staged' then
+  redis.call('HSET', KEYS[3], 'state', 'ended', 'ended_by', ARGV[2])
+  redis.call('ZREM', KEYS[4], ARGV[3])
+  append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
+  return 'unclaimed'
+end
+return again and redis.call('HGET', KEYS[3], 'ended_by') == ARGV[2] and 'unclaimed' or 'ended'

@@ -1,0 +1,23 @@
+-- Take, keep or give back the lock of an experiment's driver.
+--
+-- KEYS  1 meta  2 experiments
+-- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: give it back)  4 name of the experiment
+--
+-- Returns {epoch, '', 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out}.
+-- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
+-- unless another took it in between. Giving back what another holds changes nothing. Repeating a call does no harm.
+
+local now = now_ms()
+local have = redis.call('HMGET', KEYS[1], 'owner', 'driver', 'driver_until', 'epoch')
+local hold_ms = tonumber(ARGV[3])
+local until_ms = tonumber(have[3] or '0')
+if have[1] ~= ARGV[1] then
+  if hold_ms == 0 or until_ms > now then
+    return {0, have[2] or '', until_ms - now}
+  end
+  have[4] = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'driver', ARGV[2])
+  redis.call('ZADD', KEYS[2], 'NX', now, ARGV[4])
+end
+redis.call('HSET', KEYS[1], 'driver_until', hold_ms == 0 and 0 or now + hold_ms)
+return {tonumber(have[4]), '', 0}

@@ -1,0 +1,233 @@
+"""The in-memory twin of the journal: the same contract in one process, for unit tests and for runs without a server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mqtune.errors import DriverFenced, NameTaken
+from mqtune.journal.base import FENCED, GAP, Answer, Claim, Entry, Grant, Intended, Journal, Refusal, Segment
+from mqtune.messages import decode_value, encode_value, reports_prefix
+from mqtune.trial import Config, Intent, TrialId
+
+__all__ = ["MemoryJournal", "MemoryServer"]
+
+
+@dataclass(slots=True)
+class _TrialState:
+    attempt: int
+    config: bytes
+    state: str = "staged"
+    staged_at: float = 0.0
+    token: str = ""
+    sequence: int = 0
+    timestamp: float = 0.0
+    intent: str = ""
+    decided: str = ""
+    ended_by: str = ""
+    lease_until: float = 0.0
+
+
+@dataclass(slots=True)
+class _ExperimentState:
+    entries: list[Entry] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    trials: dict[TrialId, _TrialState] = field(default_factory=dict)
+    definition: bytes | None = None
+    owner: str = ""
+    driver: str = ""
+    driver_until: float = 0.0
+    epoch: int = 0
+
+
+class MemoryServer:
+    """What the journals of one process share; it takes the place of the Redis server.
+
+    Args:
+        clock: seconds, never going backwards; leases and locks run out by it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.changed = threading.Condition(threading.RLock())
+        self.experiments: dict[str, _ExperimentState] = {}
+
+
+class MemoryJournal(Journal):
+    """One experiment's journal in memory; journals on the same server see each other's writes."""
+
+    def __init__(self, server: MemoryServer, experiment: str) -> None:
+        self.experiment = experiment
+        self._server = server
+        self._lock = server.changed
+        self._epoch = 0
+        with self._lock:
+            self._state = server.experiments.setdefault(experiment, _ExperimentState())
+
+    def _append(self, event: bytes) -> None:
+        number = len(self._state.entries) + 1
+        self._state.entries.append(Entry(f"{number}-0", event))
+        self._state.positions.append(number)
+        self._lock.notify_all()
+
+    def _check_epoch(self) -> None:
+        if self._epoch != self._state.epoch:
+            raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
+
+    def lock(self, owner: str, description: str, hold_s: float) -> None:
+        with self._lock:
+            state, now = self._state, self._server.clock()
+            if state.owner != owner:
+                if state.driver_until > now:
+                    raise NameTaken(f"experiment {self.experiment!r} is driven by {state.driver}; choose another name")
+                state.epoch += 1
+                state.owner, state.driver = owner, description
+            if self._epoch and self._epoch != state.epoch:
+                raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over")
+            self._epoch = state.epoch
+            state.driver_until = now + hold_s
+
+    def unlock(self, owner: str) -> None:
+        with self._lock:
+            if self._state.owner == owner:
+                self._state.driver_until = 0.0
+
+    def definition(self) -> bytes | None:
+        return self._state.definition
+
+    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+        with self._lock:
+            self._check_epoch()
+            if self._state.definition is None:
+                self._state.definition = definition
+            self._append(event)
+
+    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+        with self._lock:
+            self._check_epoch()
+            before = self._state.trials.get(trial)
+            if before is not None and before.attempt >= attempt:
+                return False
+            now = self._server.clock()
+            self._state.trials[trial] = _TrialState(
+                attempt, encode_value(config), staged_at=now, timestamp=before.timestamp if before else 0.0
+            )
+            self._append(event)
+            return True
+
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+        with self._lock:
+            self._check_epoch()
+            state = self._state.trials.get(trial)
+            if state is None or state.attempt != attempt:
+                return "superseded"
+            again = state.decided == intent.value
+            if not again:
+                state.decided = intent.value
+                self._append(event)
+            if state.state == "running":
+                state.intent = intent.value
+                return "running"
+            if state.state == "staged":
+                state.state, state.ended_by = "ended", str(self._epoch)
+                self._append(ended)
+                return "unclaimed"
+            return "unclaimed" if again and state.ended_by == str(self._epoch) else "ended"
+
+    def expired(self) -> list[TrialId]:
+        with self._lock:
+            now = self._server.clock()
+            trials = self._state.trials.items()
+            return [trial for trial, state in trials if state.state == "running" and state.lease_until <= now]
+
+    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        with self._lock:
+            self._check_epoch()
+            state = self._state.trials[trial]
+            if state.attempt != attempt:
+                return False
+            if state.state == "ended":
+                return state.ended_by == str(self._epoch)
+            if state.state != "running" or state.lease_until > self._server.clock():
+                return False
+            state.state, state.intent, state.ended_by = "ended", "", str(self._epoch)
+            self._append(event)
+            return True
+
+    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+        with self._lock:
+            before = self._server.clock() - older_than_s
+            trials = self._state.trials.items()
+            return [trial for trial, state in trials if state.state == "staged" and state.staged_at <= before]
+
+    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        position = int(after.split("-", maxsplit=1)[0])
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._state.entries) > position, timeout=block_s)
+            at = bisect_right(self._state.positions, position)
+            return self._state.entries[at : at + count]
+
+    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+        with self._lock:
+            state = self._state.trials.get(claim.trial)
+            if state is None:
+                return "unknown"
+            if state.attempt != claim.attempt:
+                return "superseded"
+            if state.state == "ended":
+                return "ended"
+            if state.state == "running" and state.token != claim.token:
+                return "taken"
+            if state.state == "staged":
+                state.state, state.token = "running", claim.token
+                self._append(event)
+            state.lease_until = self._server.clock() + lease_s
+            return Grant(decode_value(state.config), state.timestamp)
+
+    def _held(self, claim: Claim) -> _TrialState | None:
+        state = self._state.trials.get(claim.trial)
+        held = state is not None and state.state == "running"
+        return state if held and state and (state.attempt, state.token) == claim[1:] else None
+
+    def report(self, segments: Sequence[Segment]) -> list[Answer]:
+        with self._lock:
+            answers: list[Answer] = []
+            accepted: list[bytes] = []
+            for segment in segments:
+                state = self._held(segment.claim)
+                if state is None:
+                    answers.append(FENCED)
+                elif segment.first == state.sequence + 1:
+                    state.sequence, state.timestamp = segment.first + segment.size - 1, segment.timestamp
+                    accepted.append(segment.data)
+                    answers.append(state.intent)
+                else:
+                    answers.append(state.intent if segment.first + segment.size - 1 <= state.sequence else GAP)
+            if accepted:
+                length = b"\xdd" + len(accepted).to_bytes(4, "big")
+                self._append(reports_prefix() + length + b"".join(accepted))
+            return answers
+
+    def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
+        with self._lock:
+            answers: list[Answer] = []
+            for claim in claims:
+                state = self._held(claim)
+                if state is not None:
+                    state.lease_until = self._server.clock() + lease_s
+                answers.append(FENCED if state is None else state.intent)
+            return answers
+
+    def end(self, claim: Claim, event: bytes) -> bool:
+        with self._lock:
+            state = self._state.trials.get(claim.trial)
+            if state is None or (state.attempt, state.token) != claim[1:]:
+                return False
+            if state.state == "ended":
+                return state.ended_by == claim.token
+            state.state, state.intent, state.ended_by = "ended", "", claim.token
+            self._append(event)
+            return True

@@ -1,0 +1,217 @@
+"""The journal on Redis: each method is one script, so that each is atomic and may be repeated."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import redis
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,  # noqa: A004
+)
+
+from mqtune.errors import BrokerUnavailable, DriverFenced, NameTaken
+from mqtune.journal.base import Answer, Claim, Entry, Grant, Intended, Journal, Refusal, Segment
+from mqtune.journal.connection import BLOCKING_READ_MAX_S
+from mqtune.journal.scripts import script
+from mqtune.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
+from mqtune.messages import decode_value, encode_value, reports_prefix
+from mqtune.trial import Config, Intent, TrialId
+
+__all__ = ["RedisJournal", "retrying"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: First and longest wait between two tries while no server answers: short enough that a restart costs nobody a second.
+RETRY_MIN_S: Final = 0.05
+RETRY_MAX_S: Final = 1.0
+#: What passes: a server that is away, loading, demoted, or full.
+_AWAY: Final[tuple[type[BaseException], ...]] = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+
+
+def retrying(
+    call: Callable[[], T],
+    *,
+    patience_s: float,
+    closing: threading.Event | None = None,
+    also: tuple[type[BaseException], ...] = (),
+) -> T:
+    """Return what *call* returns, trying again while the server is away; errors in *also* count as that.
+
+    Raises:
+        BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
+    """
+    away = _AWAY + also
+    since: float | None = None
+    wait_s = RETRY_MIN_S
+    while True:
+        try:
+            result = call()
+        except away as error:
+            now = time.monotonic()
+            if since is None:
+                since = now
+                logger.warning("Redis is away (%s); trying again for %s s", error, patience_s)
+            if now - since >= patience_s or (closing is not None and closing.is_set()):
+                raise BrokerUnavailable(f"Redis gave no answer for {now - since:.0f} s: {error}") from None
+            (closing or threading.Event()).wait(wait_s)
+            wait_s = min(wait_s * 2, RETRY_MAX_S)
+        else:
+            if since is not None:
+                logger.warning("Redis is back after %.1f s", time.monotonic() - since)
+            return result
+
+
+class RedisJournal(Journal):
+    """One experiment's journal on a Redis server.
+
+    Args:
+        client: a checked connection (see mqtune.journal.connection); it may be shared by many journals and threads.
+        experiment: the experiment's name.
+        patience_s: how long a call goes on trying while the server is away.
+        closing: once set, calls stop trying.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        experiment: str,
+        *,
+        patience_s: float = math.inf,
+        closing: threading.Event | None = None,
+    ) -> None:
+        self.experiment = experiment
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._keys = ExperimentKeys(experiment)
+        self._patience_s = patience_s
+        self._closing = closing
+        self._epoch = 0
+        self._fleet_seen = "$"
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return retrying(call, patience_s=self._patience_s, closing=self._closing)
+
+    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        return self._retrying(lambda: script(name)(self._client, keys, args))
+
+    def _write(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        """Run a script that appends to the journal."""
+        return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
+
+    def _drive(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        """Run a script that only the driver with the newest epoch may run."""
+        try:
+            return self._write(name, keys, [self._epoch, *args])
+        except ResponseError as error:
+            if "STALEDRIVER" not in str(error):
+                raise
+            raise DriverFenced(
+                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials go on there"
+            ) from None
+
+    def lock(self, owner: str, description: str, hold_s: float) -> None:
+        keys = [self._keys.meta, EXPERIMENTS]
+        args = [owner, description, round(hold_s * 1000), self.experiment]
+        epoch, holder, left_ms = self._run("lock", keys, args)
+        if not epoch:
+            raise NameTaken(
+                f"experiment {self.experiment!r} is driven by {holder.decode()} right now; choose another name, "
+                f"or stop that driver (its lock runs out {left_ms / 1000:.0f} s after it dies)"
+            )
+        if self._epoch and epoch != self._epoch:
+            raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over while this one was away")
+        self._epoch = epoch
+
+    def unlock(self, owner: str) -> None:
+        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment])
+
+    def definition(self) -> bytes | None:
+        kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
+        return kept
+
+    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+        self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])
+
+    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+        keys = [self._keys.trial(trial), self._keys.staged]
+        return bool(self._drive("stage", keys, [trial, attempt, encode_value(config), event]))
+
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+        hint = encode_value([self.experiment, trial, attempt, intent.value])
+        args = [trial, attempt, intent.value, event, ended, control_channel(""), hint]
+        return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
+
+    def _older_than(self, key: str, age_s: float) -> list[TrialId]:
+        seconds, microseconds = self._retrying(self._client.time)
+        before_ms = seconds * 1000 + microseconds // 1000 - age_s * 1000
+        found = self._retrying(lambda: self._client.zrangebyscore(key, "-inf", before_ms))
+        return [TrialId(trial.decode()) for trial in found]
+
+    def expired(self) -> list[TrialId]:
+        return self._older_than(self._keys.leases, 0)
+
+    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
+
+    def unclaimed(self, older_than_s: float) -> list[TrialId]:
+        return self._older_than(self._keys.staged, older_than_s)
+
+    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        if block_s <= 0:
+            last = self._retrying(lambda: self._client.xrange(self._keys.journal, f"({after}", "+", count=count))
+            return [Entry(id_.decode(), fields[b"e"]) for id_, fields in last]
+        block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
+        if self._fleet_seen == "$":
+            self._fleet_seen = self._newest_of_fleet()
+            self.fleet_changed = True
+        streams = {self._keys.journal: after, FLEET: self._fleet_seen}
+        entries: list[Entry] = []
+        for stream, found in self._retrying(lambda: self._client.xread(streams, count=count, block=block_ms)) or ():
+            if stream.decode() == FLEET:
+                self._fleet_seen = found[-1][0].decode()
+                self.fleet_changed = True
+            else:
+                entries = [Entry(id_.decode(), fields[b"e"]) for id_, fields in found]
+        return entries
+
+    def _newest_of_fleet(self) -> str:
+        newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))
+        return str(newest[0][0].decode()) if newest else "0-0"
+
+    def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
+        keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases]
+        args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event]
+        answer, config, timestamp = self._write("claim", keys, args)
+        if answer == b"granted":
+            return Grant(decode_value(config), float(timestamp or 0))
+        return cast("Refusal", answer.decode())
+
+    def report(self, segments: Sequence[Segment]) -> list[Answer]:
+        args: list[Any] = [reports_prefix()]
+        for claim, first, size, timestamp, data in segments:
+            args += (claim.attempt, claim.token, first, size, repr(timestamp), data)
+        answers = self._write("report", [self._keys.trial(s.claim.trial) for s in segments], args)
+        return [answer.decode() for answer in answers]
+
+    def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
+        args: list[Any] = [round(lease_s * 1000)]
+        for claim in claims:
+            args += (claim.trial, claim.attempt, claim.token)
+        answers = self._run("renew", [self._keys.leases, *(self._keys.trial(c.trial) for c in claims)], args)
+        return [answer.decode() for answer in answers]
+
+    def end(self, claim: Claim, event: bytes) -> bool:
+        keys = [self._keys.trial(claim.trial), self._keys.leases]
+        return bool(self._write("end", keys, [claim.trial, claim.attempt, claim.token, event]) == b"ended")

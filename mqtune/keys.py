@@ -1,0 +1,75 @@
+"""Every Redis key and channel of mqtune; nothing else in the project spells one out.
+
+The fleet, shared by all experiments::
+
+    mqtune:fleet                    stream  workers that joined or left, newest some 1,000
+    mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
+    mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
+    mqtune:control:<worker>         channel msgpack [experiment, trial, attempt, intent]; a hint, the trial's hash is the truth
+    mqtune:experiments              zset    experiment -> server time (ms) of its creation
+
+One experiment ``E``::
+
+    mqtune:x:{E}:meta               hash    definition  msgpack, written once
+                                            last        id of the newest journal entry
+                                            epoch       fencing number of the newest driver
+                                            owner       token of that driver
+                                            driver      who that is, for people
+                                            driver_until  server time (ms) at which its lock runs out
+                                            recorded    mark of the newest event that the record script wrote
+    mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.messages)
+    mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
+    mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
+    mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
+    mqtune:x:{E}:trial:<trial>      hash    attempt     number of the current attempt, the fencing token
+                                            state       staged | running | ended
+                                            config      msgpack
+                                            worker      who claimed it
+                                            token       of that claim; later writes must carry it
+                                            ended_by    token of the claim, or epoch of the driver, that ended it
+                                            sequence    of the last accepted report of this attempt
+                                            timestamp   of the last accepted report of the trial
+                                            intent      what the driver wants, "" for run
+                                            decided     "<attempt>:<intent>" of the last journaled decision
+
+The braces make one experiment one slot of a Redis Cluster, which scripts need.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["EXPERIMENTS", "FLEET", "WORKERS", "ExperimentKeys", "control_channel", "worker_key"]
+
+FLEET: Final = "mqtune:fleet"
+WORKERS: Final = "mqtune:workers"
+EXPERIMENTS: Final = "mqtune:experiments"
+
+
+def worker_key(worker: str) -> str:
+    """Return the key of a worker's description."""
+    return f"mqtune:worker:{worker}"
+
+
+def control_channel(worker: str) -> str:
+    """Return the channel on which a worker hears of intents."""
+    return f"mqtune:control:{worker}"
+
+
+class ExperimentKeys:
+    """The keys of one experiment."""
+
+    __slots__ = ("_trial", "journal", "leases", "meta", "metrics", "staged")
+
+    def __init__(self, experiment: str) -> None:
+        prefix = f"mqtune:x:{{{experiment}}}"
+        self.meta = f"{prefix}:meta"
+        self.journal = f"{prefix}:journal"
+        self.metrics = f"{prefix}:metrics"
+        self.leases = f"{prefix}:leases"
+        self.staged = f"{prefix}:staged"
+        self._trial = f"{prefix}:trial:"
+
+    def trial(self, trial: str) -> str:
+        """Return the key of a trial's hash."""
+        return self._trial + trial

@@ -1,0 +1,316 @@
+"""What travels: the journal's events, as frozen values in versioned msgpack; never a pickle.
+
+An event is ``[VERSION, kind, body]``. A body is a map of the event's fields, except that of ``reports``, whose body is
+a list of segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]`` so that a worker can join
+reports to a batch, and Redis can drop refused ones, without reading their metrics.
+
+Fields that a reader doesn't know are ignored; a version that it doesn't know is a clear error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+
+import msgpack
+
+from mqtune.errors import MessageVersionError
+from mqtune.trial import AttemptEnd, Config, Intent, Metrics, Report, TrialId
+
+__all__ = [
+    "START",
+    "AttemptEnded",
+    "AttemptStarted",
+    "Cursor",
+    "DecisionTaken",
+    "Event",
+    "ExperimentCreated",
+    "ExperimentEnded",
+    "Reports",
+    "TrialStaged",
+    "WorkerInfo",
+    "decode_event",
+    "decode_value",
+    "encode_value",
+    "pack_metrics",
+    "reports_prefix",
+    "segment_bytes",
+]
+
+VERSION: Final = 1
+
+
+class Cursor(NamedTuple):
+    """How far a driver had come when it wrote: the journal entry, and how many reports of it it had processed."""
+
+    entry: str
+    reports: int = 0
+
+
+START: Final = Cursor("0-0")
+
+
+def encode_value(value: Any) -> bytes:
+    """Return *value* as msgpack; NumPy scalars become numbers.
+
+    Raises:
+        TypeError: msgpack can't carry it.
+    """
+    packed: bytes = msgpack.packb(value, default=_number)
+    return packed
+
+
+def decode_value(data: bytes) -> Any:
+    """Return the value that *data* carries.
+
+    Raises:
+        ValueError: the bytes are not one complete msgpack value.
+    """
+    return msgpack.unpackb(data, strict_map_key=False)
+
+
+def _number(value: Any) -> Any:
+    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70 ms.
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
+
+
+def pack_metrics(timestamp: float, metrics: Mapping[str, Any]) -> bytes:
+    """Return one report's ``[timestamp, metrics]`` as msgpack; NaN and infinity are values like any other.
+
+    Raises:
+        TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
+    """
+    try:
+        for key in metrics:
+            if type(key) is not str:
+                raise TypeError
+        packed: bytes = msgpack.packb((timestamp, metrics), default=_number)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(_what_is_wrong(metrics)) from None
+    return packed
+
+
+def _what_is_wrong(metrics: object) -> str:
+    if not isinstance(metrics, dict):
+        return f"report: metrics must be a dict such as {{'loss': 0.1}}, not {type(metrics).__name__}"
+    for key, value in metrics.items():
+        if not isinstance(key, str):
+            return f"report: the key {key!r} is {type(key).__name__}; metric names are strings"
+        try:
+            encode_value({key: value})
+        except (TypeError, ValueError, OverflowError) as error:
+            shown = repr(value)
+            shown = shown if len(shown) <= 80 else shown[:77] + "…"  # noqa: PLR2004 - a line's worth
+            return f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
+    return "report: the metrics can't be sent"
+
+
+def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
+    """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
+    head = msgpack.packb([trial, attempt, first_sequence])
+    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that follows.
+    return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
+
+
+def reports_prefix() -> bytes:
+    """Return what stands before the list of segments in a ``reports`` event; the report script appends the list."""
+    return b"\x93" + encode_value(VERSION) + encode_value(Reports.KIND)
+
+
+E = TypeVar("E", bound="_Body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body:
+    """An event whose body is a map of its fields."""
+
+    KIND: ClassVar[str] = ""
+
+    def encode(self) -> bytes:
+        """Return the event as it stands in the journal."""
+        body = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return encode_value([VERSION, self.KIND, body])
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        """Return the event that *body* describes; fields that are not known are ignored."""
+        values = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
+        if values.get("cursor") is not None:
+            values["cursor"] = Cursor(*values["cursor"])
+        if "end" in values:
+            values["end"] = AttemptEnd(values["end"])
+        if "intent" in values:
+            values["intent"] = Intent(values["intent"])
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, AttemptEnd | Intent) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentCreated(_Body):
+    """The first event: what is tuned, and how."""
+
+    KIND: ClassVar[str] = "created"
+    name: str
+    definition: dict[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStaged(_Body):
+    """The driver asks for an attempt of a trial; attempt 1 is the trial's birth."""
+
+    KIND: ClassVar[str] = "staged"
+    trial: TrialId
+    attempt: int
+    config: Config
+    at: float
+    cursor: Cursor
+    #: Whether the searcher suggested it (a replayed searcher is asked again) or a person added it.
+    suggested: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(_Body):
+    """A worker has claimed an attempt and starts its process."""
+
+    KIND: ClassVar[str] = "started"
+    trial: TrialId
+    attempt: int
+    worker: str
+    host: str
+    devices: list[str]
+    at: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTaken(_Body):
+    """The driver has decided to end an attempt, because of its report *sequence* (0: not because of a report)."""
+
+    KIND: ClassVar[str] = "decided"
+    trial: TrialId
+    attempt: int
+    sequence: int
+    action: str
+    intent: Intent
+    reason: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded(_Body):
+    """An attempt's process group is gone, or was never there; ``cursor`` is set when the driver says so (lost attempts)."""
+
+    KIND: ClassVar[str] = "ended"
+    trial: TrialId
+    attempt: int
+    end: AttemptEnd
+    at: float
+    pid: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    error_type: str = ""
+    error: str = ""
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    cursor: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentEnded(_Body):
+    """The driver is done: *outcome* is finished, interrupted or failed."""
+
+    KIND: ClassVar[str] = "closed"
+    outcome: str
+    reason: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """A batch of reports, in order within each attempt."""
+
+    KIND: ClassVar[str] = "reports"
+    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
+
+    def __iter__(self) -> Iterator[Report]:
+        for trial, attempt, first, reports in self.segments:
+            for sequence, (timestamp, metrics) in enumerate(reports, first):
+                yield Report(trial, attempt, sequence, timestamp, metrics)
+
+
+Event = ExperimentCreated | TrialStaged | AttemptStarted | DecisionTaken | AttemptEnded | ExperimentEnded | Reports
+
+_KINDS: Final[dict[str, type[_Body]]] = {
+    kind.KIND: kind
+    for kind in (ExperimentCreated, TrialStaged, AttemptStarted, DecisionTaken, AttemptEnded, ExperimentEnded)
+}
+
+
+def decode_event(data: bytes) -> Event | None:
+    """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
+
+    Raises:
+        MessageVersionError: the version is not known, or the bytes are not an event.
+    """
+    try:
+        version, kind, body = decode_value(data)
+    except (ValueError, TypeError) as error:
+        raise MessageVersionError(f"the journal holds {len(data)} bytes that are not an event: {error}") from None
+    if version != VERSION:
+        raise MessageVersionError(
+            f"the journal holds an event of version {version!r}; this mqtune reads version {VERSION}: upgrade it"
+        )
+    if kind == Reports.KIND:
+        return Reports(body)
+    known = _KINDS.get(kind)
+    try:
+        return None if known is None else known.from_body(body)  # type: ignore[return-value]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise MessageVersionError(f"the journal holds a broken {kind!r} event: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What a worker says of itself in the fleet's register."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    queue: str
+    gpus: float
+    cpus: int
+    slots: int
+    devices: list[str]
+    code_root: str
+    joined_at: float
+    problems: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Return the description as it stands in the register."""
+        return encode_value([VERSION, dataclasses.asdict(self)])
+
+    @classmethod
+    def decode(cls, data: bytes) -> WorkerInfo:
+        """Return the description; fields that are not known are ignored.
+
+        Raises:
+            MessageVersionError: the version is not known.
+        """
+        version, body = decode_value(data)
+        if version != VERSION:
+            raise MessageVersionError(f"a worker's description has version {version!r}; this mqtune reads {VERSION}")
+        return cls(**{f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body})

@@ -1,0 +1,1 @@
+"""What runs inside a trial process; nothing here imports celery or redis."""

@@ -1,0 +1,97 @@
+"""Messages and file descriptors between processes of one machine, over a stream socket."""
+
+from __future__ import annotations
+
+import array
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mqtune.messages import decode_value, encode_value
+
+__all__ = ["Channel"]
+
+_LENGTH: Final = struct.Struct("<I")
+#: The most descriptors that travel with one message: a trial's pipe.
+_MAX_FDS: Final = 4
+
+
+class Channel:
+    """One end of a socket pair; messages are plain dicts, and arrive whole and in order.
+
+    Any thread may send; one thread receives.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._sending = threading.Lock()
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return both ends of a new channel."""
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(left), cls(right)
+
+    @classmethod
+    def of_fd(cls, fd: int) -> Channel:
+        """Return the end that was inherited as a file descriptor."""
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll; it is readable when a message begins, or the other end is closed."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> bool:
+        """Send a message, with duplicates of *fds*; False when the other end is closed."""
+        body = encode_value(message)
+        data = _LENGTH.pack(len(body)) + body
+        with self._sending:
+            try:
+                sent = socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
+                if sent < len(data):
+                    self._socket.sendall(data[sent:])
+            except OSError:
+                return False
+        return True
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Return the next message and its descriptors, waiting for it; None once the other end is closed."""
+        head, fds = self._read_head()
+        if len(head) < _LENGTH.size:
+            return None
+        body = self._read(_LENGTH.unpack(head)[0])
+        return None if body is None else (decode_value(body), fds)
+
+    def _read_head(self) -> tuple[bytes, list[int]]:
+        # The descriptors ride on the first byte, so the first read must be the one that takes them.
+        try:
+            room = socket.CMSG_LEN(_MAX_FDS * array.array("i").itemsize)
+            head, ancillary, _, _ = self._socket.recvmsg(_LENGTH.size, room)
+        except OSError:
+            return b"", []
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        if head and len(head) < _LENGTH.size:
+            head += self._read(_LENGTH.size - len(head)) or b""
+        return head, list(fds)
+
+    def _read(self, size: int) -> bytes | None:
+        chunks = []
+        while size:
+            try:
+                chunk = self._socket.recv(min(size, 2**20))
+            except OSError:
+                return None
+            if not chunk:
+                return None
+            chunks.append(chunk)
+            size -= len(chunk)
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """Close this end; the other end sees it."""
+        self._socket.close()

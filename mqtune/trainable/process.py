@@ -1,0 +1,112 @@
+"""One trial, in the process it has to itself, from its start message to its exit."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from mqtune.messages import encode_value
+from mqtune.trainable import session
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.spec import Trainable
+from mqtune.trial import AttemptEnd
+
+__all__ = ["die_with_parent", "run_spare"]
+
+#: A traceback longer than this is cut in the middle: its ends tell what happened.
+_MAX_ERROR_CHARS: Final = 16_000
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies (Linux only; 0: no longer).
+
+    The signal comes when the *thread* that created this process ends, so that thread must be one that stays.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def run_spare(channel: Channel, load: Callable[[], Trainable]) -> NoReturn:
+    """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
+
+    The stop signal must be blocked until here, so that one that comes early waits for its handler.
+    """
+    os.setsid()
+    received = channel.receive()
+    if received is None:
+        os._exit(0)
+    message, fds = received
+    channel.close()
+    _take_over_output(message["stdout"], message["stderr"])
+    os.environ.update(message["env"])
+    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    current = session.current = Session(fds[0], message["timestamp"])
+    code = 0
+    try:
+        end, error_type, error = _call(current, load, message["config"])
+        code = int(end is AttemptEnd.FAILED)
+        _flush()
+        with contextlib.suppress(StopTrial):
+            current.end(encode_value({"end": end.value, "error_type": error_type, "error": error}))
+    finally:
+        os._exit(code)
+
+
+def _call(current: Session, load: Callable[[], Trainable], config: dict[str, Any]) -> tuple[AttemptEnd, str, str]:
+    """Run the trainable and say how it ended."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(STOP_SIGNAL, current.tell)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
+        load()(config)
+        end = (AttemptEnd.COMPLETED, "", "")
+    except StopTrial:
+        end = (AttemptEnd.STOPPED, "", "")
+    except SystemExit as error:
+        if error.code in (None, 0):
+            end = (AttemptEnd.COMPLETED, "", "")
+        else:
+            end = (AttemptEnd.FAILED, "SystemExit", f"SystemExit: {error.code}")
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
+        end = (AttemptEnd.FAILED, type(error).__name__, _describe(error))
+    # From here on a late stop changes nothing.
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)
+    if end[0] is AttemptEnd.FAILED:
+        sys.stderr.write(f"{end[2]}\n")
+    return end
+
+
+def _describe(error: BaseException) -> str:
+    # The first frame is this module's.
+    below = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, below))
+    half = _MAX_ERROR_CHARS // 2
+    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"
+
+
+def _take_over_output(stdout: str, stderr: str) -> None:
+    """Send this process's output to its own files, a line at a time, whatever bytes it may hold."""
+    for path, fd in ((stdout, 1), (stderr, 2)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(file, fd)
+        os.close(file)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

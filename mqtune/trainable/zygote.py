@@ -1,0 +1,264 @@
+"""The zygote of one slot: has imported the trainable's module, never touched a device, and makes a trial in a millisecond.
+
+A worker starts it as ``python -m mqtune.trainable.zygote`` with one end of a channel. It keeps one *spare*: a process
+that waits for its start message, forked as soon as the trial before it is gone. It is the parent and the subreaper of
+the trial, so that whatever the trial leaves behind comes to it and is killed. It runs one trial at a time.
+
+From the worker: ``start`` (with the pipe's write end), ``tell``, ``terminate``, ``kill``.
+To the worker: ``ready`` or ``broken``, then for each trial ``started`` and ``ended`` (sent when its process group, and every
+descendant that left it, is gone).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.errors import TrainableNotFound
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.process import die_with_parent, run_spare
+from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trainable.spec import Trainable, TrainableSpec
+
+__all__ = ["Zygote", "arguments", "main"]
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+#: How often a killed process group that is not gone yet is looked at; most are gone at the first look.
+_SWEEP_POLL_S: Final = 0.001
+
+
+class Zygote:
+    """Makes trial processes for one slot and buries them.
+
+    Args:
+        channel: to the worker.
+        spec: the trainable.
+        code_root: the folder below which it is.
+        fork: whether spares are forked from here, else they start as processes of their own.
+    """
+
+    def __init__(self, channel: Channel, spec: TrainableSpec, code_root: Path, *, fork: bool) -> None:
+        self._channel = channel
+        self._spec = spec
+        self._code_root = code_root
+        self._fork = fork
+        self._trainable: Trainable | None = None
+        self._spare: tuple[int, Channel] | None = None
+        self._trial: int | None = None
+        self._wake_read, wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Blocked here, it is blocked in each spare until the trial has its handler.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+
+    def run(self) -> None:
+        """Serve the worker until it closes the channel or dies; leaves no process behind."""
+        if not self._prepare():
+            return
+        die_with_parent(os.getppid(), 0)
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        self._make_spare()
+        self._channel.send({"is": "ready", "files": self._loaded_files()})
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 4096)
+                    self._bury()
+                elif not self._obey():
+                    self._kill_all()
+                    return
+
+    def _prepare(self) -> bool:
+        """Import the trainable and say so if that fails."""
+        if not self._fork:
+            return True
+        try:
+            self._trainable = self._spec.load(self._code_root)
+        except BaseException as error:  # noqa: BLE001 - user code runs on import
+            kind = "TrainableNotFound" if isinstance(error, TrainableNotFound) else type(error).__name__
+            text = str(error) if isinstance(error, TrainableNotFound) else traceback.format_exc()
+            self._channel.send({"is": "broken", "error_type": kind, "error": text})
+            return False
+        if threading.active_count() > 1:
+            # A lock that one of these threads holds would stay held for ever in a forked child.
+            self._fork = False
+        # Collections in a child would otherwise touch, and so copy, everything that was imported.
+        gc.collect()
+        gc.freeze()
+        return True
+
+    def _loaded_files(self) -> list[tuple[str, int]]:
+        """Return the files of the user's code that were imported, with their times, so that a change can be noticed."""
+        root = str(self._code_root) + os.sep
+        found = []
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if path and path.startswith(root) and "site-packages" not in path:
+                with contextlib.suppress(OSError):
+                    found.append((path, os.stat(path).st_mtime_ns))
+        return found
+
+    def _make_spare(self) -> None:
+        ours, theirs = Channel.pair()
+        if self._fork:
+            me = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                self._become_spare(me, theirs)
+        else:
+            os.set_inheritable(theirs.fileno(), True)
+            pid = os.posix_spawn(
+                sys.executable, arguments("spare", theirs.fileno(), self._spec, self._code_root), os.environ
+            )
+        theirs.close()
+        self._spare = pid, ours
+
+    def _become_spare(self, zygote: int, channel: Channel) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._channel.close()
+            os.close(self._wake_read)
+            die_with_parent(zygote)
+            trainable = self._trainable
+            assert trainable is not None  # noqa: S101 - it was loaded before the fork
+            run_spare(channel, lambda: trainable)
+        finally:
+            os._exit(1)
+
+    def _obey(self) -> bool:
+        """Carry out one message of the worker; False when there is none any more."""
+        received = self._channel.receive()
+        if received is None:
+            return False
+        message, fds = received
+        match message["do"]:
+            case "start":
+                self._start(message, fds)
+            case "tell":
+                self._signal(STOP_SIGNAL, group=False)
+            case "terminate":
+                self._signal(signal.SIGTERM, group=True)
+            case "kill":
+                self._signal(signal.SIGKILL, group=True)
+        return True
+
+    def _start(self, message: dict[str, Any], fds: list[int]) -> None:
+        if self._spare is None:
+            self._make_spare()
+        assert self._spare is not None  # noqa: S101 - just made
+        pid, channel = self._spare
+        self._spare = None
+        self._trial = pid
+        channel.send(message, fds)
+        channel.close()
+        for fd in fds:
+            os.close(fd)
+        self._channel.send({"is": "started", "pid": pid})
+
+    def _signal(self, number: signal.Signals, *, group: bool) -> None:
+        # The trial is not reaped before it is forgotten here, so its number can't be another process's.
+        if self._trial is not None:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if group else os.kill)(self._trial, number)
+
+    def _bury(self) -> None:
+        """When the trial's leader has died, kill what it left, reap everything, tell the worker and make the next spare."""
+        pid = self._trial
+        if pid is None or not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        # Its number is still reserved, so this can't hit another group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        self._trial = None
+        self._sweep(pid)
+        self._channel.send({"is": "ended", "status": status})
+        self._make_spare()
+
+    def _sweep(self, group: int) -> None:
+        """Wait until the group is gone, killing every descendant that has come to this process."""
+        while True:
+            for child in _children():
+                if self._spare is None or child != self._spare[0]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(child, os.WNOHANG)
+            if not _group_exists(group) and not self._others():
+                return
+            select.select([], [], [], _SWEEP_POLL_S)
+
+    def _others(self) -> bool:
+        spare = self._spare[0] if self._spare else None
+        return any(child != spare for child in _children())
+
+    def _kill_all(self) -> None:
+        if self._spare is not None:
+            self._spare[1].close()
+        if self._trial is not None:
+            self._signal(signal.SIGKILL, group=True)
+            self._sweep(self._trial)
+
+
+def _children() -> list[int]:
+    """Return this process's children, adopted ones too, where the kernel tells (Linux)."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{me}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[str]:
+    """Return the command line of a zygote (``fork`` or ``spawn``) or of a spare that is not forked (``spare``)."""
+    return [sys.executable, "-m", "mqtune.trainable.zygote", role, str(fd), spec.name, spec.module, spec.script, str(code_root)]
+
+
+def main(argv: list[str]) -> None:
+    """Run as a zygote or a spare on an inherited channel."""
+    role, fd, name, module, script, root = argv
+    channel = Channel.of_fd(int(fd))
+    spec, code_root = TrainableSpec(name, module, script), Path(root)
+    if role == "spare":
+        die_with_parent(os.getppid())
+        signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+        run_spare(channel, lambda: spec.load(code_root))
+    # While user code is imported nothing watches the channel; afterwards a dead worker is seen there, and what the
+    # trial started can be killed, which a signal that kills the zygote would leave alive.
+    die_with_parent(os.getppid(), signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # Libraries whose native threads survive a fork in good order (BLAS) are no reason to warn on each trial.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    Zygote(channel, spec, code_root, fork=role == "fork").run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

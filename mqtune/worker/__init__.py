@@ -1,0 +1,1 @@
+"""What runs on a GPU machine: claims attempts, supervises their processes, sends their reports."""

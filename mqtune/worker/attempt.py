@@ -1,0 +1,289 @@
+"""One attempt on this worker, from its claim to its end: the supervisor of one trial process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.journal.base import FENCED, GAP, Claim, Journal
+from mqtune.messages import AttemptEnded, AttemptStarted, decode_value
+from mqtune.trial import AttemptEnd, Intent, TrialId
+from mqtune.worker.slots import Slot
+from mqtune.worker.uplink import Stream
+from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
+
+if TYPE_CHECKING:
+    from mqtune.worker.runtime import WorkerRuntime
+
+__all__ = ["AttemptRun", "Outcome"]
+
+logger = logging.getLogger(__name__)
+
+#: How long a trial has, once told, to leave its ``finally`` blocks, before its group gets SIGTERM.
+TOLD_GRACE_S: Final = 10.0
+#: How long its group has after SIGTERM before it gets SIGKILL.
+TERMINATE_GRACE_S: Final = 5.0
+#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
+IMPORT_TIMEOUT_S: Final = 600.0
+#: What the journal keeps of an attempt's output; the files have all of it.
+TAIL_BYTES: Final = 2_000
+TAIL_BYTES_FAILED: Final = 16_000
+#: How long the rest of the reports may take once the process group is gone and nothing can add to them.
+_DETACH_POLL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended here; ``end`` is None when it was not claimed, or no longer counted."""
+
+    end: AttemptEnd | None
+    note: str
+
+
+class AttemptRun:
+    """Runs one attempt; one thread calls ``run``, any thread may call the others."""
+
+    def __init__(self, runtime: WorkerRuntime, journal: Journal, claim: Claim, definition: dict[str, Any]) -> None:
+        self.runtime = runtime
+        self.journal = journal
+        self.claim = claim
+        self.definition = definition
+        self.config: dict[str, Any] = {}
+        self.task_id = ""
+        self.stream: Stream | None = None
+        self._intent = Intent.RUN
+        self._reason = ""
+        self._fenced = False
+        self._ending = threading.Event()
+        self._slot: Slot | None = None
+        self._zygote: ZygoteHandle | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its slot will soon be free."""
+        return self._ending.is_set()
+
+    def on_answer(self, answer: str) -> None:
+        """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
+        if answer in (FENCED, GAP):
+            self._fenced = True
+            logger.warning("trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer)
+            self._want(Intent.STOP, kill=True)
+        elif answer:
+            self._want(Intent(answer))
+
+    def on_end_frame(self) -> None:
+        """Hear that the trainable has ended; the next task may be fetched while its process goes."""
+        self._mark_ending()
+
+    def hand_back(self, reason: str) -> None:
+        """End the attempt so that the trial can run again elsewhere."""
+        self._reason = reason
+        self._want(Intent.HAND_BACK)
+
+    def terminate(self, *, kill: bool) -> None:
+        """End the attempt because a person said so."""
+        self._reason = "terminated by hand"
+        self._want(Intent.STOP, kill=kill)
+
+    def _want(self, intent: Intent, *, kill: bool = False) -> None:
+        with self._lock:
+            first = self._intent is Intent.RUN and intent is not Intent.RUN
+            if first:
+                self._intent = intent
+            zygote, slot = self._zygote, self._slot
+        if zygote is not None and (first or kill):
+            zygote.kill() if kill else zygote.tell()
+        if first:
+            self._mark_ending()
+            if slot is not None:
+                slot.wake.set()
+
+    def _mark_ending(self) -> None:
+        if not self._ending.is_set():
+            self._ending.set()
+            self.runtime.slot_is_ending()
+
+    def run(self, slot: Slot) -> Outcome:
+        """Claim the attempt, run it, journal its end; returns when nothing of it is left.
+
+        An attempt that is no longer wanted, or is claimed by another, is left alone.
+        """
+        self._slot = slot
+        logs = self.runtime.log_root / self.journal.experiment / self.claim.trial
+        stdout, stderr = logs / f"{self.claim.attempt}.stdout", logs / f"{self.claim.attempt}.stderr"
+        started = AttemptStarted(
+            trial=self.claim.trial,
+            attempt=self.claim.attempt,
+            worker=self.runtime.name,
+            host=self.runtime.host,
+            devices=list(slot.devices),
+            at=time.time(),
+            stdout_path=str(stdout),
+            stderr_path=str(stderr),
+        )
+        grant = self.journal.claim(self.claim, self.runtime.name, self.runtime.lease_s, started.encode())
+        if isinstance(grant, str):
+            return Outcome(None, f"not run: {grant}")
+        self.config = grant.config
+        self.runtime.running.add(self)
+        try:
+            ended = self._execute(slot, grant.timestamp, stdout, stderr)
+            counted = self.journal.end(self.claim, ended.encode())
+        finally:
+            self.runtime.running.discard(self)
+        if not counted:
+            return Outcome(None, "superseded: its end was refused")
+        return Outcome(ended.end, ended.error or self._reason)
+
+    def _execute(self, slot: Slot, timestamp: float, stdout: Path, stderr: Path) -> AttemptEnded:
+        """Run the trial's process and return how it ended."""
+        pid, status, problem = 0, None, ("", "")
+        try:
+            stdout.parent.mkdir(parents=True, exist_ok=True)
+            zygote = self._ready_zygote(slot)
+            if zygote is not None:
+                pid, status = self._supervise(slot, zygote, timestamp, stdout, stderr)
+        except ImportFailed as error:
+            where = f"worker {self.runtime.name}, code root {self.runtime.code_root}"
+            problem = (error.kind, f"{error}\n({where}, trainable {self.runtime.spec_of(self.definition)})")
+        except ZygoteDied as error:
+            problem = ("ZygoteDied", str(error))
+        except OSError as error:
+            problem = (type(error).__name__, f"the trial's process could not be started: {error}")
+        return self._ended(pid, status, problem, stdout, stderr)
+
+    def _ready_zygote(self, slot: Slot) -> ZygoteHandle | None:
+        """Return a zygote that has imported the trainable; None when the attempt is to end before that."""
+        root = self.runtime.code_root
+        spec = self.runtime.spec_of(self.definition)
+        zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")))
+        deadline = time.monotonic() + IMPORT_TIMEOUT_S
+        try:
+            while not zygote.wait_ready(slot.wake, max(0.0, deadline - time.monotonic())):
+                slot.wake.clear()
+                if self._intent is not Intent.RUN:
+                    return None
+        except (ImportFailed, ZygoteDied):
+            slot.close_zygote()
+            raise
+        return zygote
+
+    def _supervise(
+        self, slot: Slot, zygote: ZygoteHandle, timestamp: float, stdout: Path, stderr: Path
+    ) -> tuple[int, int | None]:
+        """Start the trial and see it to its end; returns its process id and wait status."""
+        self.stream = stream = Stream(self.journal, self.claim, self)
+        self.runtime.uplink.attach(stream)
+        message = {
+            "config": self.config,
+            "timestamp": timestamp,
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+            "env": {
+                "MQTUNE_EXPERIMENT": self.journal.experiment,
+                "MQTUNE_TRIAL": self.claim.trial,
+                "MQTUNE_ATTEMPT": str(self.claim.attempt),
+            },
+        }
+        try:
+            try:
+                pid = zygote.start(message, [stream.write_end])
+            finally:
+                os.close(stream.write_end)
+            with self._lock:
+                self._zygote = zygote
+            if self._intent is not Intent.RUN:
+                zygote.tell()
+            self._climb(slot, zygote)
+            return pid, zygote.wait_ended()
+        finally:
+            with self._lock:
+                self._zygote = None
+            while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
+                if self.runtime.closing.is_set():
+                    break
+
+    def _climb(self, slot: Slot, zygote: ZygoteHandle) -> None:
+        """Wait for the trial's end, and climb the stop ladder once it is wanted."""
+        poll = select.poll()
+        poll.register(zygote.fileno(), select.POLLIN)
+        poll.register(slot.wake.fileno(), select.POLLIN)
+        rungs = [(TOLD_GRACE_S, zygote.terminate), (TERMINATE_GRACE_S, zygote.kill)]
+        deadline: float | None = None
+        while True:
+            if deadline is None and rungs and self._intent is not Intent.RUN:
+                deadline = time.monotonic() + rungs[0][0]
+            wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = {fd for fd, _ in poll.poll(wait_ms)}
+            if zygote.fileno() in ready:
+                return
+            slot.wake.clear()
+            if deadline is not None and time.monotonic() >= deadline:
+                rungs.pop(0)[1]()
+                deadline = None
+
+    def _ended(
+        self, pid: int, status: int | None, problem: tuple[str, str], stdout: Path, stderr: Path
+    ) -> AttemptEnded:
+        end, error_type, error = self._how_it_ended(status, problem)
+        size = TAIL_BYTES_FAILED if end is AttemptEnd.FAILED else TAIL_BYTES
+        return AttemptEnded(
+            trial=TrialId(self.claim.trial),
+            attempt=self.claim.attempt,
+            end=end,
+            at=time.time(),
+            pid=pid,
+            exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+            signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+            error_type=error_type,
+            error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
+            stdout_tail=_tail(stdout, size),
+            stderr_tail=_tail(stderr, size),
+        )
+
+    def _how_it_ended(self, status: int | None, problem: tuple[str, str]) -> tuple[AttemptEnd, str, str]:
+        said = decode_value(self.stream.end) if self.stream is not None and self.stream.end is not None else None
+        if said is not None and said["end"] == AttemptEnd.COMPLETED.value:
+            return AttemptEnd.COMPLETED, "", ""
+        kind, text = problem if said is None else (said["error_type"], said["error"])
+        if self._intent is Intent.HAND_BACK:
+            return AttemptEnd.HANDED_BACK, kind, text
+        if self._intent is not Intent.RUN:
+            return AttemptEnd.STOPPED, kind, text
+        if said is not None:
+            return AttemptEnd(said["end"]), kind, text
+        if kind == "ZygoteDied":
+            return AttemptEnd.LOST, kind, text
+        if kind:
+            return AttemptEnd.FAILED, kind, text
+        return AttemptEnd.FAILED, *_exit_words(status)
+
+
+def _exit_words(status: int | None) -> tuple[str, str]:
+    """Return type and text for a process that ended without a word."""
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+        hint = "; the system kills so when memory runs out" if number == signal.SIGKILL else ""
+        return "Killed", f"the trial's process was killed by {name}{hint}"
+    code = os.WEXITSTATUS(status) if status is not None else "?"
+    return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"
+
+
+def _tail(path: Path, size: int) -> str:
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,208 @@
+"""What the slots of one worker share: the uplink, the leases and heartbeat, the control channel, the log folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.base import Claim, Journal
+from mqtune.journal.connection import Client
+from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.redis import RedisJournal
+from mqtune.messages import WorkerInfo, decode_value
+from mqtune.resources import queue_name
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.version import __version__
+from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.slots import Slots
+from mqtune.worker.uplink import Uplink
+
+__all__ = ["LEASE_S", "WorkerRuntime"]
+
+logger = logging.getLogger(__name__)
+
+#: A worker that is silent this long has lost its attempts; it survives a restart of Redis and a long pause of the machine.
+LEASE_S: Final = 15.0
+#: Five renewals fit into a lease.
+HEARTBEAT_S: Final = 3.0
+#: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
+ZYGOTE_IDLE_S: Final = 120.0
+#: How often a thread that waits for a slot looks whether the worker is closing.
+_SLOT_POLL_S: Final = 1.0
+
+
+class WorkerRuntime:
+    """The worker behind its Celery face.
+
+    Args:
+        client: a checked connection, shared by all threads.
+        name: the worker's name in the fleet; its Celery node name.
+        plan: its slots.
+        code_root: the folder below which trainables may be.
+        log_root: the folder for the trials' output.
+        wake_consumer: called, from any thread, when a slot becomes free or is about to.
+        show: called now and then, from one thread, for each attempt that runs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        plan: SlotPlan,
+        code_root: Path,
+        log_root: Path,
+        wake_consumer: Callable[[], None],
+        show: Callable[[AttemptRun], None],
+    ) -> None:
+        self.name = name
+        self.host = socket.gethostname()
+        self.plan = plan
+        self.code_root = code_root
+        self.log_root = log_root
+        self.lease_s = LEASE_S
+        self.closing = threading.Event()
+        self.running: set[AttemptRun] = set()
+        self.uplink = Uplink()
+        self._client = client
+        self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
+        self._slots = Slots(plan, log_root)
+        self._journals: dict[str, RedisJournal] = {}
+        self._definitions: dict[tuple[str, str], dict[str, Any]] = {}
+        self._wake_consumer = wake_consumer
+        self._show = show
+        self._draining = False
+        self._joined_at = time.time()
+        self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
+        self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
+
+    @property
+    def ending(self) -> int:
+        """How many attempts are about to free their slots, and so how many tasks may be fetched ahead."""
+        return sum(run.is_ending for run in tuple(self.running))
+
+    def start(self) -> None:
+        """Start the threads and join the fleet."""
+        self.uplink.start()
+        self._fleet.join(self._info(), self.lease_s)
+        self._heart.start()
+        self._control.start()
+        logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self.code_root)
+
+    def _info(self) -> WorkerInfo:
+        offer = self.plan.offer
+        return WorkerInfo(
+            name=self.name,
+            host=self.host,
+            pid=os.getpid(),
+            version=__version__,
+            queue=queue_name(offer),
+            gpus=offer.gpus,
+            cpus=offer.cpus,
+            slots=len(self._slots.all),
+            devices=[",".join(devices) for devices in self.plan.devices],
+            code_root=str(self.code_root),
+            joined_at=self._joined_at,
+        )
+
+    def run(self, run: AttemptRun) -> Outcome:
+        """Run an attempt in the next free slot; returns when nothing of it is left."""
+        while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
+            if self.closing.is_set() or self._draining:
+                return Outcome(None, "not run: the worker is closing")
+        try:
+            if self._draining:
+                return Outcome(None, "not run: the worker is closing")
+            return run.run(slot)
+        finally:
+            self._slots.release(slot)
+            self._wake_consumer()
+
+    def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
+        """Return the run of an attempt, whose experiment's definition is read once."""
+        journal = self._journals.get(experiment)
+        if journal is None:
+            journal = self._journals[experiment] = RedisJournal(self._client, experiment, closing=self.closing)
+        definition = self._definitions.get((experiment, digest))
+        if definition is None:
+            definition = self._definitions[experiment, digest] = decode_value(journal.definition() or b"\x80")
+        return AttemptRun(self, journal, Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
+
+    def terminate(self, task_id: str, number: int | None) -> None:
+        """End the attempt of a Celery task because a person said so, with SIGKILL at once if that is the signal."""
+        for run in tuple(self.running):
+            if run.task_id == task_id:
+                run.terminate(kill=number == signal.SIGKILL)
+
+    @staticmethod
+    def spec_of(definition: dict[str, Any]) -> TrainableSpec:
+        """Return the trainable that an experiment's definition names."""
+        return TrainableSpec(**definition["trainable"])
+
+    def slot_is_ending(self) -> None:
+        """Have the consumer fetch the next task while a trial's process goes."""
+        self._wake_consumer()
+
+    def hand_back_all(self, reason: str) -> None:
+        """Start nothing more, and end all attempts so that their trials can run elsewhere."""
+        self._draining = True
+        for run in tuple(self.running):
+            run.hand_back(reason)
+
+    def close(self) -> None:
+        """Leave the fleet and end everything; what still runs is killed with its zygote."""
+        self._draining = True
+        with contextlib.suppress(BrokerUnavailable):
+            self.closing.set()
+            self._fleet.leave(self.name)
+        for slot in self._slots.all:
+            slot.close_zygote()
+        self.uplink.close()
+
+    def _beat(self) -> None:
+        """Renew leases, and stay in the fleet."""
+        while not self.closing.wait(HEARTBEAT_S):
+            try:
+                self._fleet.keep(self._info(), self.lease_s)
+                by_journal: dict[Journal, list[AttemptRun]] = defaultdict(list)
+                for run in tuple(self.running):
+                    by_journal[run.journal].append(run)
+                for journal, runs in by_journal.items():
+                    answers = journal.renew([run.claim for run in runs], self.lease_s)
+                    for run, answer in zip(runs, answers, strict=True):
+                        run.on_answer(answer)
+                        self._show(run)
+                self._slots.close_idle(ZYGOTE_IDLE_S)
+            except BrokerUnavailable:
+                return
+            except Exception:
+                logger.exception("the heartbeat failed; the next one follows")
+
+    def _hear(self) -> None:
+        """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""
+        hints = Hints(self._client, self.name)
+        while not self.closing.is_set():
+            try:
+                hint = hints.next(HEARTBEAT_S)
+            except BrokerUnavailable as error:
+                logger.warning("%s; intents come with the heartbeat until it is back", error)
+                self.closing.wait(HEARTBEAT_S)
+                continue
+            if hint is not None:
+                self._obey(*hint)
+
+    def _obey(self, experiment: str, trial: str, attempt: int, intent: str) -> None:
+        for run in tuple(self.running):
+            if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
+                run.on_answer(intent)

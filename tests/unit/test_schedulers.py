@@ -1,0 +1,496 @@
+"""Schedulers: the ASHA rule against an oracle, its corner cases, and what each report costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqtune.errors import ConfigurationError
+from mqtune.schedulers import ASHA, FIFO, Scheduler
+from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
+
+#: A busy machine is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+NAN, INF = math.nan, math.inf
+
+
+def trial(name: str) -> Trial:
+    return Trial(TrialId(name), {}, TrialStatus.RUNNING)
+
+
+def asha(mode: str = "min", **arguments: Any) -> ASHA:
+    scheduler = ASHA(**{"max_t": 27, **arguments})
+    scheduler.bind("loss", mode)
+    return scheduler
+
+
+def tell(
+    scheduler: Scheduler, name: str, sequence: int, loss: Any = None, attempt: int = 1, **metrics: Any
+) -> Decision:
+    """Hand one report over; its time is its sequence number unless the metrics say otherwise."""
+    if loss is not None:
+        metrics["loss"] = loss
+    return scheduler.on_report(trial(name), Report(TrialId(name), attempt, sequence, 0.0, metrics))
+
+
+def actions(scheduler: ASHA, losses: Iterable[float], sequence: int = 1) -> str:
+    """Let one new trial for each loss report it, and return C for each that continues and S for each that stops."""
+    return "".join(
+        "C" if tell(scheduler, f"s{sequence}n{number}", sequence, loss) is CONTINUE else "S"
+        for number, loss in enumerate(losses)
+    )
+
+
+# FIFO
+
+
+def test_fifo_lets_every_trial_go_on() -> None:
+    scheduler = FIFO()
+    scheduler.bind("loss", "min")
+
+    assert all(tell(scheduler, "t", n, NAN) is CONTINUE for n in range(1, 50))
+    assert scheduler.describe() == {"scheduler": "fifo"}
+
+
+# Rungs
+
+
+@pytest.mark.parametrize(
+    ("max_t", "grace_period", "factor", "levels"),
+    [
+        (243, 1, 3, [1, 3, 9, 27, 81, 243]),
+        (1000, 1, 10, [1, 10, 100, 1000]),
+        (27, 1, 3, [1, 3, 9, 27]),
+        (100, 1, 3, [1, 3, 9, 27, 81, 100]),
+        (100, 5, 4, [5, 20, 80, 100]),
+        (125, 1, 5, [1, 5, 25, 125]),
+        (10, 10, 3, [10]),
+        (1, 1, 2, [1]),
+        (10, 1, 2.5, [1, 2.5, 6.25, 10]),
+        (1.331, 1, 1.1, [1, 1.1, 1.21, 1.331]),
+        (100, 0.1, 10, [0.1, 1, 10, 100]),
+        (3**40, 1, 3, [3**k for k in range(41)]),
+        (10**18, 1, 10, [10**k for k in range(19)]),
+        (27.0, 1.0, 3.0, [1, 3, 9, 27]),
+    ],
+)
+def test_rungs_are_exact_and_end_at_max_t(
+    max_t: float, grace_period: float, factor: float, levels: list[float]
+) -> None:
+    scheduler = asha(max_t=max_t, grace_period=grace_period, reduction_factor=factor)
+
+    assert list(scheduler.rung_levels) == levels
+
+
+@pytest.mark.parametrize(("max_t", "factor", "below"), [(243, 3, 81), (1000, 10, 100)])
+def test_the_top_rung_and_the_one_below_it_take_part(max_t: int, factor: int, below: int) -> None:
+    scheduler = asha(max_t=max_t, reduction_factor=factor)
+    tell(scheduler, "good", below, 0.1)
+
+    stopped = tell(scheduler, "bad", below, 0.2)
+    completed = tell(scheduler, "good", max_t, 0.1)
+
+    assert stopped == Decision(Action.STOP, f"rung {below}: loss=0.2 is not among the best 1 of 2")
+    assert completed == Decision(Action.COMPLETE, f"reached max_t={max_t}")
+    assert scheduler.rung_sizes[-2:] == (2, 1)
+
+
+@patient
+@given(grace=st.integers(1, 20), factor=st.integers(2, 10), power=st.integers(0, 12), more=st.integers(0, 5))
+def test_rungs_follow_the_formula(grace: int, factor: int, power: int, more: int) -> None:
+    max_t = grace * factor**power + more
+
+    levels = asha(max_t=max_t, grace_period=grace, reduction_factor=factor).rung_levels
+
+    below = [grace * factor**k for k in range(20) if grace * factor**k < max_t]
+    assert list(levels) == [*below, max_t]
+
+
+# The rule
+
+
+def test_the_first_trial_goes_on_and_the_next_ones_only_if_they_are_best_until_there_are_enough() -> None:
+    assert actions(asha(), [5, 4, 6, 3, 4]) == "CCSCS"
+
+
+def test_the_best_third_goes_on_once_there_are_six() -> None:
+    assert actions(asha(), [1, 2, 3, 4, 5, 1.5]) == "CSSSSC"
+
+
+def test_max_mode_prefers_high_values() -> None:
+    assert actions(asha("max"), [5, 4, 6, 3, 7]) == "CSCSC"
+
+
+def test_ties_with_the_last_of_the_best_go_on() -> None:
+    assert actions(asha(), [1, 1, 1, 1, 1]) == "CCCCC"
+    assert actions(asha(), [0, 0, 1]) == "CCS"
+    assert actions(asha(), [0.0, -0.0]) == "CC"
+
+
+def test_nan_is_worse_than_every_number_and_counted() -> None:
+    assert actions(asha(), [1, NAN]) == "CS"
+    assert actions(asha(), [INF, NAN, INF]) == "CSC"
+    assert actions(asha("max"), [-INF, NAN]) == "CS"
+    # Two of the best third of six are 1 and 2, because the four NaN count.
+    assert actions(asha(), [1, NAN, NAN, NAN, NAN, 2]) == "CSSSSC"
+
+
+def test_nan_equals_nan_so_that_a_rung_of_nothing_else_stops_nobody() -> None:
+    assert actions(asha(), [NAN, NAN, NAN, 1, NAN]) == "CCCCS"
+
+
+def test_infinities_are_numbers() -> None:
+    assert actions(asha(), [INF, INF, 1e308, -INF, -INF, INF]) == "CCCCCS"
+
+
+def test_who_entered_earlier_is_not_judged_again() -> None:
+    scheduler = asha()
+    tell(scheduler, "first", 1, 9.0)
+    tell(scheduler, "better", 1, 1.0)
+
+    assert tell(scheduler, "first", 2, 9.0) is CONTINUE
+
+
+def test_a_trial_that_reaches_max_t_completes_however_bad_it_is() -> None:
+    scheduler = asha(max_t=3)
+    for name, loss in [("a", 2), ("b", 1)]:
+        tell(scheduler, name, 1, loss)
+
+    assert tell(scheduler, "b", 3, 1) == Decision(Action.COMPLETE, "reached max_t=3")
+    assert tell(scheduler, "a", 4, NAN).action is Action.COMPLETE
+
+
+def test_a_grace_period_of_max_t_only_completes() -> None:
+    scheduler = asha(max_t=5, grace_period=5)
+
+    assert [tell(scheduler, "t", n, 1).action.name for n in range(1, 6)] == ["CONTINUE"] * 4 + ["COMPLETE"]
+
+
+def test_nobody_is_judged_between_rungs() -> None:
+    scheduler = asha(grace_period=3)
+    tell(scheduler, "best", 3, 0.0)
+
+    assert tell(scheduler, "bad", 1, 9) is CONTINUE
+    assert tell(scheduler, "bad", 2, 9) is CONTINUE
+    assert tell(scheduler, "bad", 3, 9).action is Action.STOP
+
+
+# Reports that are not like the others
+
+
+def test_a_report_that_skips_rungs_enters_the_highest_that_it_reached_and_no_other() -> None:
+    scheduler = asha()
+
+    tell(scheduler, "t", 1, 1.0, epoch=5, training_iteration=5)
+    assert scheduler.rung_sizes == (0, 1, 0, 0)
+    tell(scheduler, "t", 2, 1.0, training_iteration=6)
+    tell(scheduler, "t", 3, 1.0, training_iteration=9)
+
+    assert scheduler.rung_sizes == (0, 1, 1, 0)
+
+
+def test_a_repeated_or_late_report_changes_nothing_and_gets_the_decision_that_stands() -> None:
+    scheduler = asha()
+    tell(scheduler, "good", 1, 1)
+    tell(scheduler, "good", 3, 1)
+    stop = tell(scheduler, "bad", 1, 2)
+
+    assert tell(scheduler, "good", 3, 5) is CONTINUE
+    assert tell(scheduler, "good", 1, 5) is CONTINUE
+    assert tell(scheduler, "bad", 1, 0) == tell(scheduler, "bad", 2, 0) == tell(scheduler, "bad", 9, 0) == stop
+    assert scheduler.rung_sizes == (2, 1, 0, 0)
+
+
+def test_a_second_attempt_starts_over_and_enters_no_rung_twice() -> None:
+    scheduler = asha()
+    for sequence in range(1, 5):
+        tell(scheduler, "t", sequence, 1)
+
+    for sequence in range(1, 10):
+        assert tell(scheduler, "t", sequence, 1, attempt=2) is CONTINUE
+    # A late report of the first attempt, which would otherwise reach the top.
+    assert tell(scheduler, "t", 99, 1, attempt=1) is CONTINUE
+
+    assert scheduler.rung_sizes == (1, 1, 1, 0)
+
+
+def test_a_report_after_the_trial_ended_changes_nothing() -> None:
+    scheduler = asha()
+    ended = trial("t")
+    tell(scheduler, "t", 1, 1)
+    ended.status = TrialStatus.COMPLETED
+    scheduler.on_trial_end(ended)
+
+    assert scheduler.on_report(ended, Report(ended.id, 1, 9, 0.0, {"loss": 1})) is CONTINUE
+    assert scheduler.rung_sizes == (1, 0, 0, 0)
+
+
+def test_the_scores_of_an_ended_trial_stay_in_the_rungs() -> None:
+    scheduler = asha()
+    tell(scheduler, "best", 1, 0)
+    scheduler.on_trial_end(trial("best"))
+    scheduler.on_trial_end(trial("never seen"))
+
+    assert tell(scheduler, "worse", 1, 1).action is Action.STOP
+
+
+@pytest.mark.parametrize("metrics", [{}, {"loss": None}, {"accuracy": 1}])
+def test_a_report_without_the_metric_enters_no_rung_and_the_next_one_does(metrics: dict[str, Any]) -> None:
+    scheduler = asha()
+    tell(scheduler, "best", 1, 0)
+
+    assert scheduler.on_report(trial("t"), Report(TrialId("t"), 1, 1, 0.0, metrics)) is CONTINUE
+    assert scheduler.rung_sizes[0] == 1
+    assert tell(scheduler, "t", 2, 1).action is Action.STOP
+
+
+def test_max_t_completes_a_trial_without_the_metric() -> None:
+    assert tell(asha(max_t=3), "t", 3).action is Action.COMPLETE
+
+
+def test_the_time_may_have_a_name_of_its_own_and_be_a_float() -> None:
+    scheduler = asha(max_t=2, grace_period=0.5, reduction_factor=2, time_attr="hours")
+    tell(scheduler, "best", 1, 0, hours=0.5)
+
+    assert scheduler.rung_levels == (0.5, 1, 2)
+    assert tell(scheduler, "t", 1, 1, hours=0.49) is CONTINUE
+    assert tell(scheduler, "t", 2, 1, hours=0.49) is CONTINUE
+    assert tell(scheduler, "t", 3, 1, hours=0.51).action is Action.STOP
+    assert tell(scheduler, "best", 2, 0, hours=2.5) == Decision(Action.COMPLETE, "reached max_t=2")
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    scheduler = asha("max", max_t=numpy.int64(9), reduction_factor=numpy.float32(3))
+    tell(scheduler, "t", 1, numpy.float32(0.5), training_iteration=numpy.int64(3))
+
+    assert scheduler.rung_sizes == (0, 1, 0)
+    msgpack.packb(scheduler.describe())
+
+
+@pytest.mark.parametrize("value", ["3", None, NAN, INF, -INF, True, [3]])
+def test_a_time_that_is_no_number_is_refused_by_name_and_value(value: Any) -> None:
+    scheduler = asha(time_attr="epoch")
+
+    with pytest.raises(ConfigurationError, match=r"report 2 of trial t .*epoch"):
+        tell(scheduler, "t", 2, 1, epoch=value)
+    tell(scheduler, "t", 3, 1, epoch=1)
+    with pytest.raises(ConfigurationError, match=r"report 4 of trial t .*epoch"):
+        tell(scheduler, "t", 4, 1, epoch=value)
+
+
+def test_a_time_that_is_missing_names_what_there_is() -> None:
+    with pytest.raises(ConfigurationError, match="lacks the time_attr 'epochs'; it has 'epoch', 'loss'"):
+        tell(asha(time_attr="epochs"), "t", 1, 1, epoch=1)
+
+
+def test_a_time_that_goes_down_within_an_attempt_is_refused() -> None:
+    scheduler = asha(time_attr="epoch")
+    tell(scheduler, "t", 1, 1, epoch=2)
+    tell(scheduler, "t", 2, 1, epoch=2)
+
+    with pytest.raises(ConfigurationError, match="report 3 of trial t has epoch=1 after 2; it must never go down"):
+        tell(scheduler, "t", 3, 1, epoch=1)
+    assert tell(scheduler, "t", 1, 1, attempt=2, epoch=1) is CONTINUE
+
+
+@pytest.mark.parametrize("value", ["low", [1], True, 1j])
+def test_a_metric_that_is_no_number_is_refused_by_name_and_value(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"report 1 of trial t has loss=.* which is no number"):
+        tell(asha(), "t", 1, value)
+
+
+# The rule against an oracle that recomputes it from full lists
+
+scores = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 3.0, NAN, INF, -INF]), st.floats(), st.integers(-(2**63), 2**63))
+
+
+class Oracle:
+    """The rule as ASHA's docstring states it, and as slow as that."""
+
+    def __init__(self, levels: list[Fraction], factor: Fraction, mode: str) -> None:
+        self.levels = levels
+        self.factor = factor
+        self.mode = mode
+        self.entered: dict[Fraction, dict[str, float]] = {level: {} for level in levels}
+        self.decided: dict[str, str] = {}
+
+    def is_better(self, left: float, right: float) -> bool:
+        if math.isnan(left) or math.isnan(right):
+            return math.isnan(right) and not math.isnan(left)
+        return left < right if self.mode == "min" else left > right
+
+    def report(self, name: str, now: int, score: float) -> str:
+        if name in self.decided:
+            return self.decided[name]
+        reached = [level for level in self.levels if level <= now]
+        highest_entered = max((level for level in self.levels if name in self.entered[level]), default=Fraction(-1))
+        if not reached or reached[-1] <= highest_entered:
+            return "CONTINUE"
+        rung = self.entered[reached[-1]]
+        rung[name] = score
+        if reached[-1] == self.levels[-1]:
+            self.decided[name] = "COMPLETE"
+            return "COMPLETE"
+        places = max(1, math.floor(len(rung) / self.factor))
+        if sum(self.is_better(other, score) for other in rung.values()) < places:
+            return "CONTINUE"
+        self.decided[name] = "STOP"
+        return "STOP"
+
+
+@patient
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), scores), max_size=150),
+    factor=st.sampled_from([2, 3, 4, 1.5, 2.5, 1.1]),
+    grace=st.integers(1, 3),
+    max_t=st.integers(3, 20),
+    mode=st.sampled_from(["min", "max"]),
+)
+def test_every_decision_is_the_one_that_the_rule_gives(
+    steps: list[tuple[int, int, float]], factor: float, grace: int, max_t: int, mode: str
+) -> None:
+    scheduler = asha(mode, max_t=max_t, grace_period=grace, reduction_factor=factor)
+    exact = Fraction(str(factor))
+    levels = [grace * exact**k for k in range(40) if grace * exact**k < max_t] + [Fraction(max_t)]
+    oracle = Oracle(levels, exact, mode)
+    times: dict[str, int] = {}
+
+    for sequence, (number, step, score) in enumerate(steps, start=1):
+        name = f"t{number}"
+        now = times[name] = times.get(name, 0) + step
+
+        decision = tell(scheduler, name, sequence, score, training_iteration=now)
+
+        assert decision.action.name == oracle.report(name, now, score)
+    assert scheduler.rung_sizes == tuple(len(oracle.entered[level]) for level in levels)
+
+
+@patient
+@given(losses=st.lists(st.floats(allow_nan=False), min_size=1, max_size=200), factor=st.sampled_from([2, 3, 2.5, 4]))
+def test_among_numbers_the_best_newcomer_goes_on_and_nan_stops(losses: list[float], factor: float) -> None:
+    scheduler = asha(reduction_factor=factor)
+    actions(scheduler, losses)
+
+    assert tell(scheduler, "best", 1, -INF) is CONTINUE
+    assert tell(scheduler, "worst", 1, NAN).action is Action.STOP
+
+
+def test_about_one_in_factor_goes_on_when_scores_come_in_any_order() -> None:
+    # 7919 is prime to 10007, so the scores are the numbers below 10007 in a scattered order.
+    kept = actions(asha(), [number * 7919 % 10_007 for number in range(9000)]).count("C")
+
+    assert 3000 <= kept < 3200
+
+
+# Cost
+
+
+def cost_of_reports(scheduler: Scheduler, name: str, first: int, count: int) -> float:
+    """Return the least seconds for one report, of several rounds of *count* each."""
+    rounds = []
+    subject = trial(name)
+    for _ in range(5):
+        reports = [Report(subject.id, 1, n, 0.0, {"loss": 1.0}) for n in range(first, first + count)]
+        start = time.perf_counter()
+        for report in reports:
+            scheduler.on_report(subject, report)
+        rounds.append((time.perf_counter() - start) / count)
+        first += count
+    return min(rounds)
+
+
+def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
+    few, many = asha(max_t=10**9, grace_period=10**8), asha(max_t=10**9, grace_period=10**8)
+    for number in range(50_000):
+        tell(many, f"t{number}", 1, float(number))
+
+    alone, crowded = cost_of_reports(few, "one", 2, 2000), cost_of_reports(many, "one", 2, 2000)
+
+    # Work in proportion to the trials would make it thousands of times as much.
+    assert crowded < 20 * alone
+
+
+def test_a_rung_of_many_trials_is_entered_as_fast_as_one_of_few() -> None:
+    def seconds_for_1000(entered: int) -> float:
+        scheduler = asha()
+        for number in range(entered):
+            tell(scheduler, f"t{number}", 1, float(number * 7919 % 100_003))
+        start = time.perf_counter()
+        for number in range(1000):
+            tell(scheduler, f"n{number}", 1, float(number * 7919 % 100_003))
+        return time.perf_counter() - start
+
+    few = min(seconds_for_1000(100) for _ in range(3))
+    many = min(seconds_for_1000(50_000) for _ in range(2))
+
+    # Work in proportion to the trials would make it 500 times as much.
+    assert many < 20 * few
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_t": 0}, "max_t=0 must not be below grace_period=1"),
+        ({"max_t": 4, "grace_period": 5}, "max_t=4 must not be below grace_period=5"),
+        ({"max_t": "27"}, "max_t='27' is not a finite number"),
+        ({"max_t": INF}, "max_t=inf is not a finite number"),
+        ({"max_t": True}, "max_t=True is not"),
+        ({"grace_period": 0}, "grace_period=0 must be above 0"),
+        ({"grace_period": -1}, "grace_period=-1 must be above 0"),
+        ({"grace_period": None}, "grace_period=None is not"),
+        ({"reduction_factor": 1}, "reduction_factor=1 must be above 1; 3 or 4 is usual"),
+        ({"reduction_factor": 0.5}, "reduction_factor=0.5 must be above 1"),
+        ({"reduction_factor": NAN}, "reduction_factor=nan is not"),
+        ({"reduction_factor": 1.0001}, "reduction_factor=1.0001 makes more than 1000 rungs"),
+        ({"time_attr": ""}, "time_attr='' is not a name"),
+        ({"time_attr": 3}, "time_attr=3 is not a name"),
+    ],
+)
+def test_asha_refuses_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ASHA(**{"max_t": 27, **arguments})
+
+
+def test_asha_describes_its_arguments() -> None:
+    assert ASHA(27, reduction_factor=2.5).describe() == {
+        "scheduler": "asha",
+        "max_t": 27,
+        "grace_period": 1,
+        "reduction_factor": 2.5,
+        "time_attr": "training_iteration",
+    }
+
+
+@pytest.mark.parametrize("make", [FIFO, lambda: ASHA(27)])
+def test_a_scheduler_is_bound_once_and_to_a_metric_and_a_mode(make: Any) -> None:
+    scheduler = make()
+    with pytest.raises(ConfigurationError, match="mode='minimum' is neither 'min' nor 'max'"):
+        scheduler.bind("loss", "minimum")
+    with pytest.raises(ConfigurationError, match="metric='' is not a name"):
+        scheduler.bind("", "min")
+    with pytest.raises(ConfigurationError, match="metric=None is not a name"):
+        scheduler.bind(None, "min")
+
+    scheduler.bind("loss", "max")
+
+    assert (scheduler.metric, scheduler.mode) == ("loss", "max")
+    with pytest.raises(ConfigurationError, match="decides on 'loss' for an experiment already; make another one"):
+        scheduler.bind("loss", "max")
+
+
+def test_asha_decides_nothing_before_it_is_bound() -> None:
+    with pytest.raises(ConfigurationError, match=r"call bind\(metric, mode\) first"):
+        tell(ASHA(27), "t", 1, 1)

@@ -1,0 +1,330 @@
+"""Searchers: determinism, grids, repeats and points to evaluate first."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqtune.errors import ConfigurationError, SpaceError
+from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
+from mqtune.space import (
+    Space,
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    normal,
+    qrandint,
+    randint,
+    sample_from,
+    uniform,
+)
+from mqtune.trial import Config, Report, Trial, TrialId
+
+#: A busy machine is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def take(searcher: Searcher, count: int) -> list[Config]:
+    """Return the next *count* suggestions, none of which may be missing."""
+    configs = []
+    for _ in range(count):
+        config = searcher.suggest()
+        assert config is not None
+        configs.append(config)
+    return configs
+
+
+def different(configs: list[Config]) -> int:
+    return len({repr(config) for config in configs})
+
+
+@pytest.fixture
+def space() -> Space:
+    return Space({"lr": loguniform(1e-4, 0.1), "model": {"width": randint(8, 64)}, "noise": normal(0, 1)})
+
+
+@pytest.fixture
+def grid() -> Space:
+    return Space({"a": grid_search([1, 2]), "x": uniform(0, 1), "b": grid_search(["p", "q", "r"])})
+
+
+GRID = list(itertools.product([1, 2], ["p", "q", "r"]))
+
+
+# Random search
+
+
+def test_the_same_seed_proposes_the_same_configs_and_another_one_others(space: Space) -> None:
+    first, same, other = RandomSearcher(space, 1), RandomSearcher(space, 1), RandomSearcher(space, seed=2)
+
+    configs = take(first, 50)
+
+    assert take(same, 50) == configs
+    assert take(other, 50) != configs
+    assert different(configs) == 50
+
+
+def test_suggestions_do_not_depend_on_reports(space: Space) -> None:
+    told, untold = RandomSearcher(space, 1), RandomSearcher(space, 1)
+    configs = []
+    for number in range(20):
+        configs += take(told, 1)
+        trial = Trial(TrialId(f"t{number}"), configs[-1])
+        told.on_report(trial, Report(trial.id, 1, 1, 0.0, {"loss": 0.1}))
+        told.on_trial_end(trial)
+
+    assert configs == take(untold, 20)
+    assert not told.adaptive
+
+
+def test_every_suggestion_is_in_the_space(space: Space) -> None:
+    for config in take(RandomSearcher(space), 100):
+        space.check(config, partial=False)
+
+
+def test_random_search_walks_the_grid_pass_after_pass_and_samples_the_rest_anew(grid: Space) -> None:
+    configs = take(RandomSearcher(grid), 18)
+
+    assert [(config["a"], config["b"]) for config in configs] == GRID * 3
+    assert len({config["x"] for config in configs}) == 18
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"a": choice([1, 2, 3]), "b": {"c": randint(0, 4)}},
+        {"a": lograndint(1, 500)},
+        {"a": choice(["often"] * 50 + ["rare"])},
+        {"a": choice([1, 2]), "b": sample_from(lambda config: config["a"] + 1), "c": 3},
+        {"a": choice([[1], {"x": 1}, {"x": 2}, 1.0, 1, True, None])},
+        {"only": "constants"},
+        {},
+    ],
+    ids=["nested", "log", "uneven", "computed", "all types", "constant", "empty"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_finite_space_is_proposed_without_repeats_and_then_all_over(
+    definition: dict[str, Any], seed: int
+) -> None:
+    space = Space(definition)
+    assert space.size is not None
+    searcher = RandomSearcher(space, seed)
+
+    passes = [take(searcher, space.size) for _ in range(3)]
+
+    assert [different(configs) for configs in passes] == [space.size] * 3
+
+
+def test_each_point_of_a_grid_meets_every_config_of_a_finite_rest_once_before_a_repeat() -> None:
+    searcher = RandomSearcher(Space({"g": grid_search([1, 2, 3]), "x": randint(1, 5)}))
+
+    assert different(take(searcher, 15)) == 15
+    assert different(take(searcher, 15)) == 15
+    assert Counter(config["g"] for config in take(searcher, 15)) == {1: 5, 2: 5, 3: 5}
+
+
+def test_a_grid_alone_is_repeated_in_order_by_random_search() -> None:
+    searcher = RandomSearcher(Space({"g": grid_search([1, 2, 2])}))
+
+    assert [config["g"] for config in take(searcher, 6)] == [1, 2, 2, 1, 2, 2]
+
+
+def test_a_log_scale_shapes_the_first_proposals_of_a_finite_space() -> None:
+    configs = take(RandomSearcher(Space({"x": lograndint(1, 5000)}), 3), 100)
+
+    assert 30 < sum(config["x"] < 100 for config in configs) < 80
+
+
+def test_what_sampling_hardly_ever_finds_comes_in_an_order_of_its_own_for_each_seed() -> None:
+    space = Space({"x": choice([*["often"] * 5000, *range(20)])})
+
+    orders = {str([config["x"] for config in take(RandomSearcher(space, seed), 21)[1:]]) for seed in range(5)}
+
+    assert len(orders) == 5
+
+
+def test_a_large_finite_space_goes_on_for_ever() -> None:
+    searcher = RandomSearcher(Space({"x": qrandint(0, 2**40, 2)}))
+
+    assert different(take(searcher, 200)) == 200
+
+
+# Grid search
+
+
+def test_grid_search_proposes_each_point_once_and_is_exhausted_then(grid: Space) -> None:
+    searcher = GridSearcher(grid, seed=4)
+
+    configs = take(searcher, 6)
+
+    assert [(config["a"], config["b"]) for config in configs] == GRID
+    assert len({config["x"] for config in configs}) == 6
+    assert [searcher.suggest(), searcher.suggest()] == [None, None]
+    assert take(GridSearcher(grid, 4), 6) == configs
+
+
+def test_grid_search_needs_a_grid(space: Space) -> None:
+    with pytest.raises(ConfigurationError, match="no grid_search entry; give one, or use RandomSearcher"):
+        GridSearcher(space)
+
+
+# Points first
+
+
+def test_points_come_first_and_in_order_and_then_the_other_searcher(space: Space) -> None:
+    full = {"lr": 0.01, "model": {"width": 8}, "noise": 0.5}
+    searcher = PointsFirst(RandomSearcher(space, 1), space, [full, {"model": {"width": 9}}, {}], seed=1)
+
+    configs = take(searcher, 6)
+
+    assert configs[0] == full
+    assert configs[1]["model"]["width"] == 9
+    assert configs[3:] == take(RandomSearcher(space, 1), 3)
+    for config in configs:
+        space.check(config, partial=False)
+
+
+def test_points_are_completed_alike_with_the_same_seed(space: Space) -> None:
+    def complete(seed: int) -> list[Config]:
+        return take(PointsFirst(RandomSearcher(space), space, [{"lr": 0.01}, {}], seed), 2)
+
+    assert complete(1) == complete(1) != complete(2)
+
+
+def test_a_completed_point_does_not_foretell_the_searcher_with_the_same_seed(space: Space) -> None:
+    first, second = take(PointsFirst(RandomSearcher(space, 1), space, [{}], seed=1), 2)
+
+    assert first != second
+
+
+def test_points_and_an_exhausted_grid_end_together(grid: Space) -> None:
+    searcher = PointsFirst(GridSearcher(grid), grid, [{"a": 1, "b": "p", "x": 0.5}])
+
+    take(searcher, 7)
+
+    assert searcher.suggest() is None
+
+
+def test_a_finite_space_counts_the_points_as_proposed() -> None:
+    space = Space({"x": randint(1, 6), "y": choice(["p", "q"])})
+    searcher = PointsFirst(RandomSearcher(space), space, [{"x": 3, "y": "q"}, {"x": 5, "y": "p"}])
+
+    assert different(take(searcher, 12)) == 12
+
+
+@patient
+@given(points=st.lists(st.integers(1, 6), max_size=8), late=st.integers(1, 6), seed=st.integers(0, 99))
+def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: int, seed: int) -> None:
+    space = Space({"x": randint(1, 6)})
+    searcher = PointsFirst(RandomSearcher(space, seed), space, [{"x": x} for x in points])
+
+    proposed = {config["x"] for config in take(searcher, len(points))}
+    fresh = [config["x"] for config in take(searcher, 6 - len(proposed))]
+    searcher.avoid({"x": late})
+
+    assert sorted([*proposed, *fresh]) == [1, 2, 3, 4, 5, 6]
+    assert 1 <= take(searcher, 1)[0]["x"] <= 6
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([{}, {"lr": 3}], r"point 1 to evaluate: lr: 3 is outside loguniform"),
+        ([{"model": {"widht": 8}}], "point 0 to evaluate: model/widht is not in the space, which has width there"),
+        ([{}, {}, "lr"], "point 2 to evaluate: the config: 'lr' is not a dict"),
+        ({"lr": 3}, "points to evaluate: {'lr': 3} is not a list of dicts"),
+        ("lr", "points to evaluate: 'lr' is not a list"),
+    ],
+)
+def test_a_bad_point_is_refused_at_once_by_index_key_and_value(space: Space, points: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        PointsFirst(RandomSearcher(space), space, points)
+
+
+def test_a_caller_may_change_a_config_without_harm(space: Space) -> None:
+    points = [{"model": {"width": 8}}]
+    searcher = PointsFirst(RandomSearcher(space), space, points)
+    described = msgpack.packb(searcher.describe())
+
+    take(searcher, 1)[0]["model"]["width"] = 99
+
+    assert points == [{"model": {"width": 8}}]
+    assert msgpack.packb(searcher.describe()) == described
+
+
+class Listening(Searcher):
+    """Writes down what it is told."""
+
+    adaptive = True
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def suggest(self) -> None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        return {"searcher": "listening"}
+
+    def avoid(self, config: Config) -> None:
+        self.heard.append(config)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        self.heard.append(report)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self.heard.append(trial)
+
+
+def test_the_searcher_behind_the_points_hears_everything() -> None:
+    inner = Listening()
+    searcher = PointsFirst(inner, Space({"x": 1}), [{}])
+    trial = Trial(TrialId("t1"), {})
+    report = Report(trial.id, 1, 1, 0.0, {})
+
+    searcher.on_report(trial, report)
+    searcher.on_trial_end(trial)
+    searcher.avoid({"x": 2})
+
+    assert inner.heard == [{"x": 1}, report, trial, {"x": 2}]
+    assert searcher.adaptive
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "make", [RandomSearcher, GridSearcher, lambda *args: PointsFirst(Listening(), args[0], [], args[1])]
+)
+def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Space) -> None:
+    with pytest.raises(ConfigurationError, match=r"space={'x': 1} is not a Space"):
+        make({"x": 1}, 0)
+    with pytest.raises(ConfigurationError, match=r"seed=1.5 is not an integer"):
+        make(grid, 1.5)
+    with pytest.raises(ConfigurationError, match="seed=None is not an integer"):
+        make(grid, None)
+
+
+def test_a_searcher_describes_its_arguments(grid: Space) -> None:
+    assert RandomSearcher(grid, 3).describe() == {"searcher": "random", "space": grid.describe(), "seed": 3}
+    assert GridSearcher(grid, 3).describe() == {"searcher": "grid", "space": grid.describe(), "seed": 3}
+    point = {"a": 1, "x": 0.5, "b": "p"}
+    assert PointsFirst(GridSearcher(grid, 3), grid, [point], 4).describe() == {
+        "searcher": "grid",
+        "space": grid.describe(),
+        "seed": 3,
+        "points": [point],
+        "points_seed": 4,
+    }
+
+
+def test_a_space_error_for_a_point_is_a_space_error(space: Space) -> None:
+    with pytest.raises(SpaceError):
+        PointsFirst(RandomSearcher(space), space, [{"lr": -1}])

@@ -1,0 +1,614 @@
+"""Search spaces: what they sample, what they refuse, and what they say about it."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from mqtune.errors import ConfigurationError, SpaceError
+from mqtune.space import (
+    Domain,
+    Space,
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    normal,
+    plain_value,
+    qloguniform,
+    qrandint,
+    quniform,
+    randint,
+    sample_from,
+    uniform,
+)
+
+#: A busy machine is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def samples(domain: Domain, count: int = 300, seed: int = 0) -> list[Any]:
+    """Return what a space with this one domain samples."""
+    rng = random.Random(seed)
+    space = Space({"x": domain})
+    return [space.sample(rng)["x"] for _ in range(count)]
+
+
+class Color(enum.IntEnum):
+    RED = 3
+
+
+# Domains: properties over all bounds
+
+reals = st.floats(min_value=-1e300, max_value=1e300)
+positive = st.floats(min_value=1e-300, max_value=sys.float_info.max)
+seeds = st.integers(0, 2**32)
+
+
+@patient
+@given(low=st.floats(allow_nan=False, allow_infinity=False), high=st.floats(allow_nan=False), seed=seeds)
+def test_uniform_stays_between_its_bounds_however_far_apart(low: float, high: float, seed: int) -> None:
+    assume(low < high < math.inf)
+
+    value = samples(uniform(low, high), 1, seed)[0]
+
+    assert isinstance(value, float)
+    assert low <= value <= high
+
+
+@patient
+@given(low=positive, high=positive, seed=seeds)
+def test_loguniform_stays_between_its_bounds(low: float, high: float, seed: int) -> None:
+    assume(low < high)
+
+    value = samples(loguniform(low, high), 1, seed)[0]
+
+    assert low <= value <= high
+
+
+@pytest.mark.parametrize("make", [quniform, qloguniform])
+@patient
+@given(
+    low=st.decimals(1, 50, places=3),
+    width=st.decimals(1, 1000, places=3),
+    q=st.decimals("0.001", 1, places=3),
+    seed=seeds,
+)
+def test_quantised_floats_are_exact_multiples_within_the_bounds(
+    make: Callable[..., Domain], low: Decimal, width: Decimal, q: Decimal, seed: int
+) -> None:
+    space = Space({"x": make(float(low), float(low + width), float(q))})
+
+    config = space.sample(random.Random(seed))
+
+    written = Decimal(str(config["x"]))
+    assert isinstance(config["x"], float)
+    assert low <= written <= low + width
+    assert written % q == 0
+    space.check(config, partial=False)
+
+
+@patient
+@given(low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), q=st.integers(1, 2**65), seed=seeds)
+def test_integer_domains_give_ints_within_the_bounds_and_on_the_grid(low: int, width: int, q: int, seed: int) -> None:
+    high = low + width
+    assume(high < 2**64 and q <= width)
+
+    plain, quantised = samples(randint(low, high), 1, seed)[0], samples(qrandint(low, high, q), 1, seed)[0]
+
+    assert type(plain) is int
+    assert low <= plain <= high
+    assert type(quantised) is int
+    assert low <= quantised <= high
+    assert quantised % q == 0
+
+
+@patient
+@given(low=st.integers(1, 2**64 - 2), width=st.integers(1, 2**64), seed=seeds)
+def test_lograndint_gives_ints_within_the_bounds(low: int, width: int, seed: int) -> None:
+    assume(low + width < 2**64)
+
+    value = samples(lograndint(low, low + width), 1, seed)[0]
+
+    assert type(value) is int
+    assert low <= value <= low + width
+
+
+domains = st.one_of(
+    st.builds(lambda low, width: uniform(low, low + width), st.floats(-10, 10), st.floats(0.5, 10)),
+    st.builds(lambda low, factor: loguniform(low, low * factor), st.floats(1e-9, 10), st.floats(1.5, 1e6)),
+    st.builds(lambda low, steps: quniform(low, low + steps, 0.1), st.integers(-5, 5), st.integers(1, 50)),
+    st.builds(lambda low, steps: qloguniform(low, low + steps, 0.05), st.floats(0.001, 5), st.integers(1, 50)),
+    st.builds(normal, st.floats(-10, 10), st.floats(0.1, 10)),
+    st.builds(lambda low, width: randint(low, low + width), st.integers(-50, 50), st.integers(1, 50)),
+    st.builds(lambda low, width: qrandint(low, low + width, 3), st.integers(-50, 50), st.integers(3, 50)),
+    st.builds(lambda low, width: lograndint(low, low + width), st.integers(1, 50), st.integers(1, 50)),
+    st.builds(
+        choice, st.lists(st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text(), st.binary()), min_size=1)
+    ),
+    st.builds(grid_search, st.lists(st.one_of(st.integers(-9, 9), st.lists(st.floats())), min_size=1, max_size=4)),
+    st.just(sample_from(lambda config: len(config))),
+    st.integers(-5, 5),
+)
+keys = st.text("abcd", min_size=1, max_size=3)
+definitions = st.recursive(
+    st.dictionaries(keys, domains, max_size=4), lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=5
+)
+
+
+@patient
+@given(definition=definitions, seed=seeds)
+def test_every_sample_of_a_nested_space_passes_its_own_check_and_survives_the_wire(
+    definition: dict[str, Any], seed: int
+) -> None:
+    space = Space(definition)
+
+    config = space.sample(random.Random(seed))
+
+    space.check(config, partial=False)
+    assert repr(msgpack.unpackb(msgpack.packb(config))) == repr(config)
+    assert repr(space.complete(config, random.Random(0))) == repr(config)
+    assert repr(space.sample(random.Random(seed))) == repr(config)
+    msgpack.packb(space.describe())
+
+
+# Domains: how the values are spread
+
+
+def test_both_bounds_of_every_integer_domain_are_included() -> None:
+    assert set(samples(randint(0, 3))) == {0, 1, 2, 3}
+    assert set(samples(lograndint(1, 4))) == {1, 2, 3, 4}
+    assert set(samples(qrandint(0, 8, 4))) == {0, 4, 8}
+    assert set(samples(quniform(0, 0.5, 0.25))) == {0.0, 0.25, 0.5}
+
+
+def test_quantised_values_are_the_decimals_that_one_would_write() -> None:
+    assert sorted(set(samples(quniform(0, 1, 0.1)))) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+
+
+def test_bounds_that_are_no_multiples_of_q_are_left_out() -> None:
+    assert set(samples(quniform(0.25, 0.55, 0.1))) == {0.3, 0.4, 0.5}
+    assert set(samples(qrandint(1, 10, 4))) == {4, 8}
+
+
+def test_each_multiple_is_equally_likely_the_outermost_too() -> None:
+    counts = Counter(samples(quniform(0, 1, 0.25), 5000))
+
+    assert all(850 < counts[value] < 1150 for value in (0.0, 0.25, 0.5, 0.75, 1.0))
+
+
+@pytest.mark.parametrize("domain", [loguniform(1e-4, 1), qloguniform(0.0001, 1, 0.0001), lograndint(1, 10_000)])
+def test_a_log_scale_gives_each_decade_its_share(domain: Domain) -> None:
+    low = 1 if "rand" in str(domain) else 1e-4
+
+    decades = Counter(min(3, int(math.log10(value / low))) for value in samples(domain, 4000))
+
+    assert all(800 < decades[decade] < 1200 for decade in range(4)), decades
+
+
+def test_normal_has_its_mean_and_standard_deviation() -> None:
+    values = samples(normal(10, 2), 4000)
+
+    assert sum(values) / 4000 == pytest.approx(10, abs=0.15)
+    assert sum((value - 10) ** 2 for value in values) / 4000 == pytest.approx(4, rel=0.1)
+
+
+def test_a_choice_that_stands_twice_is_twice_as_likely() -> None:
+    counts = Counter(samples(choice(["a", "a", "b"]), 3000))
+
+    assert 1850 < counts["a"] < 2150
+
+
+# Domains: what is refused when they are built
+
+bad_domains: list[tuple[Callable[..., Domain], tuple[Any, ...], str]] = [
+    (uniform, (1, 0), r"uniform: low=1.0 must be below high=0.0"),
+    (uniform, (1, 1), r"low=1.0 must be below"),
+    (uniform, ("0", 1), r"uniform: low='0' is not a number"),
+    (uniform, (0, None), r"high=None is not a number"),
+    (uniform, (False, 1), r"low=False is not a number"),
+    (uniform, (0, math.nan), r"high=nan is not finite"),
+    (uniform, (-math.inf, 0), r"low=-inf is not finite"),
+    (loguniform, (0, 1), r"loguniform: low=0.0 must be above 0"),
+    (loguniform, (-1, 1), r"low=-1.0 must be above 0"),
+    (qloguniform, (0, 1, 0.1), r"qloguniform: low=0 must be above 0"),
+    (quniform, (0, 1, 0), r"quniform: q=0 must be above 0"),
+    (quniform, (0, 1, -0.1), r"q=-0.1 must be above 0"),
+    (quniform, (0, 1, math.nan), r"q=nan is not finite"),
+    (quniform, (0, 1, 2), r"q=2 is larger than the range from 0 to 1"),
+    (quniform, (0, 1000000.0, 1e-12), r"q=1e-12 is too small"),
+    (qrandint, (0, 10, 2.5), r"qrandint: q=2.5 is not an integer"),
+    (qrandint, (0, 10, 11), r"q=11 is larger than the range"),
+    (randint, (0, 10.0), r"randint: high=10.0 is not an integer"),
+    (randint, (5, 5), r"randint: low=5 must be below high=5"),
+    (randint, (0, 2**64), r"high: 18446744073709551616 does not fit in 64 bits"),
+    (lograndint, (0, 10), r"lograndint: low=0 must be above 0"),
+    (normal, (0, 0), r"normal: sd=0 must be above 0"),
+    (normal, (math.inf, 1), r"normal: mean=inf is not finite"),
+    (choice, ([],), r"choice: the list \[\] is empty"),
+    (choice, ("adam",), r"choice: 'adam' is not a list"),
+    (choice, ({1, 2},), r"choice: \{1, 2\} is not a list"),
+    (choice, (3,), r"choice: 3 is not a list"),
+    (choice, ([1, object],), r"choice: value 1: <class 'object'> is of type type, which can't be sent"),
+    (choice, ([1, uniform(0, 1)],), r"choice: uniform\(0.0, 1.0\) is a domain, and nothing samples it inside"),
+    (grid_search, ([],), r"grid_search: the list \[\] is empty"),
+    (grid_search, ([{1, 2}],), r"grid_search: value 0: \{1, 2\} is of type set"),
+    (sample_from, (3,), r"sample_from: 3 is not a function"),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "message"), bad_domains)
+def test_a_domain_that_makes_no_sense_is_refused_by_name_and_value(
+    make: Callable[..., Domain], arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(SpaceError, match=message):
+        make(*arguments)
+
+
+def test_a_space_error_is_a_configuration_error_and_a_value_error() -> None:
+    with pytest.raises(ConfigurationError):
+        uniform(1, 0)
+    with pytest.raises(ValueError, match="must be below"):
+        uniform(1, 0)
+
+
+# Values: what a config may hold
+
+
+def test_values_become_what_a_message_carries() -> None:
+    numpy = pytest.importorskip("numpy")
+    value = {
+        "tuple": (1, (2,)),
+        "numpy": [numpy.float32(0.5), numpy.int64(7), numpy.bool_(True), numpy.array(1.5), numpy.str_("s")],
+        "enum": Color.RED,
+        "bytes": b"\x00",
+        "none": None,
+        "limits": [-(2**63), 2**64 - 1, math.inf],
+    }
+
+    plain = plain_value(value, "x")
+
+    assert plain == {
+        "tuple": [1, [2]],
+        "numpy": [0.5, 7, True, 1.5, "s"],
+        "enum": 3,
+        "bytes": b"\x00",
+        "none": None,
+        "limits": [-(2**63), 2**64 - 1, math.inf],
+    }
+    assert [type(item) for item in plain["numpy"]] == [float, int, bool, float, str]
+    assert type(plain["enum"]) is int
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (2**64, "a/b: 18446744073709551616 does not fit in 64 bits"),
+        (Path("x"), "a/b: .*Path.* can't be sent to a worker; give None, bool"),
+        (print, "a/b: .* can't be sent to a worker; give a name that the trainable looks up, or sample_from"),
+        ({1}, r"a/b: \{1\} is of type set"),
+        ([1, [2, object()]], r"a/b\[1\]\[1\]: <object"),
+        ([{1: 2}], r"a/b\[0\]: the key 1 is not a string"),
+        (1 + 2j, "a/b: .* is of type complex"),
+        (bytearray(b"x"), "a/b: .* is of type bytearray"),
+        ("\ud800", "a/b: .* is not valid Unicode"),
+        ([uniform(0, 1)], r"a/b\[0\]: uniform\(0.0, 1.0\) stands in a list"),
+    ],
+)
+def test_a_constant_that_cannot_travel_is_refused_by_path_and_value(value: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        Space({"a": {"b": value}})
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    nested: dict[str, Any] = {}
+    nested["again"] = nested
+
+    with pytest.raises(SpaceError, match="does it hold itself"):
+        Space({"x": endless})
+    with pytest.raises(SpaceError, match="does one hold itself"):
+        Space(nested)
+
+
+@pytest.mark.parametrize("key", [1, None, "", "a/b", ("a",)])
+def test_a_key_that_is_no_name_is_refused(key: Any) -> None:
+    with pytest.raises(SpaceError, match=r"the key .* under 'outer' is not a name"):
+        Space({"outer": {key: 1}})
+
+
+@pytest.mark.parametrize("definition", [None, [], "lr", uniform(0, 1), [("lr", 1)]])
+def test_a_space_is_made_of_a_dict(definition: Any) -> None:
+    with pytest.raises(SpaceError, match="a search space is a dict"):
+        Space(definition)
+
+
+# Spaces
+
+
+def test_an_empty_space_and_a_space_of_constants_are_fine() -> None:
+    assert Space({}).sample(random.Random(0)) == {}
+    assert Space({"a": 1, "b": {"c": "x", "d": {}}}).sample(random.Random(0)) == {"a": 1, "b": {"c": "x", "d": {}}}
+
+
+def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
+    layers = [1, 2]
+    definition = {
+        "constant": layers,
+        "choice": choice([layers]),
+        "grid": grid_search([layers]),
+        "from": sample_from(lambda config: config["constant"]),
+    }
+    space = Space(definition)
+    first = space.sample(random.Random(0))
+
+    for name in definition:
+        first[name].append(3)
+    layers.append(4)
+
+    assert space.sample(random.Random(0)) == {name: [1, 2] for name in definition}
+    point = next(space.grid_points())
+    point["grid"].append(3)
+    assert space.sample(random.Random(0), point)["grid"] == [1, 2, 3]
+    assert next(space.grid_points()) == {"grid": [1, 2]}
+
+
+def test_the_configs_of_a_finite_space_share_nothing() -> None:
+    configs = list(Space({"x": choice([[1], [2]]), "y": randint(0, 1)}).configs())
+
+    for config in configs:
+        config["x"].append(9)
+
+    assert sorted(config["x"] for config in configs) == [[1, 9], [1, 9], [2, 9], [2, 9]]
+
+
+def test_the_same_seed_gives_the_same_configs() -> None:
+    space = Space({"a": uniform(0, 1), "b": {"c": normal(0, 1), "d": randint(0, 9)}})
+
+    first, second = random.Random(5), random.Random(5)
+
+    assert [space.sample(first) for _ in range(20)] == [space.sample(second) for _ in range(20)]
+
+
+def test_a_grid_is_walked_like_nested_loops_with_the_last_key_fastest() -> None:
+    space = Space({"a": grid_search([1, 2]), "x": uniform(0, 1), "in": {"b": grid_search(["p", "q"])}})
+
+    points = list(space.grid_points())
+
+    assert space.grid_size == 4
+    assert points == [{"a": a, "in/b": b} for a, b in itertools.product([1, 2], ["p", "q"])]
+    config = space.sample(random.Random(0), points[2])
+    assert (config["a"], config["in"]["b"]) == (2, "p")
+
+
+def test_a_space_without_a_grid_has_one_empty_grid_point() -> None:
+    space = Space({"x": uniform(0, 1)})
+
+    assert space.grid_size == 1
+    assert list(space.grid_points()) == [{}]
+
+
+def test_the_size_of_a_space_counts_its_different_configs() -> None:
+    space = Space({"a": choice([1, 1, 2]), "b": {"c": randint(0, 2)}, "d": sample_from(lambda c: c["a"]), "e": "fixed"})
+
+    assert space.size == 6
+    configs = list(space.configs())
+    assert len({repr(config) for config in configs}) == 6
+    assert all(config["d"] == config["a"] and config["e"] == "fixed" for config in configs)
+    assert Space({"a": choice([1]), "b": uniform(0, 1)}).size is None
+    assert Space({"x": quniform(0, 1, 0.25)}).size == 5
+
+
+def test_a_description_is_plain_and_tells_definitions_apart() -> None:
+    def describe(**definition: Any) -> dict[str, Any]:
+        return Space(definition).describe()
+
+    assert describe(lr=loguniform(1e-4, 0.1), model={"width": qrandint(8, 64, 8)}, epochs=27, k=grid_search([1])) == {
+        "lr": {"domain": "loguniform", "low": 1e-4, "high": 0.1},
+        "model/width": {"domain": "qrandint", "low": 8, "high": 64, "q": 8},
+        "epochs": {"constant": 27},
+        "k": {"domain": "grid_search", "values": [1]},
+    }
+    assert describe(x=randint(0, 3)) != describe(x=lograndint(1, 3))
+    assert describe(x=normal(0, 1)) == {"x": {"domain": "normal", "mean": 0.0, "sd": 1.0}}
+    assert describe(x=sample_from(len))["x"] == {"domain": "sample_from", "function": "len"}
+    assert repr(Space({"x": quniform(0, 1, 0.5), "y": 3})) == "Space(x: quniform(0, 1, 0.5), y: the constant 3)"
+
+
+# sample_from
+
+
+def test_sample_from_computes_from_the_rest_of_the_config() -> None:
+    space = Space(
+        {
+            "double": sample_from(lambda c: c["width"] * 2),
+            "width": randint(1, 9),
+            "in": {"lr": sample_from(lambda c: c["width"])},
+        }
+    )
+
+    config = space.sample(random.Random(1))
+
+    assert config["double"] == 2 * config["width"] == 2 * config["in"]["lr"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abcd")))
+def test_sample_from_values_need_no_order(order: tuple[str, ...]) -> None:
+    definition = {
+        "a": 1,
+        "b": sample_from(lambda c: c["a"] + 1),
+        "c": sample_from(lambda c: c["b"] + c["a"]),
+        "d": sample_from(lambda c: c["c"] + c["b"]),
+    }
+
+    assert Space({key: definition[key] for key in order}).sample(random.Random(0)) == {"a": 1, "b": 2, "c": 3, "d": 5}
+
+
+def test_sample_from_values_that_need_each_other_are_refused_with_their_circle() -> None:
+    with pytest.raises(SpaceError, match="need each other: a needs b/c needs a"):
+        Space({"a": sample_from(lambda c: c["b"]["c"]), "b": {"c": sample_from(lambda c: c["a"])}})
+    with pytest.raises(SpaceError, match="need each other: a needs a"):
+        Space({"a": sample_from(lambda c: sum(c.values())), "b": 1})
+
+
+def test_a_sample_from_that_fails_shows_when_the_space_is_built() -> None:
+    with pytest.raises(
+        SpaceError, match=r"x: its sample_from function raised KeyError: .*widht \(there are x, width\)"
+    ):
+        Space({"x": sample_from(lambda c: c["widht"]), "width": 1})
+    with pytest.raises(SpaceError, match=r"in/x: <object .* can't be sent"):
+        Space({"in": {"x": sample_from(lambda c: object())}})
+
+
+def test_a_sample_from_function_sees_a_whole_config_that_it_cannot_change() -> None:
+    seen = []
+
+    def compute(config: Any) -> int:
+        seen.append((list(config), len(config), config.get("missing", 7), config["in"]["list"]))
+        config["in"]["list"].append(9)
+        with pytest.raises(TypeError):
+            config["a"] = 3
+        with pytest.raises(TypeError):
+            config["in"]["list2"] = 3
+        return 0
+
+    config = Space({"a": 1, "in": {"list": [1]}, "x": sample_from(compute)}).sample(random.Random(0))
+
+    assert [entry[:3] for entry in seen] == [(["a", "in", "x"], 3, 7)] * 2
+    assert config["in"]["list"] == [1]
+
+
+def test_a_sample_from_function_runs_once_for_each_config() -> None:
+    calls = []
+
+    def compute(config: Mapping[str, Any]) -> int:
+        calls.append(config)
+        return 1
+
+    space = Space({"y": sample_from(lambda c: c["x"] + c["x"]), "x": sample_from(compute)})
+    calls.clear()
+
+    assert space.sample(random.Random(0)) == {"y": 2, "x": 1}
+    assert len(calls) == 1
+
+
+# Points
+
+
+@pytest.fixture
+def space() -> Space:
+    return Space(
+        {
+            "lr": loguniform(1e-4, 0.1),
+            "model": {"width": qrandint(8, 64, 8), "act": choice(["relu", "gelu", None])},
+            "dropout": quniform(0, 0.5, 0.1),
+            "batch": grid_search([32, 64]),
+            "double": sample_from(lambda config: config["model"]["width"] * 2),
+            "epochs": 27,
+        }
+    )
+
+
+def test_a_partial_point_is_kept_and_completed(space: Space) -> None:
+    config = space.complete({"model": {"width": 16}, "batch": 64}, random.Random(0))
+
+    assert config["model"]["width"] == 16
+    assert config["batch"] == 64
+    assert config["double"] == 32
+    space.check(config, partial=False)
+
+
+def test_a_point_takes_the_form_that_a_sample_has(space: Space) -> None:
+    config = space.complete({"dropout": 0, "batch": 32.0}, random.Random(0))
+
+    assert repr(config["dropout"]) == "0.0"
+    assert repr(config["batch"]) == "32"
+
+
+def test_completed_configs_share_nothing_with_their_point() -> None:
+    point = {"x": [1], "y": [2]}
+    space = Space({"x": choice([[1], [3]]), "y": sample_from(lambda config: config["x"])})
+
+    space.complete(point, random.Random(0))["x"].append(9)
+    space.complete(point, random.Random(0))["y"].append(9)
+
+    assert point == {"x": [1], "y": [2]}
+
+
+def test_a_log_scale_of_integers_gives_the_lowest_its_share() -> None:
+    # From 0.5 to 1.5 is as far in a log scale as from 1.5 to 4.5, so 1 is as likely as 2, 3 and 4 together.
+    counts = Counter(samples(lograndint(1, 4), 4000))
+
+    assert 1850 < counts[1] < 2150
+
+
+def test_a_point_may_give_a_computed_value_and_a_constant_that_agrees(space: Space) -> None:
+    config = space.complete({"double": 5, "epochs": 27}, random.Random(0))
+
+    assert config["double"] == 5
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"lr": 1}, r"lr: 1 is outside loguniform\(0.0001, 0.1\)"),
+        ({"lr": math.nan}, "lr: .*nan is not finite"),
+        ({"lr": "0.1"}, "lr: .*'0.1' is not a number"),
+        ({"lr": True}, "lr: .*True is not a number"),
+        ({"model": {"width": 12}}, r"model/width: 12 is not a multiple of q=8 in qrandint\(8, 64, 8\); the nearest is"),
+        ({"model": {"width": 16.0}}, "model/width: .*16.0 is not an integer"),
+        ({"model": {"width": 72}}, "model/width: 72 is outside"),
+        ({"model": {"act": "tanh"}}, r"model/act: 'tanh' is not one of choice\(\['relu', 'gelu', None\]\)"),
+        ({"model": 3}, "model: 3 is not a dict"),
+        ({"model": {"depth": 3}}, "model/depth is not in the space, which has width, act there"),
+        ({"learning_rate": 3}, "learning_rate is not in the space, which has lr, model"),
+        ({"dropout": 0.1 + 0.2}, "dropout: 0.30000000000000004 is not a multiple of q=0.1 .* the nearest is 0.3"),
+        ({"batch": 33}, "batch: 33 is not one of grid_search"),
+        ({"epochs": 28}, "epochs: 28 is not the constant 27"),
+        ({"epochs": True}, "epochs: True is not"),
+        ({"double": object()}, "double: .*can't be sent"),
+        ([("lr", 0.1)], "the config: .* is not a dict"),
+    ],
+)
+def test_a_point_outside_the_space_is_refused_by_path_and_value(space: Space, point: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        space.check(point)
+    with pytest.raises(SpaceError, match=message):
+        space.complete(point, random.Random(0))
+
+
+def test_a_config_that_must_be_complete_names_what_it_lacks(space: Space) -> None:
+    space.check({})
+    with pytest.raises(SpaceError, match="lacks lr, model/act, dropout, batch, double, epochs"):
+        space.check({"model": {"width": 8}}, partial=False)
+
+
+def test_true_and_one_are_different_choices_and_nan_is_found() -> None:
+    space = Space({"x": choice([1, True, math.nan])})
+
+    assert space.complete({"x": True}, random.Random(0))["x"] is True
+    assert space.complete({"x": 1.0}, random.Random(0))["x"] == 1
+    assert math.isnan(space.complete({"x": math.nan}, random.Random(0))["x"])
+
+
+@patient
+@given(k=st.integers(-1000, 1000))
+def test_a_multiple_written_as_a_decimal_passes_the_check(k: int) -> None:
+    value = float(Fraction(k, 1000))
+
+    assert Space({"x": quniform(-1, 1, 0.001)}).complete({"x": value}, random.Random(0)) == {"x": value}
