@@ -18,11 +18,14 @@ from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 from mqtune.trainable.spec import Trainable
 from mqtune.trial import AttemptEnd
 
-__all__ = ["die_with_parent", "run_spare"]
+__all__ = ["become_subreaper", "die_with_parent", "run_spare", "shape_output"]
 
 #: A traceback longer than this is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+#: Opened once, and not in each trial.
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
@@ -30,32 +33,41 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
     The signal comes when the *thread* that created this process ends, so that thread must be one that stays.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants come to this process, where the kernel can (Linux), so that it can bury them."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def run_spare(channel: Channel, load: Callable[[], Trainable]) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
-    The stop signal must be blocked until here, so that one that comes early waits for its handler.
+    All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
+    signal must be blocked until here, so that one that comes early waits until the trainable is called.
     """
     os.setsid()
+    current = session.current = Session()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(STOP_SIGNAL, current.tell)
+    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
     received = channel.receive()
     if received is None:
         os._exit(0)
     message, fds = received
     channel.close()
     _take_over_output(message["stdout"], message["stderr"])
-    os.environ.update(message["env"])
-    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    current = session.current = Session(fds[0], message["timestamp"])
+    current.open(fds[0], message["timestamp"])
     code = 0
     try:
-        end, error_type, error = _call(current, load, message["config"])
+        end, error_type, error = _call(load, message["config"])
         code = int(end is AttemptEnd.FAILED)
         _flush()
         with contextlib.suppress(StopTrial):
@@ -64,11 +76,9 @@ def run_spare(channel: Channel, load: Callable[[], Trainable]) -> NoReturn:
         os._exit(code)
 
 
-def _call(current: Session, load: Callable[[], Trainable], config: dict[str, Any]) -> tuple[AttemptEnd, str, str]:
+def _call(load: Callable[[], Trainable], config: dict[str, Any]) -> tuple[AttemptEnd, str, str]:
     """Run the trainable and say how it ended."""
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(STOP_SIGNAL, current.tell)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
         load()(config)
         end = (AttemptEnd.COMPLETED, "", "")
@@ -96,14 +106,18 @@ def _describe(error: BaseException) -> str:
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"
 
 
+def shape_output() -> None:
+    """Have what is printed go out a line at a time, whatever it is; inherited by forked trials."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def _take_over_output(stdout: str, stderr: str) -> None:
-    """Send this process's output to its own files, a line at a time, whatever bytes it may hold."""
+    """Send this process's output to its own files."""
     for path, fd in ((stdout, 1), (stderr, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, fd)
         os.close(file)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _flush() -> None:

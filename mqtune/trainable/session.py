@@ -35,21 +35,26 @@ class StopTrial(BaseException):
 
 
 class Session:
-    """The trial's side of the pipe to its worker; one for each trial process.
+    """The trial's side of the pipe to its worker; one for each trial process."""
 
-    Args:
-        pipe: file descriptor of the pipe's write end, blocking: a full pipe makes ``report`` wait, and loses nothing.
-        timestamp: that of the trial's last report in an earlier attempt; times never go back behind it.
-    """
-
-    def __init__(self, pipe: int, timestamp: float = 0.0) -> None:
-        self._pipe = pipe
-        self._timestamp = timestamp
+    def __init__(self) -> None:
+        self._pipe = -1
+        self._timestamp = 0.0
         self._lock = threading.Lock()
         self._main = threading.main_thread().ident
         self._main_reports = False
         self._told = False
         self._pid = os.getpid()
+
+    def open(self, pipe: int, timestamp: float = 0.0) -> None:
+        """Send from now on to *pipe*.
+
+        Args:
+            pipe: file descriptor of the pipe's write end, blocking: a full pipe makes ``report`` wait, and loses nothing.
+            timestamp: that of the trial's last report in an earlier attempt; times never go back behind it.
+        """
+        self._pipe = pipe
+        self._timestamp = timestamp
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Send one report; see the function of the same name."""

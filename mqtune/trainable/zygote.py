@@ -12,7 +12,6 @@ descendant that left it, is gone).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -26,13 +25,12 @@ from typing import Any, Final
 
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
-from mqtune.trainable.process import die_with_parent, run_spare
+from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare, shape_output
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import Trainable, TrainableSpec
 
 __all__ = ["Zygote", "arguments", "main"]
 
-_PR_SET_CHILD_SUBREAPER: Final = 36
 #: How often a killed process group that is not gone yet is looked at; most are gone at the first look.
 _SWEEP_POLL_S: Final = 0.001
 
@@ -246,6 +244,7 @@ def main(argv: list[str]) -> None:
     role, fd, name, module, script, root = argv
     channel = Channel.of_fd(int(fd))
     spec, code_root = TrainableSpec(name, module, script), Path(root)
+    shape_output()
     if role == "spare":
         die_with_parent(os.getppid())
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
@@ -253,8 +252,7 @@ def main(argv: list[str]) -> None:
     # While user code is imported nothing watches the channel; afterwards a dead worker is seen there, and what the
     # trial started can be killed, which a signal that kills the zygote would leave alive.
     die_with_parent(os.getppid(), signal.SIGTERM)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    become_subreaper()
     # Libraries whose native threads survive a fork in good order (BLAS) are no reason to warn on each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     Zygote(channel, spec, code_root, fork=role == "fork").run()

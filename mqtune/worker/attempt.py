@@ -188,11 +188,6 @@ class AttemptRun:
             "timestamp": timestamp,
             "stdout": str(stdout),
             "stderr": str(stderr),
-            "env": {
-                "MQTUNE_EXPERIMENT": self.journal.experiment,
-                "MQTUNE_TRIAL": self.claim.trial,
-                "MQTUNE_ATTEMPT": str(self.claim.attempt),
-            },
         }
         try:
             try:

@@ -28,12 +28,12 @@ from mqtune.errors import TrialFailed, WorkerStartError
 from mqtune.journal.connection import celery_url, connect
 from mqtune.messages import decode_value
 from mqtune.resources import queue_name
+from mqtune.trainable.process import become_subreaper
 from mqtune.trial import AttemptEnd, TrialStatus
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.uplink import Wake
-from mqtune.worker.zygotes import become_subreaper
 
 __all__ = ["TASK_NAME", "TrialApp", "TrialPool", "TrialWorker", "create_app"]
 
@@ -218,6 +218,7 @@ class RuntimeStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
+        # A zygote that is killed leaves its trial to this process.
         become_subreaper()
         if settings.owner_fd is not None:
             _end_with_owner(settings.owner_fd)
@@ -305,7 +306,9 @@ def create_app(settings: WorkerSettings) -> TrialApp:
         broker_url=celery_url(settings.broker),
         broker_transport_options=TRANSPORT_OPTIONS,
         worker_concurrency=app.slots,
-        task_queues=[Queue(queue)],
+        # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
+        # for each trial, and save nothing, since a message that is lost is published again.
+        task_queues=[Queue(queue, no_ack=True)],
         task_default_queue=queue,
         task_create_missing_queues=False,
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +18,8 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
 from mqtune.worker.uplink import Wake
 
-__all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey", "become_subreaper"]
+__all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
 
-_PR_SET_CHILD_SUBREAPER: Final = 36
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -46,12 +43,6 @@ class ZygoteKey:
     spec: TrainableSpec
     code_root: Path
     start_method: str
-
-
-def become_subreaper() -> None:
-    """Have orphaned descendants come to this process (Linux), so that a dead zygote's trial can be buried here."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class ZygoteHandle:
