@@ -1,9 +1,317 @@
+"""What an experiment has found: its best trial, all trials and reports, as values, CSV and JSON lines."""
+
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.experiment import Experiment
+from mqtune.export import csv_text, json_text, replace_file, trial_rows
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.messages import ExperimentCreated
+from mqtune.saved import find_experiment, saved_events
+from mqtune.trial import Attempt, Config, Metrics, Report, Trial, TrialId, TrialStatus
+
+__all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
+
+Scope = Literal["all", "last", "avg"]
+
+TRIALS_FILE: Final = "trials.csv"
+SUMMARY_FILE: Final = "results.json"
+#: The key of a report's time that, when the metrics lack it, is the report's sequence number.
+_ITERATION: Final = "training_iteration"
+
+
+class RecordedReport(NamedTuple):
+    """A report as the journal has it; *late* ones came after a decision, and no scheduler has seen them."""
+
+    trial: TrialId
+    attempt: int
+    sequence: int
+    timestamp: float
+    metrics: Metrics
+    late: bool
+
+
+class Budget(NamedTuple):
+    """What trials used of the ``max_t`` that each could have had, and what stopping them early saved, in the same unit.
+
+    Trials that failed, were abandoned or have not ended are left out.
+    """
+
+    used: float
+    saved: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrialResult:
+    """A trial with the value of the metric that it counts with (NaN: none), and the metrics reported beside it."""
+
+    trial: Trial
+    value: float
+    metrics: Metrics
+
+    @property
+    def id(self) -> TrialId:
+        """The trial's id."""
+        return self.trial.id
+
+    @property
+    def config(self) -> Config:
+        """The config that was tried."""
+        return self.trial.config
+
+    @property
+    def status(self) -> TrialStatus:
+        """How the trial stands."""
+        return self.trial.status
+
+    @property
+    def reason(self) -> str:
+        """Why it has this status, or an empty text."""
+        return self.trial.reason
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Its runs, each with its worker, times, end, error and log paths."""
+        return self.trial.attempts
+
+    @property
+    def error(self) -> str:
+        """What its last attempt failed with, as a traceback where there is one, or an empty text."""
+        return self.attempts[-1].error if self.attempts else ""
+
+    @property
+    def log_paths(self) -> tuple[str, str]:
+        """Where its last attempt's stdout and stderr are, on the worker that ran it; empty if it never ran."""
+        return (self.attempts[-1].stdout_path, self.attempts[-1].stderr_path) if self.attempts else ("", "")
+
+    def __repr__(self) -> str:
+        return f"<trial {self.id} {self.status.name}: value={self.value:.6g}, config={self.config}>"
+
+
 class Results:
+    """An experiment's results; they follow the experiment while its driver runs.
+
+    Values are those of the experiment's metric. NaN is never best, nor is a trial without the metric.
+    """
+
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment = experiment
-    def save(self): pass
+        self.folder = folder
+        self._copy = JournalFile(folder / JOURNAL_FILE)
+
+    @classmethod
+    def load(cls, experiment: str | Path) -> Results:
+        """Read an experiment, ended or not, from its local folder; nothing else is needed.
+
+        Args:
+            experiment: its name, or its folder.
+
+        Raises:
+            ConfigurationError: there is no such experiment on this machine, or nothing of it yet.
+            MessageVersionError: a later version of mqtune wrote it.
+        """
+        folder = find_experiment(experiment)
+        events = saved_events(JournalFile(folder / JOURNAL_FILE))
+        created = next(events, None)
+        if not isinstance(created, ExperimentCreated):
+            raise ConfigurationError(f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun")
+        fold = _empty_experiment(created)
+        for event in events:
+            fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
+        return cls(fold, folder)
+
     @property
-    def best(self): return self.experiment.best
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.experiment.name
+
+    @cached_property
+    def definition(self) -> dict[str, Any]:
+        """What the experiment was created with: space, metric, scheduler and so on, as plain values."""
+        created = next(saved_events(self._copy))
+        assert isinstance(created, ExperimentCreated)  # noqa: S101 - every journal begins with it
+        return created.definition
+
+    # Trials.
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials in the order in which they were staged, each with its best value."""
+        return list(self)
+
+    @property
+    def errors(self) -> list[TrialResult]:
+        """The trials that failed; each has a reason, an error and log paths."""
+        return [result for result in self if result.status is TrialStatus.FAILED]
+
+    def __len__(self) -> int:
+        return len(self.experiment.trials)
+
+    def __iter__(self) -> Iterator[TrialResult]:
+        for trial in list(self.experiment.trials.values()):
+            yield self._result(trial, "all")
+
+    def __getitem__(self, trial_id: str) -> TrialResult:
+        """Return the trial with this id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._result(self.experiment.trials[TrialId(trial_id)], "all")
+
+    @property
+    def best(self) -> TrialResult:
+        """The trial that ever reported the best value, with that report's metrics: ``best_trial("all")``."""
+        return self.best_trial()
+
+    def best_trial(self, scope: Scope = "all") -> TrialResult:
+        """Return the best trial; of equal ones, the first.
+
+        Args:
+            scope: what a trial counts with: "all", the best value it ever reported, which is what the live table shows and
+                suits trials that are stopped early or keep their best checkpoint; "last", the value of its last report,
+                which is the model that it ended with (and Ray Tune's default); "avg", the mean of its values.
+
+        Raises:
+            MetricMissing: no trial has a value.
+            ConfigurationError: the scope is none of these.
+        """
+        if scope not in get_args(Scope):
+            raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(Scope)))}")
+        best: TrialResult | None = None
+        ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
+        for trial in ahead:
+            result = None if trial is None else self._result(trial, scope)
+            if result is None or math.isnan(result.value):
+                continue
+            if best is None or self.experiment.is_better(result.value, best.value):
+                best = result
+        if best is None:
+            raise MetricMissing(self._why_no_best())
+        return best
+
+    def _result(self, trial: Trial, scope: Scope) -> TrialResult:
+        if scope == "all":
+            return TrialResult(trial, trial.best_value, trial.best_metrics)
+        last = trial.last_metrics.get(self.experiment.metric)
+        value = trial.average if scope == "avg" else last if isinstance(last, int | float) else math.nan
+        return TrialResult(trial, value, trial.last_metrics)
+
+    def _why_no_best(self) -> str:
+        experiment = self.experiment
+        metric = experiment.metric
+        if not experiment.reports:
+            failed = f", {len(self.errors)} of them failed (see results.errors)" if self.errors else ""
+            return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
+        if experiment.metric_seen:
+            return f"experiment {self.name!r} has no best trial: no value of {metric!r} that counts is a number"
+        keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})
+        return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {', '.join(map(repr, keys))}"
+
+    @property
+    def budget(self) -> Budget | None:
+        """What trials used and what stopping them early saved, in units of the scheduler's time; None without a max_t."""
+        scheduler = self.definition["scheduler"]
+        max_t = scheduler.get("max_t")
+        if max_t is None:
+            return None
+        used = saved = 0
+        for trial in self.experiment.trials.values():
+            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION))
+            time = min(max_t, trial.attempt.reports if time is None else time)
+            if trial.status in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
+                used += time
+            if trial.status is TrialStatus.EARLY_STOPPED:
+                saved += max_t - time
+        return Budget(used, saved)
+
+    # Reports and files.
+
+    def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
+        """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat."""
+        fold: Experiment | None = None
+        for event in saved_events(self._copy):
+            if isinstance(event, Report) and fold is not None:
+                late = fold.apply_report(event) is None
+                if trial_id is None or event.trial == trial_id:
+                    yield RecordedReport(*event, late)
+            elif isinstance(event, ExperimentCreated):
+                fold = _empty_experiment(event)
+            elif fold is not None and not isinstance(event, Report):
+                fold.apply(event)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write one row a trial; NaN and infinity stand as nan, inf and -inf, and what a trial lacks is empty."""
+        replace_file(Path(path), [self.csv()])
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a report, late ones marked.
+
+        JSON has no NaN: it and the infinities stand as the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
+        Protocol Buffers; Python's float() reads them.
+        """
+        replace_file(Path(path), self.jsonl())
+
+    def csv(self) -> str:
+        """Return what ``to_csv`` writes."""
+        return csv_text(trial_rows(self.experiment))
+
+    def jsonl(self) -> Iterator[str]:
+        """Yield the lines that ``to_jsonl`` writes."""
+        return (f"{json_text(report._asdict())}\n" for report in self.reports())
+
+    def dataframe(self) -> Any:
+        """Return a pandas DataFrame of one row a trial.
+
+        Raises:
+            MqtuneError: pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: PLC0415, ICN001 - optional, and slow to import
+        except ImportError:
+            raise MqtuneError("dataframe() needs pandas: pip install pandas, or use to_csv()") from None
+        return pandas.DataFrame(trial_rows(self.experiment))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the experiment in a few plain values."""
+        experiment, best = self.experiment, self.experiment.best
+        budget = self.budget
+        return {
+            "name": self.name,
+            "outcome": experiment.outcome,
+            "reason": experiment.reason,
+            "created_at": experiment.created_at,
+            "metric": experiment.metric,
+            "mode": experiment.mode,
+            "trials": len(self),
+            "statuses": {status.value: count for status, count in experiment.counts.items() if count},
+            "reports": experiment.reports,
+            "budget": None if budget is None else budget._asdict(),
+            "best": None
+            if best is None
+            else {"trial": best.id, "value": best.best_value, "config": best.config, "metrics": best.best_metrics},
+        }
+
+    def save(self) -> None:
+        """Write ``trials.csv`` and ``results.json`` into the folder, each in one step."""
+        self.to_csv(self.folder / TRIALS_FILE)
+        replace_file(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])
+
+
+def _empty_experiment(created: ExperimentCreated) -> Experiment:
+    definition = created.definition
+    experiment = Experiment(
+        created.name,
+        metric=definition["metric"],
+        mode=definition["mode"],
+        max_failures=definition["max_failures"],
+    )
+    experiment.apply(created)
+    return experiment

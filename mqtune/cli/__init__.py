@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Final
 
 import click
 
-from mqtune.cli.worker import worker
 from mqtune.errors import MqtuneError
 from mqtune.version import __version__
 
 __all__ = ["main"]
 
+#: Each command and the module whose ``command`` it is; that is imported when it is called.
+COMMANDS: Final = {
+    "demo": "mqtune.cli.demo",
+    "list": "mqtune.cli.list",
+    "show": "mqtune.cli.show",
+    "worker": "mqtune.cli.worker",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Finds commands in ``COMMANDS``, so that looking at an experiment does not wait for what a worker needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = import_module(module).command
+        return command
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mqtune")
 def group() -> None:
     """Tune hyperparameters over many machines with nothing but Celery and Redis."""
-
-
-group.add_command(worker)
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-__all__ = ["worker"]
+__all__ = ["command"]
 
 
-@click.command()
+@click.command("worker")
 @click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the drivers use: redis://:password@head:6379/0.")
 @click.option("--gpus", envvar="MQTUNE_GPUS", default="auto", show_default=True, help="auto, a number, or a list such as 0,1.")
 @click.option("--slots-per-gpu", envvar="MQTUNE_SLOTS_PER_GPU", type=int, default=1, show_default=True, help="Trials that share a GPU.")
@@ -33,7 +33,7 @@ __all__ = ["worker"]
 @click.option("--name", help="The worker's Celery node name; @host is added.")
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
-def worker(  # noqa: PLR0913 - each is an option
+def command(  # noqa: PLR0913 - each is an option
     broker: str | None,
     gpus: str,
     slots_per_gpu: int,

@@ -1,12 +1,13 @@
 """The zygote of one slot: has imported the trainable's module, never touched a device, and makes a trial in a millisecond.
 
 A worker starts it as ``python -m mqtune.trainable.zygote`` with one end of a channel. It keeps one *spare*: a process
-that waits for its start message, forked as soon as the trial before it is gone. It is the parent and the subreaper of
-the trial, so that whatever the trial leaves behind comes to it and is killed. It runs one trial at a time.
+that waits for its start message, forked while the trial before it runs, so that no slot waits for a fork. It is
+the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
+one trial at a time.
 
 From the worker: ``start`` (with the pipe's write end), ``tell``, ``terminate``, ``kill``.
-To the worker: ``ready`` or ``broken``, then for each trial ``started`` and ``ended`` (sent when its process group, and every
-descendant that left it, is gone).
+To the worker: ``ready`` or ``broken``, then for each trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent
+when its process group, and every descendant that left it, is gone).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
@@ -33,6 +34,16 @@ __all__ = ["Zygote", "arguments", "main"]
 
 #: How often a killed process group that is not gone yet is looked at; most are gone at the first look.
 _SWEEP_POLL_S: Final = 0.001
+#: How long after a trial's start the next spare is forked: the start itself should have the cores for itself.
+_SPARE_DELAY_MS: Final = 2
+
+
+class _Spare(NamedTuple):
+    """A process that waits for its start message."""
+
+    pid: int
+    channel: Channel
+    pidfd: int | None
 
 
 class Zygote:
@@ -51,7 +62,7 @@ class Zygote:
         self._code_root = code_root
         self._fork = fork
         self._trainable: Trainable | None = None
-        self._spare: tuple[int, Channel] | None = None
+        self._spare: _Spare | None = None
         self._trial: int | None = None
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -72,7 +83,10 @@ class Zygote:
         self._make_spare()
         self._channel.send({"is": "ready", "files": self._loaded_files()})
         while True:
-            for fd, _ in poll.poll():
+            ready = poll.poll(_SPARE_DELAY_MS if self._spare is None else None)
+            if not ready:
+                self._make_spare()
+            for fd, _ in ready:
                 if fd == self._wake_read:
                     with contextlib.suppress(BlockingIOError):
                         os.read(fd, 4096)
@@ -124,7 +138,8 @@ class Zygote:
                 sys.executable, arguments("spare", theirs.fileno(), self._spec, self._code_root), os.environ
             )
         theirs.close()
-        self._spare = pid, ours
+        # Opened while the process can't have been reaped, it can never mean another one.
+        self._spare = _Spare(pid, ours, os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None)
 
     def _become_spare(self, zygote: int, channel: Channel) -> None:
         try:
@@ -160,14 +175,15 @@ class Zygote:
         if self._spare is None:
             self._make_spare()
         assert self._spare is not None  # noqa: S101 - just made
-        pid, channel = self._spare
-        self._spare = None
-        self._trial = pid
-        channel.send(message, fds)
-        channel.close()
+        spare, self._spare = self._spare, None
+        self._trial = spare.pid
+        spare.channel.send(message, fds)
+        spare.channel.close()
         for fd in fds:
             os.close(fd)
-        self._channel.send({"is": "started", "pid": pid})
+        self._channel.send({"is": "started", "pid": spare.pid}, [] if spare.pidfd is None else [spare.pidfd])
+        if spare.pidfd is not None:
+            os.close(spare.pidfd)
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
         # The trial is not reaped before it is forgotten here, so its number can't be another process's.
@@ -187,13 +203,14 @@ class Zygote:
         self._trial = None
         self._sweep(pid)
         self._channel.send({"is": "ended", "status": status})
-        self._make_spare()
+        if self._spare is None:
+            self._make_spare()
 
     def _sweep(self, group: int) -> None:
         """Wait until the group is gone, killing every descendant that has come to this process."""
         while True:
             for child in _children():
-                if self._spare is None or child != self._spare[0]:
+                if self._spare is None or child != self._spare.pid:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(child, signal.SIGKILL)
                     with contextlib.suppress(ChildProcessError):
@@ -203,12 +220,12 @@ class Zygote:
             select.select([], [], [], _SWEEP_POLL_S)
 
     def _others(self) -> bool:
-        spare = self._spare[0] if self._spare else None
+        spare = self._spare.pid if self._spare else None
         return any(child != spare for child in _children())
 
     def _kill_all(self) -> None:
         if self._spare is not None:
-            self._spare[1].close()
+            self._spare.channel.close()
         if self._trial is not None:
             self._signal(signal.SIGKILL, group=True)
             self._sweep(self._trial)

@@ -16,7 +16,7 @@ from mqtune.journal.base import FENCED, GAP, Claim, Journal
 from mqtune.messages import AttemptEnded, AttemptStarted, decode_value
 from mqtune.trial import AttemptEnd, Intent, TrialId
 from mqtune.worker.slots import Slot
-from mqtune.worker.uplink import Stream
+from mqtune.worker.uplink import Stream, Wake
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class AttemptRun:
         self._fenced = False
         self._ending = threading.Event()
         self._slot: Slot | None = None
+        self._wake = Wake()
         self._zygote: ZygoteHandle | None = None
         self._lock = threading.Lock()
 
@@ -81,8 +82,10 @@ class AttemptRun:
             self._want(Intent(answer))
 
     def on_end_frame(self) -> None:
-        """Hear that the trainable has ended; the next task may be fetched while its process goes."""
+        """Hear that the trainable has ended; the next attempt may prepare while its process is taken down."""
         self._mark_ending()
+        self._offer_slot()
+        self._wake.set()
 
     def hand_back(self, reason: str) -> None:
         """End the attempt so that the trial can run again elsewhere."""
@@ -99,25 +102,39 @@ class AttemptRun:
             first = self._intent is Intent.RUN and intent is not Intent.RUN
             if first:
                 self._intent = intent
-            zygote, slot = self._zygote, self._slot
+            zygote = self._zygote
         if zygote is not None and (first or kill):
             zygote.kill() if kill else zygote.tell()
         if first:
             self._mark_ending()
-            if slot is not None:
-                slot.wake.set()
+            self._wake.set()
 
     def _mark_ending(self) -> None:
         if not self._ending.is_set():
             self._ending.set()
-            self.runtime.slot_is_ending()
+            self.runtime.fetch_ahead()
+
+    def _offer_slot(self) -> None:
+        with self._lock:
+            slot, self._slot = self._slot, None
+        if slot is not None:
+            self.runtime.offer(slot)
 
     def run(self, slot: Slot) -> Outcome:
         """Claim the attempt, run it, journal its end; returns when nothing of it is left.
 
-        An attempt that is no longer wanted, or is claimed by another, is left alone.
+        An attempt that is no longer wanted, or is claimed by another, is left alone. The slot is offered to the next
+        attempt as soon as it may prepare, and vacant before that starts.
         """
         self._slot = slot
+        try:
+            return self._run(slot)
+        finally:
+            self._offer_slot()
+            self._wake.close()
+
+    def _run(self, slot: Slot) -> Outcome:
+        zygote, problem = self._ready_zygote(slot)
         logs = self.runtime.log_root / self.journal.experiment / self.claim.trial
         stdout, stderr = logs / f"{self.claim.attempt}.stdout", logs / f"{self.claim.attempt}.stderr"
         started = AttemptStarted(
@@ -136,7 +153,7 @@ class AttemptRun:
         self.config = grant.config
         self.runtime.running.add(self)
         try:
-            ended = self._execute(slot, grant.timestamp, stdout, stderr)
+            ended = self._execute(slot, zygote, problem, grant.timestamp, stdout, stderr)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
             self.runtime.running.discard(self)
@@ -144,38 +161,41 @@ class AttemptRun:
             return Outcome(None, "superseded: its end was refused")
         return Outcome(ended.end, ended.error or self._reason)
 
-    def _execute(self, slot: Slot, timestamp: float, stdout: Path, stderr: Path) -> AttemptEnded:
-        """Run the trial's process and return how it ended."""
-        pid, status, problem = 0, None, ("", "")
-        try:
-            stdout.parent.mkdir(parents=True, exist_ok=True)
-            zygote = self._ready_zygote(slot)
-            if zygote is not None:
-                pid, status = self._supervise(slot, zygote, timestamp, stdout, stderr)
-        except ImportFailed as error:
-            where = f"worker {self.runtime.name}, code root {self.runtime.code_root}"
-            problem = (error.kind, f"{error}\n({where}, trainable {self.runtime.spec_of(self.definition)})")
-        except ZygoteDied as error:
-            problem = ("ZygoteDied", str(error))
-        except OSError as error:
-            problem = (type(error).__name__, f"the trial's process could not be started: {error}")
-        return self._ended(pid, status, problem, stdout, stderr)
+    def _ready_zygote(self, slot: Slot) -> tuple[ZygoteHandle | None, tuple[str, str]]:
+        """Return a zygote that has imported the trainable, or why there is none.
 
-    def _ready_zygote(self, slot: Slot) -> ZygoteHandle | None:
-        """Return a zygote that has imported the trainable; None when the attempt is to end before that."""
-        root = self.runtime.code_root
-        spec = self.runtime.spec_of(self.definition)
-        zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")))
-        deadline = time.monotonic() + IMPORT_TIMEOUT_S
+        This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
+        """
+        spec, root = self.runtime.spec_of(self.definition), self.runtime.code_root
         try:
-            while not zygote.wait_ready(slot.wake, max(0.0, deadline - time.monotonic())):
-                slot.wake.clear()
-                if self._intent is not Intent.RUN:
-                    return None
-        except (ImportFailed, ZygoteDied):
+            zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")))
+            zygote.wait_ready(IMPORT_TIMEOUT_S)
+        except (ImportFailed, ZygoteDied, OSError) as error:
             slot.close_zygote()
-            raise
-        return zygote
+            kind = error.kind if isinstance(error, ImportFailed) else type(error).__name__
+            return None, (kind, f"{error}\n(worker {self.runtime.name}, code root {root}, trainable {spec})")
+        return zygote, ("", "")
+
+    def _execute(
+        self,
+        slot: Slot,
+        zygote: ZygoteHandle | None,
+        problem: tuple[str, str],
+        timestamp: float,
+        stdout: Path,
+        stderr: Path,
+    ) -> AttemptEnded:
+        """Run the trial's process, if there is a zygote for it, and return how it ended."""
+        pid, status = 0, None
+        if zygote is not None:
+            try:
+                stdout.parent.mkdir(parents=True, exist_ok=True)
+                pid, status = self._supervise(slot, zygote, timestamp, stdout, stderr)
+            except ZygoteDied as error:
+                problem = ("ZygoteDied", str(error))
+            except OSError as error:
+                problem = (type(error).__name__, f"the trial's process could not be started: {error}")
+        return self._ended(pid, status, problem, stdout, stderr)
 
     def _supervise(
         self, slot: Slot, zygote: ZygoteHandle, timestamp: float, stdout: Path, stderr: Path
@@ -183,6 +203,8 @@ class AttemptRun:
         """Start the trial and see it to its end; returns its process id and wait status."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
+        slot.vacant.wait()
+        slot.vacant.clear()
         message = {
             "config": self.config,
             "timestamp": timestamp,
@@ -198,30 +220,32 @@ class AttemptRun:
                 self._zygote = zygote
             if self._intent is not Intent.RUN:
                 zygote.tell()
-            self._climb(slot, zygote)
+            self._climb(zygote)
             return pid, zygote.wait_ended()
         finally:
             with self._lock:
                 self._zygote = None
+            slot.vacant.set()
+            self._offer_slot()
             while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
                 if self.runtime.closing.is_set():
                     break
 
-    def _climb(self, slot: Slot, zygote: ZygoteHandle) -> None:
-        """Wait for the trial's end, and climb the stop ladder once it is wanted."""
+    def _climb(self, zygote: ZygoteHandle) -> None:
+        """Wait for the trial's end, and climb the stop ladder once it is wanted, or the trainable has returned."""
         poll = select.poll()
         poll.register(zygote.fileno(), select.POLLIN)
-        poll.register(slot.wake.fileno(), select.POLLIN)
+        poll.register(self._wake.fileno(), select.POLLIN)
         rungs = [(TOLD_GRACE_S, zygote.terminate), (TERMINATE_GRACE_S, zygote.kill)]
         deadline: float | None = None
         while True:
-            if deadline is None and rungs and self._intent is not Intent.RUN:
+            if deadline is None and rungs and self.is_ending:
                 deadline = time.monotonic() + rungs[0][0]
             wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             if zygote.fileno() in ready:
                 return
-            slot.wake.clear()
+            self._wake.clear()
             if deadline is not None and time.monotonic() >= deadline:
                 rungs.pop(0)[1]()
                 deadline = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
@@ -76,6 +77,11 @@ TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
     "socket_timeout": 30,
     "visibility_timeout": 3600,
 }
+
+
+#: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
+#: time in which a trial is stopped.
+SWITCH_INTERVAL_S: Final = 0.0005
 
 
 class TrialPool(BasePool):
@@ -220,6 +226,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         settings = app.settings
         # A zygote that is killed leaves its trial to this process.
         become_subreaper()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
             _end_with_owner(settings.owner_fd)
         self._runtime = worker.pool.runtime = app.runtime = WorkerRuntime(

@@ -25,7 +25,7 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.version import __version__
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.slots import Slots
+from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.uplink import Uplink
 
 __all__ = ["LEASE_S", "WorkerRuntime"]
@@ -119,15 +119,11 @@ class WorkerRuntime:
     def run(self, run: AttemptRun) -> Outcome:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
-            if self.closing.is_set() or self._draining:
-                return Outcome(None, "not run: the worker is closing")
-        try:
             if self._draining:
-                return Outcome(None, "not run: the worker is closing")
-            return run.run(slot)
-        finally:
-            self._slots.release(slot)
-            self._wake_consumer()
+                break
+        if slot is None or self._draining:
+            return Outcome(None, "not run: the worker is closing")
+        return run.run(slot)
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
         """Return the run of an attempt, whose experiment's definition is read once."""
@@ -150,9 +146,13 @@ class WorkerRuntime:
         """Return the trainable that an experiment's definition names."""
         return TrainableSpec(**definition["trainable"])
 
-    def slot_is_ending(self) -> None:
-        """Have the consumer fetch the next task while a trial's process goes."""
+    def fetch_ahead(self) -> None:
+        """Have the consumer fetch the next task while a trial ends."""
         self._wake_consumer()
+
+    def offer(self, slot: Slot) -> None:
+        """Let the next attempt prepare in a slot whose trial has ended."""
+        self._slots.offer(slot)
 
     def hand_back_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials can run elsewhere."""

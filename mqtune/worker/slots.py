@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from pathlib import Path
 
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.uplink import Wake
 from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
 
 __all__ = ["Slot", "Slots"]
 
 
 class Slot:
-    """One place where one trial runs."""
+    """One place where one trial runs; the next attempt may prepare while the last one's process is taken down."""
 
     def __init__(self, index: int, plan: SlotPlan, log_root: Path) -> None:
         self.index = index
         self.devices = plan.devices[index]
-        self.wake = Wake()
+        #: Set when nothing of a trial is left.
+        self.vacant = threading.Event()
+        self.vacant.set()
         self._environment = plan.environment(index)
         self._log = log_root / "zygotes" / f"slot-{index}.log"
         self._zygote: ZygoteHandle | None = None
@@ -30,6 +32,7 @@ class Slot:
         """Return a zygote for this trainable and the code as it is now: the last one, or a new one."""
         self._used_at = time.monotonic()
         if self._zygote is None or self._zygote.key != key or not self._zygote.is_current():
+            self.vacant.wait()
             self.close_zygote()
             self._zygote = ZygoteHandle(key, self._environment, self._log)
         return self._zygote
@@ -46,34 +49,33 @@ class Slot:
 
 
 class Slots:
-    """The free slots; those used last are given out first, because their zygotes are warm."""
+    """The slots that are free or about to be; those used last are given out first, because their zygotes are warm."""
 
     def __init__(self, plan: SlotPlan, log_root: Path) -> None:
         self.all = [Slot(index, plan, log_root) for index in range(len(plan.devices))]
-        self._free: queue.LifoQueue[Slot] = queue.LifoQueue()
+        self._offered: queue.LifoQueue[Slot] = queue.LifoQueue()
         for slot in reversed(self.all):
-            self._free.put(slot)
+            self._offered.put(slot)
 
     def acquire(self, timeout_s: float) -> Slot | None:
-        """Return a free slot, waiting for one; None after *timeout_s* seconds."""
+        """Return a slot, waiting for one; None after *timeout_s* seconds. It may be used once it is vacant."""
         try:
-            return self._free.get(timeout=timeout_s)
+            return self._offered.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def release(self, slot: Slot) -> None:
-        """Give a slot back; nothing of its trial is left."""
-        slot.wake.clear()
-        self._free.put(slot)
+    def offer(self, slot: Slot) -> None:
+        """Let the next attempt have a slot whose trial has ended, or whose process is about to."""
+        self._offered.put(slot)
 
     def close_idle(self, after_s: float) -> None:
         """End the zygotes of free slots that have waited longer than *after_s* seconds."""
         waiting = []
         with contextlib.suppress(queue.Empty):
             while True:
-                slot = self._free.get_nowait()
+                slot = self._offered.get_nowait()
                 waiting.append(slot)
                 if slot.idle_s() > after_s:
                     slot.close_zygote()
         for slot in reversed(waiting):
-            self._free.put(slot)
+            self._offered.put(slot)

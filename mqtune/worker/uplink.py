@@ -41,6 +41,8 @@ class Wake:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
+        self._closing = threading.Lock()
+        self._closed = False
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
 
@@ -49,9 +51,11 @@ class Wake:
         return self._read
 
     def set(self) -> None:
-        """End the other thread's poll, or its next one; safe in a signal handler."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._write, b"!")
+        """End the other thread's poll, or its next one; nothing happens once it is closed."""
+        # Without the lock, a byte could go to whatever got the descriptor's number after it was closed.
+        with self._closing, contextlib.suppress(BlockingIOError):
+            if not self._closed:
+                os.write(self._write, b"!")
 
     def clear(self) -> None:
         """Forget what was set."""
@@ -60,8 +64,10 @@ class Wake:
 
     def close(self) -> None:
         """Close both ends."""
-        os.close(self._read)
-        os.close(self._write)
+        with self._closing:
+            self._closed = True
+            os.close(self._read)
+            os.close(self._write)
 
 
 class Listener(Protocol):

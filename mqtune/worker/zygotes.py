@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.trainable.channel import Channel
+from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
-from mqtune.worker.uplink import Wake
 
 __all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
 
@@ -54,6 +55,8 @@ class ZygoteHandle:
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
         self._trial: int | None = None
+        self._pidfd: int | None = None
+        self._telling = threading.Lock()
         self._files: list[tuple[str, int]] | None = None
         self._channel, theirs = Channel.pair()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -73,25 +76,22 @@ class ZygoteHandle:
         """Return the descriptor that is readable when the zygote has something to say."""
         return self._channel.fileno()
 
-    def wait_ready(self, wake: Wake, timeout_s: float) -> bool:
-        """Wait until the trainable is imported; False when *wake* ended the wait.
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until the trainable is imported.
 
         Raises:
             ImportFailed: it can't be imported, or not within *timeout_s* seconds.
             ZygoteDied: the import ended the process.
         """
         if self._files is not None:
-            return True
-        readable, _, _ = select.select([self.fileno(), wake.fileno()], [], [], timeout_s)
+            return
+        readable, _, _ = select.select([self.fileno()], [], [], timeout_s)
         if not readable:
             raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
-        if self.fileno() not in readable:
-            return False
         message = self._receive()
         if message["is"] == "broken":
             raise ImportFailed(message["error_type"], message["error"])
         self._files = [(path, mtime) for path, mtime in message["files"]]
-        return True
 
     def is_current(self) -> bool:
         """Whether it lives and the code that it has imported is the code on the disk."""
@@ -109,12 +109,19 @@ class ZygoteHandle:
             ZygoteDied: it is gone.
         """
         self._channel.send({**message, "do": "start"}, fds)
-        pid: int = self._receive()["pid"]
-        self._trial = pid
-        return pid
+        started, pidfds = self._receive_with_fds()
+        with self._telling:
+            self._trial = started["pid"]
+            self._pidfd = pidfds[0] if pidfds else None
+        return self._trial
 
     def tell(self) -> None:
-        """Send the trial the stop signal."""
+        """Send the trial the stop signal; directly where a pidfd says that it can't hit another process."""
+        with self._telling:
+            if self._pidfd is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, STOP_SIGNAL)
+                return
         self._channel.send({"do": "tell"})
 
     def terminate(self) -> None:
@@ -131,16 +138,28 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is gone; the trial was killed, and its group is gone too.
         """
-        status: int = self._receive()["status"]
-        self._trial = None
+        try:
+            status: int = self._receive()["status"]
+        finally:
+            self._forget_trial()
         return status
 
+    def _forget_trial(self) -> None:
+        with self._telling:
+            self._trial = None
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+                self._pidfd = None
+
     def _receive(self) -> dict[str, Any]:
+        return self._receive_with_fds()[0]
+
+    def _receive_with_fds(self) -> tuple[dict[str, Any], list[int]]:
         received = self._channel.receive()
         if received is None:
             self._bury()
             raise ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
-        return received[0]
+        return received
 
     def _bury(self) -> None:
         """Kill what a dead zygote left; it comes to this process, the next subreaper."""
@@ -148,7 +167,7 @@ class ZygoteHandle:
         self._process.wait()
         if self._trial is None:
             return
-        group, self._trial = self._trial, None
+        group = self._trial
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:

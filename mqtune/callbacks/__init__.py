@@ -1,0 +1,1 @@
+"""What watches an experiment from within its driver."""

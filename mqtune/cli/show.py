@@ -1,0 +1,183 @@
+"""``mqtune show``: an experiment, or one of its trials, read from this machine's copy."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mqtune.callbacks.view import best_text, counts_text, entries, printable, short_value, trial_table
+from mqtune.cli.output import output
+from mqtune.errors import ConfigurationError
+from mqtune.results import Results, TrialResult
+from mqtune.saved import duration, saved_experiments, standing
+from mqtune.trial import Attempt
+
+__all__ = ["command"]
+
+#: Trials in the table, and failed ones below it, unless all are asked for.
+_ROWS: Final = 10
+#: Lines of a trial's output that are shown, and how much of a file is read to find them.
+_TAIL_LINES: Final = 20
+_TAIL_BYTES: Final = 16_000
+
+
+@click.command("show")
+@click.argument("name", required=False)
+@click.option("--trial", metavar="ID", help="Show one trial: its attempts, its error and the end of its output.")
+@click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print a row a trial as CSV.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a report as JSON lines.")
+def command(name: str | None, trial: str | None, *, show_all: bool, as_csv: bool, as_jsonl: bool) -> None:
+    """Look at an experiment that runs or has ended: NAME, or its folder, or by default the newest.
+
+    It is read from the driver's copy on this machine, so no broker need be up.
+    """
+    results = Results.load(name if name is not None else _newest())
+    if as_csv:
+        click.echo(results.csv(), nl=False)
+    elif as_jsonl:
+        for line in results.jsonl():
+            click.echo(line, nl=False)
+    elif trial is not None:
+        _show_trial(output(), results, _trial_of(results, trial))
+    else:
+        _show(output(), results, show_all=show_all)
+
+
+def _newest() -> Path:
+    folders = saved_experiments()
+    if not folders:
+        raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
+    return folders[0]
+
+
+def _trial_of(results: Results, trial: str) -> TrialResult:
+    for id_ in (trial, trial.zfill(4)):
+        if id_ in results.experiment.trials:
+            return results[id_]
+    ids = list(results.experiment.trials)
+    span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
+    raise ConfigurationError(f"experiment {results.name!r} has no trial {trial!r}; {span}")
+
+
+# An experiment.
+
+
+def _show(console: Console, results: Results, *, show_all: bool) -> None:
+    experiment = results.experiment
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
+    console.print(Text(printable(results.name), "bold"), f"· {standing(results.folder, experiment.outcome)} · begun {begun}")
+    if experiment.reason:
+        console.print(printable(experiment.reason), style="yellow")
+    console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {results.folder}")
+    budget = results.budget
+    if budget is not None and budget.used:
+        share = budget.saved / (budget.used + budget.saved)
+        console.print(f"stopping early saved {budget.saved:g} of {budget.used + budget.saved:g} iterations ({share:.0%})")
+    if experiment.best is not None:
+        console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
+    ranked = sorted(results, key=lambda result: _rank(results, result))
+    shown = ranked if show_all else ranked[:_ROWS]
+    if shown:
+        console.print()
+        console.print(trial_table(experiment, (result.trial for result in shown), width=console.width))
+    if len(ranked) > len(shown):
+        console.print(f"… and {len(ranked) - len(shown)} more", style="dim")
+    _show_failed(console, results, show_all=show_all)
+    console.print()
+    example = experiment.best.id if experiment.best is not None else ranked[0].id if ranked else "0001"
+    console.print(f"one trial: mqtune show {results.name} --trial {example}", style="dim")
+    console.print(f"as a file: mqtune show {results.name} --csv", style="dim")
+
+
+def _rank(results: Results, result: TrialResult) -> float:
+    if math.isnan(result.value):
+        return math.inf
+    return result.value if results.experiment.mode == "min" else -result.value
+
+
+def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
+    failed = results.errors
+    shown = failed if show_all else failed[:_ROWS]
+    if shown:
+        console.print("\nfailed", style="bold red")
+    for result in shown:
+        console.print(f"  {result.id}  {printable(result.reason)}")
+    if len(failed) > len(shown):
+        console.print(f"  … and {len(failed) - len(shown)} more", style="dim")
+
+
+# A trial.
+
+
+def _show_trial(console: Console, results: Results, result: TrialResult) -> None:
+    metric = printable(results.experiment.metric)
+    why = f" ({printable(result.reason)})" if result.reason else ""
+    console.print(Text(f"trial {result.id}", "bold"), f"of {results.name} · {result.status.name}{why}")
+    late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
+    console.print(f"{result.trial.reports} reports{late} · best {metric}={short_value(result.value)}")
+    for title, values in (("config", result.config), ("metrics at its best", result.metrics)):
+        if values:
+            console.print(f"\n{title}", style="bold")
+        for key, value in entries(values):
+            console.print(f"  {printable(key)} = {printable(repr(value))}")
+    console.print("\nattempts", style="bold")
+    console.print(_attempts_table(result.attempts))
+    for attempt in result.attempts:
+        _show_output(console, attempt, last=attempt is result.attempts[-1])
+
+
+def _attempts_table(attempts: list[Attempt]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("", "worker", "devices", "process", "started", "ran", "end", "exit"):
+        table.add_column(head, header_style="bold", no_wrap=True)
+    for attempt in attempts:
+        started, ended = attempt.started_at, attempt.ended_at
+        left = f"code {attempt.exit_code}" if attempt.exit_code is not None else ""
+        cells = (
+            f"  {attempt.number}",
+            printable(attempt.worker),
+            ",".join(attempt.devices),
+            str(attempt.pid or ""),
+            "" if started is None else time.strftime("%H:%M:%S", time.localtime(started)),
+            "" if started is None else duration((ended or time.time()) - started),
+            "" if attempt.end is None else attempt.end.value.replace("_", " "),
+            f"signal {attempt.signal}" if attempt.signal is not None else left,
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _show_output(console: Console, attempt: Attempt, *, last: bool) -> None:
+    """Show an attempt's error and, of the last one, the end of its output."""
+    if attempt.error:
+        console.print(f"\nattempt {attempt.number}", style="bold red")
+        console.print(printable(attempt.error.rstrip()))
+    if not last:
+        return
+    for name, path, tail in (
+        ("stdout", attempt.stdout_path, attempt.stdout_tail),
+        ("stderr", attempt.stderr_path, attempt.stderr_tail),
+    ):
+        lines = (_end_of(path) or tail).splitlines()[-_TAIL_LINES:]
+        if lines:
+            console.print(Text(f"\n{name}", "bold"), printable(path))
+        for line in lines:
+            console.print(f"  {printable(line)}", soft_wrap=True)
+
+
+def _end_of(path: str) -> str:
+    """Return the end of a file; nothing when it is on another machine, as that of a remote worker."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

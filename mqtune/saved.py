@@ -1,0 +1,104 @@
+"""Experiments that were saved on this machine: finding them, and reading what happened."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, cast
+
+from mqtune.errors import ConfigurationError
+from mqtune.home import mqtune_home
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.messages import Event
+from mqtune.replay import events_in_order
+from mqtune.trial import Report
+
+__all__ = ["duration", "find_experiment", "saved_events", "saved_experiments", "standing"]
+
+#: How many names an error suggests: as many as are read.
+_SUGGESTIONS: Final = 5
+_MINUTE_S: Final = 60
+
+
+def saved_experiments() -> list[Path]:
+    """Return the folders of the experiments in mqtune's home, that with the newest event first."""
+    changed = {path.parent: path.stat().st_mtime for path in mqtune_home().glob(f"*/{JOURNAL_FILE}")}
+    return sorted(changed, key=lambda folder: (changed[folder], folder.name), reverse=True)
+
+
+def find_experiment(experiment: str | Path) -> Path:
+    """Return the folder of an experiment, given its name or the folder itself.
+
+    Raises:
+        ConfigurationError: there is none; the message has near names.
+    """
+    for folder in (mqtune_home() / experiment, Path(experiment)):
+        if (folder / JOURNAL_FILE).is_file():
+            return folder
+    near = _near(str(experiment), [folder.name for folder in saved_experiments()])
+    hint = f"do you mean {' or '.join(near)}?" if near else "mqtune list shows those there are"
+    raise ConfigurationError(f"there is no experiment {str(experiment)!r} in {mqtune_home()}; {hint}")
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """Return the names that *name* may mean; one that was not given by a person ends with a time, which nobody types."""
+    starts = {known: known[: len(name)] for known in names}
+    close = difflib.get_close_matches(name, set(starts.values()))
+    return [known for known in names if starts[known] in close][:_SUGGESTIONS]
+
+
+def saved_events(copy: JournalFile) -> Iterator[Event | Report]:
+    """Yield a saved journal's events, and single reports, in the order in which the driver took them.
+
+    Memory stays flat in the number of reports. A driver may go on writing meanwhile; what it adds is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        MessageVersionError: a later version of mqtune wrote it.
+    """
+    # It is iterated twice, which is all that is asked of a list here.
+    return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
+
+
+class _Entries:
+    """The entries that a file has at the first iteration; each later one yields the same."""
+
+    def __init__(self, copy: JournalFile) -> None:
+        self._copy = copy
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[Entry]:
+        if self._count is not None:
+            yield from islice(self._copy.read(), self._count)
+            return
+        count = 0
+        for entry in self._copy.read():
+            count += 1
+            yield entry
+        self._count = count
+
+
+def standing(folder: Path, outcome: str) -> str:
+    """Return how a saved experiment stands, in a few words: its outcome, or what can be told from here without one."""
+    if outcome:
+        return outcome
+    if (folder / "redis" / "url").exists():
+        return "running"
+    age_s = max(0.0, time.time() - (folder / JOURNAL_FILE).stat().st_mtime)
+    return f"not ended, last event {duration(age_s)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.0f} s"
+    minutes, rest_s = divmod(round(seconds), _MINUTE_S)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest_s:02d} s"
