@@ -50,7 +50,7 @@ def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
     help="Interpreter that has the system installed; default: this one.",
 )
 @click.option("--table", "table_of", type=click.Path(path_type=Path, exists=True), help="Only print a file's table.")
-def main(  # noqa: PLR0917 - click hands over each option
+def main(
     only: str | None,
     systems: str | None,
     repeats: int,

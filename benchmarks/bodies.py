@@ -74,7 +74,7 @@ def park(report: Report, folder: str, index: int) -> None:
     """Report once, say so, and wait to be released."""
     report({"loss": 0.0, "epoch": 1})
     (Path(folder) / f"ready-{index}").touch()
-    _wait_for(lambda: (Path(folder) / "release").exists(), every_s=0.010)
+    _wait_for((Path(folder) / "release").exists, every_s=0.010)
 
 
 def _meet(folder: Path, index: int, parties: int) -> None:

@@ -12,7 +12,7 @@ __all__ = ["asha", "noop", "park", "stoppable", "stream"]
 Config = dict[str, Any]
 
 
-def noop(config: Config) -> None:
+def noop(_config: Config) -> None:
     """Report once and end."""
     bodies.noop(mqtune.report)
 

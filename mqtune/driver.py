@@ -203,7 +203,7 @@ class Driver:
         self._decide(trial, 0, Intent.STOP, Action.STOP.value, reason)
 
     def end(self, outcome: str, reason: str) -> None:
-        """Journal that this driver is done, and give the lock back."""
+        """Journal that this driver is done, and have all of the journal in the copy."""
         if self.experiment.outcome != outcome:
             event = ExperimentEnded(outcome=outcome, reason=reason, at=time.time(), cursor=self._cursor)
             self._journal.record(event.encode())
@@ -211,6 +211,10 @@ class Driver:
         while entries := self._journal.read(self._read_to, count=_REPLAY_COUNT):
             self._copy.append(entries)
             self._read_to = entries[-1].id
+
+    def close(self) -> None:
+        """Give the lock back, so that another driver may go on at once, and close the copy."""
+        self._copy.close()
         self._journal.unlock(self._owner)
 
     @property

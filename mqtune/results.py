@@ -39,7 +39,7 @@ class RecordedReport(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What trials used of the ``max_t`` that each could have had, and what stopping them early saved, in the same unit.
+    """What trials used, and what those stopped early left of the scheduler's ``max_t``, which is 0 without one.
 
     Trials that failed, were abandoned or have not ended are left out.
     """
@@ -132,6 +132,11 @@ class Results:
         """The experiment's name."""
         return self.experiment.name
 
+    @property
+    def outcome(self) -> str:
+        """How the last driver ended: finished, interrupted or failed; empty while one runs, or when it was killed."""
+        return self.experiment.outcome
+
     @cached_property
     def definition(self) -> dict[str, Any]:
         """What the experiment was created with: space, metric, scheduler and so on, as plain values."""
@@ -216,20 +221,17 @@ class Results:
         return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {', '.join(map(repr, keys))}"
 
     @property
-    def budget(self) -> Budget | None:
-        """What trials used and what stopping them early saved, in units of the scheduler's time; None without a max_t."""
+    def budget(self) -> Budget:
+        """What trials used and what stopping them early saved, in units of the scheduler's time, as a rule epochs."""
         scheduler = self.definition["scheduler"]
-        max_t = scheduler.get("max_t")
-        if max_t is None:
-            return None
         used = saved = 0
         for trial in self.experiment.trials.values():
-            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION))
-            time = min(max_t, trial.attempt.reports if time is None else time)
-            if trial.status in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
-                used += time
+            if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
+                continue
+            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION), trial.attempt.reports)
+            used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
-                saved += max_t - time
+                saved += max(0, scheduler.get("max_t", time) - time)
         return Budget(used, saved)
 
     # Reports and files.
@@ -282,7 +284,6 @@ class Results:
     def summary(self) -> dict[str, Any]:
         """Return the experiment in a few plain values."""
         experiment, best = self.experiment, self.experiment.best
-        budget = self.budget
         return {
             "name": self.name,
             "outcome": experiment.outcome,
@@ -293,7 +294,7 @@ class Results:
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,
-            "budget": None if budget is None else budget._asdict(),
+            "budget": self.budget._asdict(),
             "best": None
             if best is None
             else {"trial": best.id, "value": best.best_value, "config": best.config, "metrics": best.best_metrics},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -21,10 +22,10 @@ from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.local import EmbeddedServer, LocalWorker
 from mqtune.callback import Callback
 from mqtune.driver import Driver
-from mqtune.errors import ConfigurationError, MqtuneError, NameTaken, WorkerStartError
+from mqtune.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken, WorkerStartError
 from mqtune.experiment import Experiment, Mode
 from mqtune.home import mqtune_home
-from mqtune.journal.connection import connect
+from mqtune.journal.connection import Client, connect
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
 from mqtune.messages import decode_value, encode_value
@@ -135,6 +136,7 @@ class Tuner:
         self._server: EmbeddedServer | None = None
         self._worker: LocalWorker | None = None
         self._backend: CeleryBackend | None = None
+        self._client: Client | None = None
         self._interrupts = 0
         self._reading = False
 
@@ -224,6 +226,13 @@ class Tuner:
         number = len(self._experiment.trials) + 1
         self._open().add(self._space.complete(config, random.Random(f"{self._seed}:{number}")))
 
+    def stop_all(self, reason: str) -> None:
+        """Stop every trial that is staged or running; they end as EARLY_STOPPED within the next steps."""
+        driver = self._open()
+        for trial in self.get_trials():
+            if trial.is_busy:
+                driver.stop(trial, reason)
+
     def get_trials(self) -> list[Trial]:
         """Return all trials so far, in the order in which they were staged; they may be read only."""
         return list(self._experiment.trials.values())
@@ -248,6 +257,8 @@ class Tuner:
         if self._driver is not None:
             for callback in self._callbacks:
                 callback.on_end()
+            with contextlib.suppress(BrokerUnavailable):
+                self._driver.close()
             self._driver = None
         if self._worker is not None:
             self._worker.stop() if self._interrupts <= 1 else self._worker.kill()
@@ -255,6 +266,9 @@ class Tuner:
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -266,7 +280,7 @@ class Tuner:
         if self._driver is not None:
             return self._driver
         broker = self._find_broker()
-        client = connect(broker, role="driver")
+        client = self._client = connect(broker, role="driver")
         journal = RedisJournal(client, self.name, patience_s=_PATIENCE_S)
         owner = secrets.token_hex(8)
         journal.lock(owner, f"process {os.getpid()} on {socket.gethostname()}", _STEP_S + _INTERRUPT_S)

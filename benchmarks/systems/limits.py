@@ -23,6 +23,10 @@ STREAM: Final = "limit:stream"
 CHANNEL: Final = "limit:channel"
 URL_VARIABLE: Final = "BENCHMARKS_REDIS_URL"
 WORKER_START_S: Final = 60.0
+WORKER_OPTIONS: Final = (
+    *("--pool", "threads", "--concurrency", "2", "--loglevel", "ERROR"),
+    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+)
 #: What an append costs at the least: one entry that holds the whole batch, and the same bytes to the observers.
 APPEND: Final = """
 local id = redis.call('XADD', KEYS[1], '*', 'b', ARGV[1])
@@ -175,9 +179,7 @@ def _start_child(client: Any) -> int:
 def _celery_worker(client: Any) -> Iterator[None]:
     """Run a Celery worker of two threads on the module ``celery_app``, and end it after the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "benchmarks.scripts.celery_app", "worker"]
-        + ["--pool", "threads", "--concurrency", "2", "--loglevel", "ERROR"]
-        + ["--without-gossip", "--without-mingle", "--without-heartbeat"],
+        [sys.executable, "-m", "celery", "-A", "benchmarks.scripts.celery_app", "worker", *WORKER_OPTIONS],
         env={**os.environ, URL_VARIABLE: _url(client)},
     )
     try:

@@ -108,7 +108,7 @@ def _run(
     tuner = Tuner(
         trial_backend=LocalBackend(str(SCRIPTS / script), rotate_gpus=not best),
         scheduler=scheduler,
-        stop_criterion=lambda status: False,
+        stop_criterion=lambda _status: False,
         n_workers=workers,
         sleep_time=sleep_s,
         trial_backend_path=str(context.folder / "results"),

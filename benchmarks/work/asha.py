@@ -24,7 +24,7 @@ WORKLOAD: Final = Workload(
     quick_sizes={"trials": 6},
     figures={
         "wall_over_ideal": Figure(unit="×", higher_is_better=False, title="ASHA: wall / ideal", bar=1.05),
-        "wall_over_decided": Figure(unit="×", higher_is_better=False, shown=False),
+        "wall_over_decided": Figure(unit="×", higher_is_better=False, title="ASHA: wall / ideal of the epochs decided"),
         "wall_s": Figure(unit="s", higher_is_better=False, shown=False),
         "epochs_run": Figure(unit="", higher_is_better=None, shown=False),
         "epochs_decided": Figure(unit="", higher_is_better=None, shown=False),

@@ -72,6 +72,7 @@ class CeleryBackend:
             # The sent event would show a row without the attempt's name and config.
             task_send_sent_event=False,
         )
+        self._connection: Any = None
         self._producer: Any = None
 
     def refresh(self) -> None:
@@ -113,7 +114,8 @@ class CeleryBackend:
 
         def send() -> None:
             if self._producer is None:
-                self._producer = self._app.amqp.Producer(self._app.connection_for_write(), auto_declare=False)
+                self._connection = self._app.connection_for_write()
+                self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
             try:
                 self._app.send_task(
                     TASK_NAME,
@@ -128,7 +130,7 @@ class CeleryBackend:
                     kwargsrepr=text,
                 )
             except BaseException:
-                self._producer = None
+                self._disconnect()
                 raise
 
         retrying(send, patience_s=self._patience_s, also=(OperationalError, OSError))
@@ -148,10 +150,13 @@ class CeleryBackend:
 
     def close(self) -> None:
         """Close the connections to the broker."""
-        if self._producer is not None:
-            self._producer.close()
-            self._producer = None
+        self._disconnect()
         self._app.close()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.release()
+            self._connection = self._producer = None
 
 
 #: Workers that a message about the fleet names; more would not be read.

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from rich.console import Console, Group
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.callback import Callback
-from mqtune.callbacks.view import best_text, counts_text, printable, trial_table
+from mqtune.callbacks.view import best_text, counts_text, printable, ranked, trial_table
 from mqtune.experiment import Experiment
 from mqtune.saved import duration
 from mqtune.trial import Trial, TrialId, TrialStatus
@@ -105,7 +105,7 @@ class Progress(Callback):
             if not self._is_live:
                 self._print_line(self._report_line(self._experiment))
             elif self._live is not None or self._seen or self._experiment.trials:
-                self._redraw(self._clock())
+                self._redraw(self._clock(), final=True)
         self._stop_live()
         self._experiment = None
 
@@ -130,7 +130,7 @@ class Progress(Callback):
 
     # In a terminal.
 
-    def _redraw(self, now: float) -> None:
+    def _redraw(self, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._live is None:
             # Output of the driver's own goes above the table, unless it goes elsewhere.
@@ -141,33 +141,35 @@ class Progress(Callback):
                 redirect_stderr=sys.stderr.isatty(),
             )
             self._live.start()
-        self._live.update(self._picture(), refresh=True)
+        self._live.update(self._picture(final=final), refresh=True)
 
-    def _picture(self) -> Group:
+    def _picture(self, *, final: bool) -> Group:
         experiment = self._experiment
         assert experiment is not None  # noqa: S101 - on_start came first
-        lines = [Text(self._status(experiment), no_wrap=True, overflow="ellipsis")]
+        lines: list[Text | Table] = [Text(self._status(experiment), no_wrap=True, overflow="ellipsis")]
         best = best_text(experiment)
         if best:
             lines.append(Text(best, style="bold green", no_wrap=True, overflow="ellipsis"))
         if self._is_waiting:
             lines.append(Text(printable(self._waiting_for), style="yellow"))
-        return Group(*lines, Text(), *self._table(experiment))
+        room = max(ROWS_LEAST, min(ROWS_MOST, self._console.height - _LINES_AROUND))
+        shown = ranked(experiment)[:room] if final else list(islice(self._newest(experiment), room))
+        if shown:
+            lines += [Text(), trial_table(experiment, shown, width=self._console.width)]
+        if len(experiment.trials) > len(shown):
+            lines.append(Text(f"… and {len(experiment.trials) - len(shown)} more", style="dim"))
+        return Group(*lines)
 
-    def _table(self, experiment: Experiment) -> Iterator[Table | Text]:
+    def _newest(self, experiment: Experiment) -> Iterator[Trial]:
+        """Yield trials that run, then others that have not ended, then the latest that have."""
         trials = experiment.trials
         for trial in islice(reversed(trials.values()), len(trials) - self._seen):
             if not trial.status.is_terminal:
                 self._open[trial.id] = trial
         self._seen = len(trials)
-        room = max(ROWS_LEAST, min(ROWS_MOST, self._console.height - _LINES_AROUND))
-        by_status = (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE)
-        opened = [trial for status in by_status for trial in self._open.values() if trial.status is status]
-        shown = list(islice(chain(opened, reversed(self._ended)), room))
-        if shown:
-            yield trial_table(experiment, shown, width=self._console.width)
-        if len(trials) > len(shown):
-            yield Text(f"… and {len(trials) - len(shown)} more", style="dim")
+        for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
+            yield from (trial for trial in self._open.values() if trial.status is status)
+        yield from reversed(self._ended)
 
     # Where there is no terminal.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
@@ -12,7 +13,7 @@ from rich.text import Text
 from mqtune.experiment import Experiment
 from mqtune.trial import Trial, TrialStatus
 
-__all__ = ["best_text", "counts_text", "entries", "printable", "short_config", "short_value", "trial_table"]
+__all__ = ["best_text", "counts_text", "entries", "printable", "ranked", "short_config", "short_value", "trial_table"]
 
 #: What is shown of one value, and of how many entries of a config: more than fits into a line of a wide terminal.
 _VALUE_CHARS: Final = 30
@@ -73,6 +74,12 @@ def best_text(experiment: Experiment) -> str:
     return f"best {experiment.metric}={short_value(best.best_value)} in trial {best.id}: {short_config(best.config)}"
 
 
+def ranked(experiment: Experiment) -> list[Trial]:
+    """Return all trials, that with the best value first and those without one last."""
+    sign = 1 if experiment.mode == "min" else -1
+    return sorted(experiment.trials.values(), key=lambda t: math.inf if math.isnan(t.best_value) else sign * t.best_value)
+
+
 class _Column(NamedTuple):
     head: str
     cell: Callable[[Experiment, Trial], str]
@@ -106,9 +113,15 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     columns = [column for column in _COLUMNS if width >= column.from_width]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column.head, justify=column.justify, no_wrap=True, max_width=column.max_width, header_style="bold")
+        # Where room is short, rich takes it first from a column that may be wrapped; its cells are cut all the same.
+        may_shrink = column.head == "config"
+        table.add_column(column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold")
     for trial in trials:
-        style = _STYLES.get(trial.status, "")
-        # Text, because a config may hold what a string would have rich take for markup.
-        table.add_row(*(Text(c.cell(experiment, trial), style if c.head == "status" else "") for c in columns))
+        table.add_row(*(_cell(column, experiment, trial) for column in columns))
     return table
+
+
+def _cell(column: _Column, experiment: Experiment, trial: Trial) -> Text:
+    style = _STYLES.get(trial.status, "") if column.head == "status" else ""
+    # Text, because a config may hold what rich would take for markup in a string.
+    return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.callbacks.view import best_text, counts_text, entries, printable, short_value, trial_table
+from mqtune.callbacks.view import best_text, counts_text, entries, printable, ranked, short_value, trial_table
 from mqtune.cli.output import output
 from mqtune.errors import ConfigurationError
 from mqtune.results import Results, TrialResult
@@ -78,29 +77,23 @@ def _show(console: Console, results: Results, *, show_all: bool) -> None:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {results.folder}")
     budget = results.budget
-    if budget is not None and budget.used:
+    if budget.saved:
         share = budget.saved / (budget.used + budget.saved)
         console.print(f"stopping early saved {budget.saved:g} of {budget.used + budget.saved:g} iterations ({share:.0%})")
     if experiment.best is not None:
         console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
-    ranked = sorted(results, key=lambda result: _rank(results, result))
-    shown = ranked if show_all else ranked[:_ROWS]
+    trials = ranked(experiment)
+    shown = trials if show_all else trials[:_ROWS]
     if shown:
         console.print()
-        console.print(trial_table(experiment, (result.trial for result in shown), width=console.width))
-    if len(ranked) > len(shown):
-        console.print(f"… and {len(ranked) - len(shown)} more", style="dim")
+        console.print(trial_table(experiment, shown, width=console.width))
+    if len(trials) > len(shown):
+        console.print(f"… and {len(trials) - len(shown)} more", style="dim")
     _show_failed(console, results, show_all=show_all)
     console.print()
-    example = experiment.best.id if experiment.best is not None else ranked[0].id if ranked else "0001"
-    console.print(f"one trial: mqtune show {results.name} --trial {example}", style="dim")
+    if trials:
+        console.print(f"one trial: mqtune show {results.name} --trial {trials[0].id}", style="dim")
     console.print(f"as a file: mqtune show {results.name} --csv", style="dim")
-
-
-def _rank(results: Results, result: TrialResult) -> float:
-    if math.isnan(result.value):
-        return math.inf
-    return result.value if results.experiment.mode == "min" else -result.value
 
 
 def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:

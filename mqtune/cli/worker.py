@@ -33,7 +33,7 @@ __all__ = ["command"]
 @click.option("--name", help="The worker's Celery node name; @host is added.")
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
-def command(  # noqa: PLR0913 - each is an option
+def command(
     broker: str | None,
     gpus: str,
     slots_per_gpu: int,

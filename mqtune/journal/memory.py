@@ -74,19 +74,19 @@ class MemoryJournal(Journal):
         self._lock.notify_all()
 
     def _check_epoch(self) -> None:
-        if self._epoch != self._state.epoch:
+        if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
     def lock(self, owner: str, description: str, hold_s: float) -> None:
         with self._lock:
             state, now = self._state, self._server.clock()
+            if self._epoch and (state.owner, state.epoch) != (owner, self._epoch):
+                raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over")
             if state.owner != owner:
                 if state.driver_until > now:
                     raise NameTaken(f"experiment {self.experiment!r} is driven by {state.driver}; choose another name")
                 state.epoch += 1
                 state.owner, state.driver = owner, description
-            if self._epoch and self._epoch != state.epoch:
-                raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over")
             self._epoch = state.epoch
             state.driver_until = now + hold_s
 
@@ -146,8 +146,8 @@ class MemoryJournal(Journal):
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         with self._lock:
             self._check_epoch()
-            state = self._state.trials[trial]
-            if state.attempt != attempt:
+            state = self._state.trials.get(trial)
+            if state is None or state.attempt != attempt:
                 return False
             if state.state == "ended":
                 return state.ended_by == str(self._epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 import uuid
@@ -38,6 +39,9 @@ RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 #: What passes: a server that is away, loading, demoted, or full.
 _AWAY: Final[tuple[type[BaseException], ...]] = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+#: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
+#: its replicas or its master are away, a script holds it up.
+_AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
 
 
 def retrying(
@@ -58,7 +62,9 @@ def retrying(
     while True:
         try:
             result = call()
-        except away as error:
+        except (*away, ResponseError) as error:
+            if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
+                raise
             now = time.monotonic()
             if since is None:
                 since = now
@@ -111,9 +117,12 @@ class RedisJournal(Journal):
         return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
 
     def _drive(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        """Run a script that only the driver with the newest epoch may run."""
+        """Run a script that appends to the journal and that only the driver with the newest epoch may run."""
+        return self._unless_stale(lambda: self._write(name, keys, [self._epoch, *args]))
+
+    def _unless_stale(self, call: Callable[[], T]) -> T:
         try:
-            return self._write(name, keys, [self._epoch, *args])
+            return call()
         except ResponseError as error:
             if "STALEDRIVER" not in str(error):
                 raise
@@ -123,19 +132,17 @@ class RedisJournal(Journal):
 
     def lock(self, owner: str, description: str, hold_s: float) -> None:
         keys = [self._keys.meta, EXPERIMENTS]
-        args = [owner, description, round(hold_s * 1000), self.experiment]
-        epoch, holder, left_ms = self._run("lock", keys, args)
+        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch]
+        epoch, holder, left_ms = self._unless_stale(lambda: self._run("lock", keys, args))
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {holder.decode()} right now; choose another name, "
                 f"or stop that driver (its lock runs out {left_ms / 1000:.0f} s after it dies)"
             )
-        if self._epoch and epoch != self._epoch:
-            raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over while this one was away")
         self._epoch = epoch
 
     def unlock(self, owner: str) -> None:
-        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment])
+        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment, self._epoch])
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -145,7 +152,7 @@ class RedisJournal(Journal):
         self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])
 
     def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
-        keys = [self._keys.trial(trial), self._keys.staged]
+        keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
         return bool(self._drive("stage", keys, [trial, attempt, encode_value(config), event]))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:

@@ -2,15 +2,20 @@
 --
 -- KEYS  1 meta  2 experiments
 -- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: give it back)  4 name of the experiment
+--       5 epoch that the caller has, 0 if it has none yet
 --
 -- Returns {epoch, '', 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out}.
 -- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
 -- unless another took it in between. Giving back what another holds changes nothing. Repeating a call does no harm.
+-- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver.
 
 local now = now_ms()
 local have = redis.call('HMGET', KEYS[1], 'owner', 'driver', 'driver_until', 'epoch')
 local hold_ms = tonumber(ARGV[3])
 local until_ms = tonumber(have[3] or '0')
+if hold_ms > 0 and ARGV[5] ~= '0' and (have[1] ~= ARGV[1] or have[4] ~= ARGV[5]) then
+  return redis.error_reply(STALE)
+end
 if have[1] ~= ARGV[1] then
   if hold_ms == 0 or until_ms > now then
     return {0, have[2] or '', until_ms - now}

@@ -1,6 +1,6 @@
 -- Journal that an attempt is wanted, and make it claimable. The Celery task is published afterwards.
 --
--- KEYS  1 meta  2 journal  3 trial  4 staged
+-- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 config  6 event
 --
 -- Returns 1 when the attempt is staged; 0 when this or a later attempt already was (nothing is journaled twice);
@@ -12,5 +12,6 @@ if have >= tonumber(ARGV[4]) then return 0 end
 redis.call('HSET', KEYS[3], 'attempt', ARGV[4], 'state', 'staged', 'config', ARGV[5], 'sequence', 0, 'intent', '',
   'worker', '', 'token', '', 'ended_by', '')
 redis.call('ZADD', KEYS[4], now_ms(), ARGV[3])
+redis.call('ZREM', KEYS[5], ARGV[3])
 append(KEYS[1], KEYS[2], ARGV[1], ARGV[6])
 return 1

@@ -1,0 +1,1 @@
+../mqtune/demo.py

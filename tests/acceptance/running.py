@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+import trainables
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import EmbeddedServer, find_binary
+from waiting import eventually
+
+HERE = Path(__file__).parent
+#: A cold start of a worker takes a second or two, and more on a machine that runs other tests.
+JOIN_S = 30.0
+
+_names = itertools.count(1)
+
+
+@contextlib.contextmanager
+def running_worker(
+    broker: str,
+    log: Path,
+    *options: str,
+    name: str = "w1",
+    code_root: Path = HERE,
+    environment: dict[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A real ``mqtune worker`` that has joined the fleet; it is gone afterwards."""
+    command = [sys.executable, "-m", "mqtune", "worker", "--name", name, "--code-root", str(code_root), *options]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_LOG_ROOT": str(log.parent), **(environment or {})},
+            # The package that is imported is the one on the path, not the one in the folder that tests run in.
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        with contextlib.closing(connect(broker)) as client:
+            fleet = Fleet(client, patience_s=5)
+
+            def joined() -> bool:
+                assert process.poll() is None, log.read_text()
+                return any(info.pid == process.pid for info in fleet.workers())
+
+            eventually(joined, JOIN_S)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own for the experiments of the acceptance tests."""
+    with EmbeddedServer.start(tmp_path_factory.mktemp("fleet-server"), binary=find_binary()) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def fleet(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker, with one worker of two CPU slots."""
+    with running_worker(broker, tmp_path_factory.mktemp("fleet") / "worker.log", "--gpus", "0", "--slots", "2"):
+        yield broker
+
+
+@pytest.fixture
+def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
+    """Build a tuner on the fleet, for a trainable by its name in trainables.py."""
+
+    def build(trainable: str, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
+        settings = {
+            "metric": "loss",
+            "mode": "min",
+            "broker": fleet,
+            "name": f"test-{os.getpid()}-{next(_names)}",
+            "progress": False,
+            **options,
+        }
+        return mqtune.Tuner(getattr(trainables, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
+
+    return build

@@ -1,0 +1,312 @@
+"""What goes wrong is said clearly, by name, with a way out; and nothing is lost or left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import mqtune
+import trainables
+from running import running_worker
+from mqtune.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    ConfigurationError,
+    MetricMissing,
+    NameTaken,
+    TrainableNotFound,
+)
+from mqtune.trial import AttemptEnd, Trial, TrialStatus
+from waiting import eventually
+
+Tune = Callable[..., mqtune.Tuner]
+SPACE = {"x": mqtune.uniform(0, 1)}
+
+
+def only_trial(tuner: mqtune.Tuner) -> Trial:
+    (trial,) = tuner.get_trials()
+    return trial
+
+
+def test_a_broker_that_is_not_there_is_named_with_the_way_out():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", broker=f"redis://:geheim@127.0.0.1:{port}/0")
+
+    with pytest.raises(BrokerUnavailable, match=rf"127\.0\.0\.1:{port}") as caught:
+        tuner.run()
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
+    wrong = broker.replace(broker.split("@")[0].split(":")[-1], "geheim")
+    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", broker=wrong)
+
+    with pytest.raises(BrokerRefused) as caught:
+        tuner.run()
+
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"metric": ""}, "metric"),
+        ({"mode": "best"}, "mode"),
+        ({"max_trials": 0}, "max_trials=0"),
+        ({"max_concurrent": -1}, "max_concurrent=-1"),
+        ({"max_failures": -2}, "max_failures=-2"),
+        ({"scheduler": "asha"}, "scheduler='asha'"),
+        ({"searcher": 3}, "searcher=3"),
+        ({"resources": {"gpus": 1}}, "resources="),
+        ({"name": "a b"}, "name='a b'"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"start_method": "thread"}, "start_method='thread'"),
+        ({"points_to_evaluate": [{"y": 1}]}, r"points_to_evaluate\[0\]"),
+        ({"broker": "redis://x:1/0", "local_slots": 2}, "local_slots"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused_when_the_tuner_is_built(options, names):
+    with pytest.raises(ConfigurationError, match=names):
+        mqtune.Tuner(trainables.steady, SPACE, **{"metric": "loss", "mode": "min", **options})
+
+
+def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_built():
+    def inner(config):
+        pass
+
+    for trainable, what in ((inner, "inside a function"), (lambda config: None, "lambda"), (3, "not a function"), (pow, "not a function")):
+        with pytest.raises(TrainableNotFound, match=what):
+            mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
+
+
+def test_a_trainable_with_the_wrong_arguments_is_refused_with_what_was_found():
+    with pytest.raises(TrainableNotFound, match=r"takes_two\(config, extra\).*f\(config\)"):
+        mqtune.Tuner(trainables.takes_two, SPACE, metric="loss", mode="min")
+
+
+def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
+    root = tmp_path / "empty"
+    root.mkdir()
+    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="bare", code_root=root):
+        tuner = mqtune.Tuner(
+            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-fails", progress=False,
+            resources=mqtune.Resources(cpus=7), max_trials=5,
+        )  # fmt: skip
+
+        with pytest.raises(TrainableNotFound) as caught:
+            tuner.run()
+
+    message = str(caught.value)
+    assert "bare@" in message
+    assert "trainables" in message
+    assert str(root) in message
+
+
+def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_path: Path):
+    root = tmp_path / "broken"
+    root.mkdir()
+    (root / "trainables.py").write_text("import does_not_exist\n")
+    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="broken", code_root=root):
+        tuner = mqtune.Tuner(
+            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-raises", progress=False,
+            resources=mqtune.Resources(cpus=7), max_trials=5,
+        )  # fmt: skip
+
+        with pytest.raises(TrainableNotFound, match="No module named 'does_not_exist'"):
+            tuner.run()
+
+
+def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):
+    package = tmp_path / "other"
+    shutil.copytree(Path(mqtune.__file__).parent, package / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
+    version = package / "mqtune" / "version.py"
+    version.write_text(version.read_text().replace(mqtune.__version__, "99.1.0"))
+    with running_worker(
+        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "8", name="newer",
+        environment={"PYTHONPATH": str(package)},
+    ):  # fmt: skip
+        tuner = mqtune.Tuner(
+            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, progress=False,
+            resources=mqtune.Resources(cpus=8),
+        )  # fmt: skip
+        with contextlib.closing(tuner):
+            tuner.step(0.2)
+            said = tuner.debug_string()
+
+    assert "newer@" in said
+    assert "99.1.0" in said
+    assert f"This driver is mqtune {mqtune.__version__}" in said
+
+
+def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins(fleet: str, tmp_path: Path):
+    tuner = mqtune.Tuner(
+        trainables.steady, SPACE, metric="loss", mode="min", broker=fleet, progress=False, max_trials=2,
+        resources=mqtune.Resources(gpus=1),
+    )  # fmt: skip
+    with contextlib.closing(tuner):
+        started = time.monotonic()
+        tuner.step(0.2)
+        said = tuner.debug_string()
+        assert time.monotonic() - started < 5
+        assert "no worker offers a slot with 1 GPU" in said
+        assert "w1@" in said
+        assert "2 × " in said
+
+        with running_worker(fleet, tmp_path / "w.log", "--gpus", "0,", name="gpu"):
+            while not tuner.is_finished:
+                tuner.step()
+
+    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED] * 2
+
+
+@pytest.mark.parametrize(
+    ("trainable", "exit_code", "number", "words"),
+    [
+        ("raises", 1, None, "ValueError: the learning rate exploded"),
+        ("exits", 1, None, "SystemExit: 3"),
+        ("exits_hard", 7, None, "exited with code 7"),
+        ("killed", None, 9, "killed by SIGKILL"),
+        ("reports_a_set", 1, None, "the metric 'seen' can't be sent"),
+    ],
+)
+def test_a_trainable_that_breaks_makes_a_failed_trial_that_says_why(tune: Tune, trainable, exit_code, number, words):
+    tuner = tune(trainable)
+
+    tuner.run()
+
+    trial = only_trial(tuner)
+    assert trial.status is TrialStatus.FAILED
+    assert words in trial.reason
+    assert (trial.attempt.exit_code, trial.attempt.signal) == (exit_code, number)
+    assert trial.attempt.end is AttemptEnd.FAILED
+
+
+def test_a_failing_trial_does_not_end_the_others(tune: Tune):
+    tuner = tune("raises", max_trials=4)
+
+    tuner.run()
+
+    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.FAILED] * 4
+
+
+def test_binary_output_is_kept_and_shown(tune: Tune):
+    tuner = tune("prints_binary")
+
+    tuner.run()
+
+    attempt = only_trial(tuner).attempt
+    assert "RuntimeError: with binary output" in attempt.error
+    assert "raw bytes on stderr" in attempt.stderr_tail
+    assert Path(attempt.stdout_path).read_bytes().startswith(bytes(range(256)))
+
+
+def test_a_trial_that_never_reports_fails_and_says_what_to_call(tune: Tune):
+    tuner = tune("never_reports")
+
+    tuner.run()
+
+    trial = only_trial(tuner)
+    assert trial.status is TrialStatus.FAILED
+    assert "without any report" in trial.reason
+    assert "mqtune.report({'loss'" in trial.reason
+
+
+def test_a_metric_that_never_shows_up_ends_the_run_with_the_names_that_do(tune: Tune):
+    tuner = tune("reports_something_else", max_trials=50)
+
+    with pytest.raises(MetricMissing, match=r"'loss'.*'accuracy'"):
+        tuner.run()
+
+    assert len(tuner.get_trials()) < 50
+
+
+def test_nan_and_infinity_are_values_and_never_best(tune: Tune):
+    tuner = tune("reports_nan", points_to_evaluate=[{"x": 0.1}, {"x": 0.9}], max_trials=2)
+
+    results = tuner.run()
+
+    assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED] * 2
+    assert results.best.config == {"x": 0.9}
+
+
+def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_reports_are_not_shown(tune: Tune, monkeypatch):
+    tuner = tune("stubborn", scheduler=mqtune.ASHA(max_t=3))
+
+    tuner.run()
+
+    trial = only_trial(tuner)
+    assert trial.status is TrialStatus.COMPLETED
+    assert trial.reports == 3
+    assert trial.attempt.end is AttemptEnd.STOPPED
+    assert trial.attempt.signal == 15
+
+
+def test_a_name_that_a_living_driver_has_is_refused(tune: Tune):
+    first = tune("slow", name="taken")
+    with contextlib.closing(first):
+        first.step(0.1)
+        second = tune("slow", name="taken")
+
+        with pytest.raises(NameTaken, match=rf"process {os.getpid()}"):
+            second.run()
+
+        first.stop_all("the test is over")
+
+
+def test_a_name_that_another_definition_has_is_refused_with_what_differs(tune: Tune):
+    tune("steady", name="mine").run()
+
+    with pytest.raises(NameTaken, match="metric was 'loss' and is 'accuracy'"):
+        tune("steady", name="mine", metric="accuracy").run()
+
+
+def test_failures_are_retried_as_often_as_allowed(tune: Tune, tmp_path: Path):
+    tuner = tune("fails_once", {"folder": str(tmp_path)}, max_failures=1)
+
+    tuner.run()
+
+    trial = only_trial(tuner)
+    assert trial.status is TrialStatus.COMPLETED
+    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.FAILED, AttemptEnd.COMPLETED]
+
+
+def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune: Tune):
+    children: list[int] = []
+
+    class Watch(mqtune.Callback):
+        def on_report(self, trial, report):
+            children.append(report.metrics["child"])
+
+        def on_trial_end(self, trial):
+            # The group is gone when the end is journaled, so it must be gone now.
+            assert not any(map(psutil.pid_exists, children))
+
+    tune("leaves_children", callbacks=[Watch()]).run()
+
+    assert len(children) == 2
+
+
+def test_a_stopped_trial_runs_its_finally_blocks(tune: Tune, tmp_path: Path):
+    tune("cleans_up", {"folder": str(tmp_path)}, scheduler=mqtune.ASHA(max_t=2)).run()
+
+    assert (tmp_path / "cleaned").read_text() == "yes"
+
+
+def test_threads_that_watch_do_not_outlive_the_run(tune: Tune):
+    before = set(threading.enumerate())
+
+    tune("steady").run()
+
+    eventually(lambda: {t for t in threading.enumerate() if not t.daemon} <= before, 5)

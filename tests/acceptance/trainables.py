@@ -1,0 +1,114 @@
+"""Trainables of the acceptance tests; workers import them from here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import mqtune
+
+
+def steady(config):
+    for epoch in range(9):
+        mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
+
+
+def takes_two(config, extra):
+    pass
+
+
+def slow(config):
+    """Report every 20 ms for a minute, unless told to stop."""
+    for epoch in range(3000):
+        time.sleep(0.02)
+        mqtune.report({"loss": config["x"] / (epoch + 1)})
+
+
+def raises(config):
+    mqtune.report({"loss": 1.0})
+    raise ValueError("the learning rate exploded")
+
+
+def exits(config):
+    mqtune.report({"loss": 1.0})
+    sys.exit(3)
+
+
+def exits_hard(config):
+    mqtune.report({"loss": 1.0})
+    os._exit(7)
+
+
+def killed(config):
+    mqtune.report({"loss": 1.0})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prints_binary(config):
+    sys.stdout.buffer.write(bytes(range(256)))
+    sys.stdout.buffer.flush()
+    print("lone surrogate \udc80")
+    os.write(2, b"\xff\xfe raw bytes on stderr\n")
+    mqtune.report({"loss": 1.0})
+    raise RuntimeError("with binary output")
+
+
+def stubborn(config):
+    """Swallow the stop, and try to report on."""
+    for epoch in range(3000):
+        try:
+            time.sleep(0.01)
+            mqtune.report({"loss": 1.0 + epoch})
+        except BaseException:  # noqa: S112
+            continue
+
+
+def never_reports(config):
+    pass
+
+
+def reports_something_else(config):
+    for epoch in range(3):
+        mqtune.report({"accuracy": 0.5, "epoch": epoch})
+
+
+def reports_nan(config):
+    mqtune.report({"loss": float("nan")})
+    mqtune.report({"loss": float("inf")})
+    if config["x"] > 0.5:
+        mqtune.report({"loss": 1.0})
+
+
+def reports_a_set(config):
+    mqtune.report({"loss": 1.0, "seen": {1, 2}})
+
+
+def fails_once(config):
+    marker = os.path.join(config["folder"], "was-here")
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        raise RuntimeError("the first time")
+    mqtune.report({"loss": 1.0})
+
+
+def leaves_children(config):
+    """Start a grandchild in a session of its own, and one in the trial's group; both would run for a minute."""
+    for new_session in (False, True):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=new_session)
+        mqtune.report({"loss": 1.0, "child": child.pid})
+    while config.get("stay"):
+        time.sleep(0.05)
+        mqtune.report({"loss": 1.0, "pid": os.getpid()})
+
+
+def cleans_up(config):
+    try:
+        while True:
+            time.sleep(0.01)
+            mqtune.report({"loss": 1.0})
+    finally:
+        with open(os.path.join(config["folder"], "cleaned"), "w") as file:
+            file.write("yes")

@@ -1,0 +1,459 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from journal_contract import (
+    CONFIG,
+    LONG_S,
+    ONE,
+    SHORT_S,
+    TWO,
+    JournalContract,
+    World,
+    closed,
+    decided,
+    ended,
+    entries,
+    kinds,
+    reported,
+    segment,
+    staged,
+    started,
+)
+from mqtune.errors import BrokerUnavailable, DriverFenced
+from mqtune.journal.base import Claim, Grant, Journal
+from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.redis import RedisJournal
+from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.messages import VERSION, WorkerInfo, encode_value
+from mqtune.trial import Intent, TrialId
+from waiting import DEADLINE_S, eventually
+
+
+class MemoryWorld:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.server = MemoryServer(lambda: self.now)
+
+    def journal(self, experiment: str = "x") -> Journal:
+        return MemoryJournal(self.server, experiment)
+
+    def let_pass(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class RedisWorld:
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+
+    def journal(self, experiment: str = "x") -> Journal:
+        return RedisJournal(self.client, experiment)
+
+    def let_pass(self, seconds: float) -> None:
+        until = self._now() + seconds
+        eventually(lambda: self._now() > until)
+
+    def _now(self) -> float:
+        whole, micro = self.client.time()
+        return float(whole) + micro / 1e6
+
+
+class TestMemoryJournal(JournalContract):
+    @pytest.fixture
+    def world(self) -> World:
+        return MemoryWorld()
+
+
+class TestRedisJournal(JournalContract):
+    @pytest.fixture
+    def world(self, redis_client: redis.Redis) -> World:
+        return RedisWorld(redis_client)
+
+    # Observers.
+
+    def test_every_entry_is_published_with_its_id_and_the_one_before_it(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as subscription:
+            subscription.subscribe(ExperimentKeys("x").metrics)
+            eventually(lambda: subscription.subscribed and redis_client.pubsub_numsub(ExperimentKeys("x").metrics)[0][1])
+            driver.record(closed())
+            claim = self.start(driver, worker, lease_s=0.0)
+            worker.report([segment(claim, 1, 2, raw=b"a b\n")])
+            worker.report([segment(claim, 1, 2, raw=b"a b\n")])
+            driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+            eventually(driver.expired)
+            driver.reap(ONE, 1, ended())
+            driver.stage(TWO, 1, CONFIG, staged(TWO))
+            driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
+            self.start(driver, worker, TWO, attempt=2)
+            worker.end(Claim(TWO, 2, "token-0002-2"), ended(TWO, 2))
+
+            found: list[bytes] = []
+
+            def all_came() -> bool:
+                message = subscription.get_message()
+                if message is not None:
+                    found.append(message["data"])
+                return len(found) == len(entries(driver))
+
+            eventually(all_came)
+            assert subscription.get_message() is None
+
+        before = "0-0"
+        for data, entry in zip(found, entries(driver), strict=True):
+            id_, link, event = data.split(b" ", 2)
+            assert (id_.decode(), link.decode(), event) == (entry.id, before, entry.data)
+            before = entry.id
+
+    def test_a_worker_gets_a_hint_of_an_intent_on_its_control_channel(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        hints = Hints(redis_client, "w")
+        assert hints.next(0.001) is None
+        self.start(driver, worker)
+
+        driver.intend(ONE, 1, Intent.HAND_BACK, decided(), ended())
+
+        assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "hand_back"]
+
+    # Failures of the connection.
+
+    def test_the_server_may_forget_the_scripts_at_any_time(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: driver.lock("driver-1", "", LONG_S),
+            lambda: driver.record(closed()),
+            lambda: driver.stage(ONE, 1, CONFIG, staged()),
+            lambda: worker.claim(Claim(ONE, 1, "t"), "w", LONG_S, started(Claim(ONE, 1, "t"))),
+            lambda: worker.report([segment(Claim(ONE, 1, "t"), 1)]),
+            lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
+            lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
+            lambda: eventually(lambda: driver.reap(ONE, 1, ended())),
+            lambda: worker.end(Claim(ONE, 1, "t"), ended()),
+        ]
+        for call in calls:
+            redis_client.script_flush()
+            call()
+
+        assert kinds(driver) == [
+            "ExperimentEnded",
+            "TrialStaged",
+            "AttemptStarted",
+            "Reports",
+            "DecisionTaken",
+            "AttemptEnded",
+        ]
+
+    WRITES: tuple[tuple[str, int], ...] = (
+        ("lock", 0),
+        ("record", 1),
+        ("stage", 1),
+        ("claim", 1),
+        ("report", 1),
+        ("renew", 0),
+        ("intend", 1),
+        ("intend unclaimed", 2),
+        ("end", 1),
+        ("reap", 1),
+    )
+
+    @pytest.mark.parametrize("lost", ["call", "answer"])
+    @pytest.mark.parametrize(("what", "new"), WRITES)
+    def test_a_write_whose_outcome_was_unknown_is_done_once(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal, what: str, new: int, lost: str
+    ) -> None:
+        for trial in (TrialId(f"{n:04d}") for n in range(2, 6)):
+            driver.stage(trial, 1, CONFIG, staged(trial))
+        run, report, over, reap = (
+            Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in (2, 3, 4, 5)
+        )
+        for claim in (report, over, reap):
+            worker.claim(claim, "w", 0.0 if claim is reap else LONG_S, started(claim))
+        eventually(lambda: driver.expired() == [reap.trial])
+        driver.stage(ONE, 1, CONFIG, staged())
+        before = entries(driver)
+        line = FaultyLine(redis_client, lost)
+        driver._client = worker._client = line  # type: ignore[attr-defined]
+        calls: dict[str, tuple[Callable[[], object], object]] = {
+            "lock": (lambda: driver.lock("driver-1", "", LONG_S), None),
+            "record": (lambda: driver.record(closed()), None),
+            "stage": (lambda: driver.stage(TrialId("0009"), 1, CONFIG, staged(TrialId("0009"))), None),
+            "claim": (lambda: worker.claim(run, "w", LONG_S, started(run)), Grant(CONFIG, 0.0)),
+            "report": (lambda: worker.report([segment(report, 1, 3)]), [""]),
+            "renew": (lambda: worker.renew([report], LONG_S), [""]),
+            "intend": (lambda: driver.intend(report.trial, 1, Intent.STOP, decided(), ended()), "running"),
+            "intend unclaimed": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), "unclaimed"),
+            "end": (lambda: worker.end(over, ended()), True),
+            "reap": (lambda: driver.reap(reap.trial, 1, ended()), True),
+        }
+
+        call, answer = calls[what]
+        found = call()
+
+        assert line.faults == 1
+        # A staging that is repeated says that it was staged already; the driver doesn't ask.
+        assert what == "stage" or found == answer
+        assert len(entries(driver)) == len(before) + new
+
+    def test_reading_goes_on_after_the_connection_was_lost(self, redis_client: redis.Redis, driver: Journal) -> None:
+        driver.record(closed())
+        driver._client = FaultyLine(redis_client, "call")  # type: ignore[attr-defined]
+
+        assert kinds(driver) == ["ExperimentEnded"]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+            redis.exceptions.ReadOnlyError("You can't write against a read only replica."),
+            redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+            redis.exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+            redis.exceptions.ResponseError("Error running script: @user_script: 3: -MISCONF Errors writing to the AOF"),
+            redis.exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
+            redis.exceptions.ResponseError("BUSY Redis is busy running a script."),
+            redis.exceptions.TimeoutError("Timeout reading from socket"),
+        ],
+        ids=lambda error: str(error)[:20],
+    )
+    def test_what_passes_on_the_server_is_waited_for(
+        self, redis_client: redis.Redis, driver: Journal, error: Exception
+    ) -> None:
+        line = FaultyLine(redis_client, "call", error=error)
+        driver._client = line  # type: ignore[attr-defined]
+
+        driver.record(closed())
+
+        assert line.faults == 1
+        assert kinds(driver) == ["ExperimentEnded"]
+
+    def test_what_does_not_pass_on_the_server_is_raised(self, redis_client: redis.Redis, driver: Journal) -> None:
+        redis_client.set(ExperimentKeys("x").journal, "no stream")
+
+        with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+            driver.record(closed())
+
+    def test_a_server_that_stays_away_is_given_up_after_the_patience(
+        self, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        away = FaultyLine(redis_client, "call", times=10**9)
+        journal = RedisJournal(away, "x", patience_s=0.06)  # type: ignore[arg-type]
+
+        with caplog.at_level(logging.WARNING), pytest.raises(BrokerUnavailable, match="line is cut"):
+            journal.renew([Claim(ONE, 1, "t")], LONG_S)
+
+        assert away.faults >= 2
+        assert [record.message for record in caplog.records] == ["Redis is away (the line is cut); trying again for 0.06 s"]
+
+    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(self, redis_client: redis.Redis) -> None:
+        closing = threading.Event()
+        away = FaultyLine(redis_client, "call", times=10**9)
+        journal = RedisJournal(away, "x", closing=closing)  # type: ignore[arg-type]
+        raised: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                journal.renew([Claim(ONE, 1, "t")], LONG_S)
+            except BrokerUnavailable as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        eventually(lambda: away.faults >= 3)
+        closing.set()
+        # Well below the longest wait between two tries, which the thread may have begun.
+        thread.join(0.5)
+
+        assert len(raised) == 1
+
+    def test_a_journal_whose_keys_were_wiped_does_not_go_on_as_if_nothing_was(
+        self, redis_client: redis.Redis, driver: Journal
+    ) -> None:
+        driver.record(closed())
+        redis_client.flushdb()
+
+        with pytest.raises(DriverFenced):
+            driver.lock("driver-1", "", LONG_S)
+        with pytest.raises(DriverFenced):
+            driver.record(closed())
+
+    # The fleet.
+
+    @pytest.mark.parametrize("news", ["join", "leave"])
+    def test_a_blocking_read_wakes_when_a_worker_joins_or_leaves(
+        self, redis_client: redis.Redis, driver: Journal, world: World, news: str
+    ) -> None:
+        fleet = Fleet(redis_client, patience_s=1.0)
+        reader = world.journal()
+        reader.read("0-0", count=1, block_s=0.001)
+        reader.fleet_changed = False
+        done = threading.Event()
+
+        def read() -> None:
+            while not reader.fleet_changed:
+                assert reader.read("0-0", count=10, block_s=DEADLINE_S) == []
+            done.set()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        fleet.join(INFO, LONG_S) if news == "join" else fleet.leave("w")
+
+        assert done.wait(DEADLINE_S)
+        thread.join()
+
+    def test_the_first_blocking_read_has_its_reader_look_at_the_fleet(self, driver: Journal) -> None:
+        driver.record(closed())
+        assert not driver.fleet_changed
+
+        driver.read("0-0", count=10, block_s=0.001)
+
+        assert driver.fleet_changed
+
+    def test_a_heartbeat_wakes_nobody(self, redis_client: redis.Redis, driver: Journal) -> None:
+        fleet = Fleet(redis_client, patience_s=1.0)
+        fleet.join(INFO, LONG_S)
+        driver.read("0-0", count=1, block_s=0.001)
+        driver.fleet_changed = False
+
+        fleet.keep(INFO, LONG_S)
+
+        assert driver.read("0-0", count=1, block_s=0.001) == []
+        assert not driver.fleet_changed
+
+
+INFO = WorkerInfo(
+    name="w",
+    host="h",
+    pid=1,
+    version="0.1.0",
+    queue="q",
+    gpus=0,
+    cpus=1,
+    slots=2,
+    devices=["0", "1"],
+    code_root="/code",
+    joined_at=1.0,
+)
+
+
+class FaultyLine:
+    """A client whose first calls fail, before they reach the server or after it has done them."""
+
+    def __init__(
+        self, client: redis.Redis, lost: str, *, times: int = 1, error: Exception | None = None
+    ) -> None:
+        self._client = client
+        self._lost = lost
+        self._times = times
+        self._error = error or redis.exceptions.ConnectionError("the line is cut")
+        self.faults = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fails = self.faults < self._times
+            self.faults += fails
+            if fails and self._lost == "call":
+                raise self._error
+            result = getattr(self._client, name)(*args, **kwargs)
+            if fails:
+                raise self._error
+            return result
+
+        return call
+
+
+class TestFleet:
+    @pytest.fixture
+    def fleet(self, redis_client: redis.Redis) -> Fleet:
+        return Fleet(redis_client, patience_s=1.0)
+
+    def test_workers_are_listed_by_name_from_joining_to_leaving(self, fleet: Fleet) -> None:
+        fleet.join(replace(INFO, name="b"), LONG_S)
+        fleet.join(replace(INFO, name="a"), LONG_S)
+        assert [info.name for info in fleet.workers()] == ["a", "b"]
+
+        fleet.leave("a")
+
+        assert fleet.workers() == [replace(INFO, name="b")]
+
+    def test_a_worker_whose_heartbeat_stops_falls_out(self, fleet: Fleet) -> None:
+        fleet.join(INFO, SHORT_S)
+        fleet.join(replace(INFO, name="v"), LONG_S)
+
+        eventually(lambda: [info.name for info in fleet.workers()] == ["v"])
+
+    def test_a_heartbeat_changes_what_a_worker_says_of_itself(self, fleet: Fleet) -> None:
+        fleet.join(INFO, LONG_S)
+
+        fleet.keep(replace(INFO, slots=7), LONG_S)
+
+        assert [info.slots for info in fleet.workers()] == [7]
+
+    def test_a_worker_that_can_not_be_understood_is_left_out_with_a_warning(
+        self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fleet.join(INFO, LONG_S)
+        soon = (time.time() + LONG_S) * 1000
+        strange = [b"\xc1", b"", encode_value([VERSION + 1, {}]), encode_value([VERSION, {"name": "x"}]), b"\x92\x01\xc0"]
+        for number, data in enumerate(strange):
+            redis_client.set(worker_key(f"strange-{number}"), data)
+            redis_client.zadd(WORKERS, {f"strange-{number}": soon})
+
+        assert fleet.workers() == [INFO]
+
+        assert len(caplog.records) == len(strange)
+
+    def test_hints_that_can_not_be_read_are_passed_over(self, redis_client: redis.Redis) -> None:
+        hints = Hints(redis_client, "w")
+        assert hints.next(0.001) is None
+        good = ["x", "0001", 1, "stop"]
+        for data in (b"", b"\xc1", encode_value(7), encode_value([1, 2]), encode_value(good)):
+            redis_client.publish(control_channel("w"), data)
+
+        found = list(itertools.takewhile(lambda hint: hint is None, (hints.next(1.0) for _ in range(5))))
+
+        assert len(found) == 4
+
+    def test_hints_come_again_after_the_connection_was_lost(self, redis_client: redis.Redis) -> None:
+        hints = Hints(redis_client, "w")
+        assert hints.next(0.001) is None
+        redis_client.client_kill_filter(_type="pubsub")
+
+        with pytest.raises(BrokerUnavailable):
+            eventually(lambda: hints.next(0.1))
+        assert hints.next(0.001) is None
+        redis_client.publish(control_channel("w"), encode_value(["x", "0001", 1, "stop"]))
+
+        assert hints.next(DEADLINE_S) == ["x", "0001", 1, "stop"]
+
+
+def test_the_contract_covers_every_method_of_a_journal() -> None:
+    import inspect
+
+    import journal_contract
+
+    source = inspect.getsource(journal_contract)
+    assert [name for name in Journal.__abstractmethods__ if f".{name}(" not in source] == []
+
+
+def test_reports_keep_their_place_in_the_memory_journal() -> None:
+    """The twin's entries carry the bytes that Redis would."""
+    world = MemoryWorld()
+    driver = world.journal()
+    driver.lock("a", "", LONG_S)
+    claim = JournalContract.start(driver, world.journal())
+    world.journal().report([segment(claim, 1, 2)])
+
+    assert reported(driver) == [[(ONE, 1, 1), (ONE, 1, 2)]]
