@@ -138,10 +138,6 @@ class Driver:
             return ""
         return "" if self._backend.slots else self._backend.why_no_slot()
 
-    def lock(self, description: str) -> None:
-        """Become the experiment's driver; NameTaken if another lives."""
-        self._journal.lock(self._owner, description, LOCK_S)
-
     def begin(self, name: str, definition: dict[str, Any], *, is_new: bool) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
@@ -155,6 +151,7 @@ class Driver:
             for target in targets:
                 if getattr(type(target), base) is not own:
                     self._on_report.append(target.on_report)
+        self._reap()
         self._backend.refresh()
         self._timers = [
             _Timer(KEEP_LOCK_S, lambda: self._journal.lock(self._owner, "", LOCK_S)),

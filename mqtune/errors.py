@@ -57,7 +57,15 @@ class NoServer(MqtuneError):
 
 
 class NameTaken(MqtuneError):
-    """Another experiment, or a living driver, already has this name."""
+    """Another experiment, or a living driver, already has this name.
+
+    ``holder`` describes the driver, if it is one, and ``left_s`` says when its lock runs out unless it keeps it.
+    """
+
+    def __init__(self, message: str | None = None, *, holder: str = "", left_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.holder = holder
+        self.left_s = left_s
 
 
 class DriverFenced(MqtuneError):

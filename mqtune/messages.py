@@ -10,11 +10,12 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
 import msgpack
 
@@ -117,8 +118,7 @@ def _what_is_wrong(metrics: object) -> str:
         try:
             decode_value(encode_value({key: value}))
         except (TypeError, ValueError) as error:
-            shown = repr(value)
-            shown = shown if len(shown) <= 80 else shown[:77] + "…"  # noqa: PLR2004 - a line's worth
+            shown = reprlib.repr(value)
             return f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
     return "report: the metrics can't be sent"
 
@@ -133,9 +133,6 @@ def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[b
 def reports_prefix() -> bytes:
     """Return what stands before the list of segments in a ``reports`` event; the report script appends the list."""
     return b"\x93" + encode_value(VERSION) + encode_value(Reports.KIND)
-
-
-E = TypeVar("E", bound="_Body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

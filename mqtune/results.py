@@ -13,8 +13,7 @@ from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.experiment import Experiment
 from mqtune.export import csv_text, json_text, replace_file, trial_rows
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.messages import ExperimentCreated
-from mqtune.saved import find_experiment, saved_events
+from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
 from mqtune.trial import Attempt, Config, Metrics, Report, Trial, TrialId, TrialStatus
 
 __all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
@@ -119,10 +118,7 @@ class Results:
         """
         folder = find_experiment(experiment)
         events = saved_events(JournalFile(folder / JOURNAL_FILE))
-        created = next(events, None)
-        if not isinstance(created, ExperimentCreated):
-            raise ConfigurationError(f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun")
-        fold = _empty_experiment(created)
+        fold = empty_experiment(begun(events, folder))
         for event in events:
             fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
         return cls(fold, folder)
@@ -140,9 +136,7 @@ class Results:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """What the experiment was created with: space, metric, scheduler and so on, as plain values."""
-        created = next(saved_events(self._copy))
-        assert isinstance(created, ExperimentCreated)  # noqa: S101 - every journal begins with it
-        return created.definition
+        return begun(saved_events(self._copy), self.folder).definition
 
     # Trials.
 
@@ -228,7 +222,8 @@ class Results:
         for trial in self.experiment.trials.values():
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
-            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION), trial.attempt.reports)
+            # What a trial still reported between the decision to stop it and its end was run all the same.
+            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION), trial.attempt.reports + trial.late_reports)
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)
@@ -238,16 +233,15 @@ class Results:
 
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
         """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat."""
-        fold: Experiment | None = None
-        for event in saved_events(self._copy):
-            if isinstance(event, Report) and fold is not None:
-                late = fold.apply_report(event) is None
-                if trial_id is None or event.trial == trial_id:
-                    yield RecordedReport(*event, late)
-            elif isinstance(event, ExperimentCreated):
-                fold = _empty_experiment(event)
-            elif fold is not None and not isinstance(event, Report):
+        events = saved_events(self._copy)
+        fold = empty_experiment(begun(events, self.folder))
+        for event in events:
+            if not isinstance(event, Report):
                 fold.apply(event)
+                continue
+            late = fold.apply_report(event) is None
+            if trial_id is None or event.trial == trial_id:
+                yield RecordedReport(*event, late)
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row a trial; NaN and infinity stand as nan, inf and -inf, and what a trial lacks is empty."""
@@ -304,15 +298,3 @@ class Results:
         """Write ``trials.csv`` and ``results.json`` into the folder, each in one step."""
         self.to_csv(self.folder / TRIALS_FILE)
         replace_file(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])
-
-
-def _empty_experiment(created: ExperimentCreated) -> Experiment:
-    definition = created.definition
-    experiment = Experiment(
-        created.name,
-        metric=definition["metric"],
-        mode=definition["mode"],
-        max_failures=definition["max_failures"],
-    )
-    experiment.apply(created)
-    return experiment

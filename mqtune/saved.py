@@ -10,14 +10,23 @@ from pathlib import Path
 from typing import Final, cast
 
 from mqtune.errors import ConfigurationError
+from mqtune.experiment import Experiment
 from mqtune.home import mqtune_home
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.messages import Event
+from mqtune.messages import Event, ExperimentCreated
 from mqtune.replay import events_in_order
 from mqtune.trial import Report
 
-__all__ = ["duration", "find_experiment", "saved_events", "saved_experiments", "standing"]
+__all__ = [
+    "begun",
+    "duration",
+    "empty_experiment",
+    "find_experiment",
+    "saved_events",
+    "saved_experiments",
+    "standing",
+]
 
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
@@ -62,6 +71,26 @@ def saved_events(copy: JournalFile) -> Iterator[Event | Report]:
     """
     # It is iterated twice, which is all that is asked of a list here.
     return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
+
+
+def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
+    """Return the event that a saved journal begins with.
+
+    Raises:
+        ConfigurationError: there is none yet.
+    """
+    created = next(events, None)
+    if not isinstance(created, ExperimentCreated):
+        raise ConfigurationError(f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun")
+    return created
+
+
+def empty_experiment(created: ExperimentCreated) -> Experiment:
+    """Return the fold that the rest of a journal goes into."""
+    settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
+    experiment = Experiment(created.name, **settings)
+    experiment.apply(created)
+    return experiment
 
 
 class _Entries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import random
 import re
@@ -21,11 +22,12 @@ from typing import Any, Final, cast
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.local import EmbeddedServer, LocalWorker
 from mqtune.callback import Callback
-from mqtune.driver import Driver
+from mqtune.driver import KEEP_LOCK_S, LOCK_S, Driver
 from mqtune.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken, WorkerStartError
 from mqtune.experiment import Experiment, Mode
 from mqtune.home import mqtune_home
 from mqtune.journal.connection import Client, connect
+from mqtune.journal.base import Journal
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
 from mqtune.messages import decode_value, encode_value
@@ -50,8 +52,8 @@ _STEP_S: Final = 4.0
 _INTERRUPT_S: Final = 20.0
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
 _PATIENCE_S: Final = 300.0
-#: How long a local worker may take until it has joined; a cold start takes one or two seconds.
-_WORKER_START_S: Final = 60.0
+#: By how much a look at another driver's lock comes after the time at which it should have been kept.
+_LOCK_MARGIN_S: Final = 0.5
 #: What may differ when an experiment goes on: how far it goes, and which mqtune does it.
 _MAY_CHANGE: Final = frozenset({"max_trials", "version"})
 
@@ -283,7 +285,7 @@ class Tuner:
         client = self._client = connect(broker, role="driver")
         journal = RedisJournal(client, self.name, patience_s=_PATIENCE_S)
         owner = secrets.token_hex(8)
-        journal.lock(owner, f"process {os.getpid()} on {socket.gethostname()}", _STEP_S + _INTERRUPT_S)
+        _take_lock(journal, owner)
         try:
             definition, is_new = self._definition(journal.definition())
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -308,6 +310,9 @@ class Tuner:
                 callbacks=self._watchers(),
                 owner=owner,
             )
+            if self._server is not None:
+                # Whatever worker an earlier run had ended with its server.
+                journal.forfeit_leases()
             driver.begin(self.name, definition, is_new=is_new)
         except BaseException:
             journal.unlock(owner)
@@ -442,6 +447,44 @@ def _at_least(name: str, value: int | None, least: int) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
         raise ConfigurationError(f"{name}={value!r} makes no sense; give a whole number of at least {least}")
     return value
+
+
+def _take_lock(journal: Journal, owner: str) -> None:
+    """Become the experiment's driver; a driver that died has its lock for some seconds, a living one keeps it.
+
+    Raises:
+        NameTaken: a living driver has it.
+    """
+    here = socket.gethostname()
+    dead, before_s = "", math.inf
+    while True:
+        try:
+            journal.lock(owner, f"process {os.getpid()} on {here}", LOCK_S, dead=dead)
+        except NameTaken as taken:
+            _, pid, _, host = taken.holder.split(" ", 3)
+            if host == here:
+                if dead or _lives(int(pid)):
+                    raise
+                dead = taken.holder
+                continue
+            if taken.left_s > before_s:
+                # It was kept in between, so its driver lives.
+                raise
+            logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
+            before_s = taken.left_s
+            time.sleep(min(taken.left_s, KEEP_LOCK_S) + _LOCK_MARGIN_S)
+        else:
+            return
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _new_name(spec: TrainableSpec) -> str:

@@ -22,7 +22,7 @@ from mqtune.experiment import Experiment
 from mqtune.saved import duration
 from mqtune.trial import Trial, TrialId, TrialStatus
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "ProgressConsole"]
 
 #: Four times a second is as fast as numbers can be read, and costs some 2 % of a core.
 REDRAW_S: Final = 0.25
@@ -36,6 +36,13 @@ WAITING_S: Final = 2.0
 ROWS_MOST: Final = 10
 ROWS_LEAST: Final = 1
 _LINES_AROUND: Final = 6
+
+
+class ProgressConsole(Console):
+    """A console that says so when nobody reads any more; rich's own would end the process and close standard output."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class Progress(Callback):
@@ -101,13 +108,15 @@ class Progress(Callback):
         if self._experiment is None:
             return
         self._waiting_for = ""
-        with self._quiet_when_nobody_reads():
-            if not self._is_live:
-                self._print_line(self._report_line(self._experiment))
-            elif self._live is not None or self._seen or self._experiment.trials:
-                self._redraw(self._clock(), final=True)
-        self._stop_live()
-        self._experiment = None
+        try:
+            with self._quiet_when_nobody_reads():
+                if self._is_live:
+                    self._redraw(self._clock(), final=True)
+                else:
+                    self._print_line(self._report_line(self._experiment))
+        finally:
+            self._stop_live()
+            self._experiment = None
 
     @contextlib.contextmanager
     def _quiet_when_nobody_reads(self) -> Iterator[None]:
@@ -200,7 +209,7 @@ def _console() -> Console:
     to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
     stream = sys.stdout if to_stdout else sys.stderr
     # Settings that force colours into a file would have the table drawn over and over in it.
-    return Console(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
+    return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
 
 
 def _state(experiment: Experiment, total: int | None) -> str:

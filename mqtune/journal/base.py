@@ -65,8 +65,14 @@ class Journal(ABC):
     fleet_changed: bool = False
 
     @abstractmethod
-    def lock(self, owner: str, description: str, hold_s: float) -> None:
+    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         """Take or keep the driver's lock for *hold_s* seconds; from then on this object writes with its epoch.
+
+        Args:
+            owner: a token that no other driver has.
+            description: who that is, for people.
+            hold_s: how long it is held.
+            dead: the description of a driver that is known to be dead; its lock is taken without waiting.
 
         Raises:
             NameTaken: another driver holds it; the message carries its description.
@@ -99,6 +105,10 @@ class Journal(ABC):
     @abstractmethod
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """End an attempt whose lease has run out; False when it was renewed or ended in between."""
+
+    @abstractmethod
+    def forfeit_leases(self) -> None:
+        """Have all leases run out now; for a driver that knows that no worker is left, such as that of a private server."""
 
     @abstractmethod
     def unclaimed(self, older_than_s: float) -> list[TrialId]:

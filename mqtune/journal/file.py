@@ -41,10 +41,20 @@ class JournalFile:
         """Add entries; they are in the file when this returns, and on the disk when the system puts them there.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full; none of the entries is in the file, and they may be added again.
         """
-        if self._file is not None:
-            self._file.write(b"".join(encode_value([entry.id, entry.data]) for entry in entries))
+        if self._file is None:
+            return
+        rest = memoryview(b"".join(encode_value([entry.id, entry.data]) for entry in entries))
+        before = self._file.tell()
+        try:
+            # A disk that is nearly full takes a part and says so only at the next write.
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            # What follows half an entry could not be read.
+            self._file.truncate(before)
+            raise
 
     def close(self) -> None:
         """Close the file; nothing happens when it is closed."""
@@ -62,7 +72,10 @@ class JournalFile:
         with self.path.open("rb") as file:
             unpacker = msgpack.Unpacker(file, max_buffer_size=0)
             try:
-                for id_, data in unpacker:
+                for entry in unpacker:
+                    id_, data = entry
+                    if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
+                        raise TypeError(f"an entry is {entry!r:.100}")
                     yield Entry(id_, data)
             except (ValueError, TypeError, msgpack.UnpackException) as error:
                 raise MessageVersionError(f"{self.path} is not a journal: {error}") from None

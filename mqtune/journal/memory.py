@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -77,14 +78,18 @@ class MemoryJournal(Journal):
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
-    def lock(self, owner: str, description: str, hold_s: float) -> None:
+    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
             state, now = self._state, self._server.clock()
             if self._epoch and (state.owner, state.epoch) != (owner, self._epoch):
                 raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over")
             if state.owner != owner:
-                if state.driver_until > now:
-                    raise NameTaken(f"experiment {self.experiment!r} is driven by {state.driver}; choose another name")
+                if state.driver_until > now and not (dead and state.driver == dead):
+                    raise NameTaken(
+                        f"experiment {self.experiment!r} is driven by {state.driver} right now; choose another name",
+                        holder=state.driver,
+                        left_s=state.driver_until - now,
+                    )
                 state.epoch += 1
                 state.owner, state.driver = owner, description
             self._epoch = state.epoch
@@ -156,6 +161,11 @@ class MemoryJournal(Journal):
             state.state, state.intent, state.ended_by = "ended", "", str(self._epoch)
             self._append(event)
             return True
+
+    def forfeit_leases(self) -> None:
+        with self._lock:
+            for state in self._state.trials.values():
+                state.lease_until = -math.inf
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         with self._lock:

@@ -57,12 +57,13 @@ def retrying(
         BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
     """
     away = _AWAY + also
+    caught: tuple[type[BaseException], ...] = (*away, ResponseError)
     since: float | None = None
     wait_s = RETRY_MIN_S
     while True:
         try:
             result = call()
-        except (*away, ResponseError) as error:
+        except caught as error:
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
             now = time.monotonic()
@@ -130,19 +131,20 @@ class RedisJournal(Journal):
                 f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials go on there"
             ) from None
 
-    def lock(self, owner: str, description: str, hold_s: float) -> None:
+    def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         keys = [self._keys.meta, EXPERIMENTS]
-        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch]
+        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch, dead]
         epoch, holder, left_ms = self._unless_stale(lambda: self._run("lock", keys, args))
         if not epoch:
             raise NameTaken(
-                f"experiment {self.experiment!r} is driven by {holder.decode()} right now; choose another name, "
-                f"or stop that driver (its lock runs out {left_ms / 1000:.0f} s after it dies)"
+                f"experiment {self.experiment!r} is driven by {holder.decode()} right now; stop that, or choose another name",
+                holder=holder.decode(),
+                left_s=left_ms / 1000,
             )
         self._epoch = epoch
 
     def unlock(self, owner: str) -> None:
-        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment, self._epoch])
+        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment, self._epoch, ""])
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -171,6 +173,9 @@ class RedisJournal(Journal):
 
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
+
+    def forfeit_leases(self) -> None:
+        self._retrying(lambda: self._client.zunionstore(self._keys.leases, {self._keys.leases: 0}))
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         return self._older_than(self._keys.staged, older_than_s)

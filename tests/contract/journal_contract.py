@@ -414,7 +414,7 @@ class JournalContract:
             claims = [Claim(trial, 1, f"token-{n}") for n in range(8)]
 
             answers = all_at_once(
-                [lambda c=claim, j=world.journal(): j.claim(c, "w", LONG_S, started(c)) for claim in claims]
+                [lambda c=claim: world.journal().claim(c, "w", LONG_S, started(c)) for claim in claims]
             )
 
             assert sorted(map(str, answers), key=len) == ["taken"] * 7 + [str(Grant(CONFIG, 0.0))]

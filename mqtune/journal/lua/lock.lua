@@ -2,7 +2,7 @@
 --
 -- KEYS  1 meta  2 experiments
 -- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: give it back)  4 name of the experiment
---       5 epoch that the caller has, 0 if it has none yet
+--       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
 --
 -- Returns {epoch, '', 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out}.
 -- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
@@ -17,7 +17,8 @@ if hold_ms > 0 and ARGV[5] ~= '0' and (have[1] ~= ARGV[1] or have[4] ~= ARGV[5])
   return redis.error_reply(STALE)
 end
 if have[1] ~= ARGV[1] then
-  if hold_ms == 0 or until_ms > now then
+  local dead = ARGV[6] ~= '' and have[2] == ARGV[6]
+  if hold_ms == 0 or (until_ms > now and not dead) then
     return {0, have[2] or '', until_ms - now}
   end
   have[4] = redis.call('HINCRBY', KEYS[1], 'epoch', 1)

@@ -1,0 +1,193 @@
+"""Following an experiment from another process: live by pub/sub, and whole by the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+import redis
+
+from mqtune.errors import ConfigurationError
+from mqtune.journal.base import Entry
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import retrying
+from mqtune.keys import EXPERIMENTS, ExperimentKeys
+from mqtune.messages import START, Event, ExperimentEnded, decode_event
+
+__all__ = ["Follower", "follow"]
+
+#: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
+PAGE_COUNT: Final = 1_000
+#: After this long without a message the journal is asked whether one was lost: a message names the one before it, but
+#: the last one has nothing after it that would tell.
+SILENCE_S: Final = 5.0
+#: How long a follower tries to reach a server that is away: a restart takes less, and an embedded server that ended
+#: with its driver doesn't come back.
+PATIENCE_S: Final = 10.0
+#: How many names an error suggests.
+_SUGGESTIONS: Final = 5
+
+
+class Follower:
+    """Reads an experiment's journal entries as they are written: in order, each exactly once.
+
+    They come by pub/sub, which drops messages without an error: when the server cuts a slow reader off, when a
+    connection breaks, when a replica takes over. Each message names its entry and the one before, so what is missing
+    is noticed and read from the journal. Any number of followers cost the experiment nothing.
+
+    One thread uses it. It is a context manager that closes its connections.
+
+    Args:
+        url: the broker's.
+        experiment: the experiment's name.
+        after: the id of the entry to begin behind; by default from the journal's beginning, None: from now.
+        patience_s: how long it tries to reach a server that is away.
+
+    Raises:
+        BrokerUnavailable: there is no Redis at the URL, it refuses the password, or is too old.
+        ConfigurationError: it has no such experiment, or the URL makes no sense.
+    """
+
+    def __init__(
+        self, url: str, experiment: str, *, after: str | None = START.entry, patience_s: float = PATIENCE_S
+    ) -> None:
+        # redis-py types answers as what any setting might give; with ours they are bytes.
+        self._client: Any = connect(url, role="follower")
+        self._keys = ExperimentKeys(experiment)
+        self._patience_s = patience_s
+        self._pubsub: Any = None
+        self._heard_at = time.monotonic()
+        # Whether the journal may have entries that no message will bring.
+        self._is_behind = True
+        try:
+            newest = self.newest()
+            if newest is None:
+                raise ConfigurationError(self._unknown(experiment))
+        except BaseException:
+            self._client.close()
+            raise
+        self._last = newest.id if after is None else after
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the next entries, at most a page; wait up to *timeout_s* seconds for the first, and return none then.
+
+        Without entries, the journal had none at some moment of the call.
+
+        Raises:
+            BrokerUnavailable: the server was away for too long.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._is_behind = self._is_behind or timeout_s <= 0
+        while True:
+            entries = self._look_up() if self._is_behind else self._listen(max(0.0, deadline - time.monotonic()))
+            if entries or (not self._is_behind and time.monotonic() >= deadline):
+                return entries
+
+    def newest(self) -> Entry | None:
+        """Return the journal's newest entry, or None when it has none."""
+        found = retrying(lambda: self._client.xrevrange(self._keys.journal, count=1), patience_s=self._patience_s)
+        return Entry(found[0][0].decode(), found[0][1][b"e"]) if found else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._hang_up()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unknown(self, experiment: str) -> str:
+        names = [name.decode() for name in self._client.zrevrange(EXPERIMENTS, 0, _SUGGESTIONS - 1)]
+        known = f"the newest there are {', '.join(names)}" if names else "it has none"
+        return f"the broker has no experiment {experiment!r}; {known}"
+
+    def _look_up(self) -> list[Entry]:
+        """Return the next page of the journal."""
+        page = retrying(
+            lambda: self._client.xrange(self._keys.journal, f"({self._last}", "+", count=PAGE_COUNT),
+            patience_s=self._patience_s,
+        )
+        self._is_behind = len(page) == PAGE_COUNT
+        self._heard_at = time.monotonic()
+        entries = [Entry(id_.decode(), fields[b"e"]) for id_, fields in page]
+        if entries:
+            self._last = entries[-1].id
+        return entries
+
+    def _listen(self, timeout_s: float) -> list[Entry]:
+        """Return the entry that a message brings, if it is the next one."""
+        if self._pubsub is None:
+            retrying(self._subscribe, patience_s=self._patience_s)
+        try:
+            message = self._pubsub.get_message(timeout=min(timeout_s, SILENCE_S))
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            self._hang_up()
+            self._is_behind = True
+            return []
+        if message is None:
+            self._is_behind = time.monotonic() - self._heard_at >= SILENCE_S
+            return []
+        if message["type"] != "message":
+            # Subscribed, for the first time or again: what was written before that comes from the journal alone.
+            self._is_behind = True
+            return []
+        self._heard_at = time.monotonic()
+        id_, before, data = message["data"].split(b" ", 2)
+        entry = Entry(id_.decode(), data)
+        if _order(entry.id) <= _order(self._last):
+            return []
+        if before.decode() != self._last:
+            self._is_behind = True
+            return []
+        self._last = entry.id
+        return [entry]
+
+    def _subscribe(self) -> None:
+        self._hang_up()
+        self._pubsub = self._client.pubsub()
+        self._pubsub.subscribe(self._keys.metrics)
+
+    def _hang_up(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            with contextlib.suppress(redis.RedisError, OSError):
+                pubsub.close()
+
+
+def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
+    """Yield an experiment's events as they happen, in the journal's order and each exactly once, until it has ended.
+
+    Args:
+        url: the broker's.
+        experiment: the experiment's name.
+        from_start: whether to begin with its first event, or with the next one.
+
+    Raises:
+        BrokerUnavailable: the broker can't be reached, or was away for too long.
+        ConfigurationError: it has no such experiment.
+        MessageVersionError: a later version of mqtune writes the journal.
+    """
+    with Follower(url, experiment, after=START.entry if from_start else None) as follower:
+        newest = None if from_start else follower.newest()
+        has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
+        # An experiment that has ended may have gone on since: the journal says so at once.
+        while (entries := follower.read(0 if has_ended else SILENCE_S)) or not has_ended:
+            for entry in entries:
+                event = decode_event(entry.data)
+                has_ended = isinstance(event, ExperimentEnded)
+                if event is not None:
+                    yield event
+
+
+def _order(id_: str) -> tuple[int, int]:
+    """Return an entry's id as numbers, whose order is the journal's."""
+    time_ms, _, number = id_.partition("-")
+    return int(time_ms), int(number)

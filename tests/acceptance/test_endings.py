@@ -1,0 +1,228 @@
+"""However a run ends, nothing is left running, nothing that was reported is lost, and the same script goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import mqtune
+from mqtune.results import Results
+from mqtune.trial import AttemptEnd, TrialStatus
+from running import running_worker
+from waiting import eventually
+
+SCRIPT = """
+import time
+import mqtune
+
+def train(config):
+    for epoch in range(9):
+        time.sleep(0.02)
+        mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
+
+if __name__ == "__main__":
+    mqtune.Tuner(
+        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=mqtune.ASHA(max_t=9),
+        max_trials=24, local_slots=2, name="endings", seed=3, progress=False,
+    ).run()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script with spaces.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@contextlib.contextmanager
+def running(script: Path) -> Iterator[subprocess.Popen[str]]:
+    """The script as its user would run it, in a session (a terminal) of its own."""
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=script.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        me = psutil.Process(process.pid)
+        return [me, *me.children(recursive=True)]
+    return []
+
+
+def all_gone(family: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family if psutil.pid_exists(p.pid))
+
+
+def trials_started(home: Path) -> int:
+    return len(list((home / "endings").glob("0*/*.stdout")))
+
+
+def wait_for_trials(process: subprocess.Popen[str], home: Path, number: int) -> None:
+    eventually(lambda: trials_started(home) >= number or process.poll() is not None, 30)
+
+
+def finish(script: Path) -> Results:
+    """Run the script to its end, and check what every finished experiment must show."""
+    with running(script) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    results = Results.load("endings")
+    assert len(results.trials) == 24
+    assert all(t.status in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED) for t in results.trials)
+    for trial in results.trials:
+        by_attempt: dict[int, list[int]] = {}
+        for row in results.reports(trial.id):
+            by_attempt.setdefault(row.attempt, []).append(row.sequence)
+        for sequences in by_attempt.values():
+            assert sequences == list(range(1, len(sequences) + 1))
+    return results
+
+
+def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(script: Path, mqtune_home: Path):
+    finish(script)
+    before = (mqtune_home / "endings" / "journal.msgpack").read_bytes()
+
+    started = time.monotonic()
+    finish(script)
+
+    assert (mqtune_home / "endings" / "journal.msgpack").read_bytes() == before
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 12])
+def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtune_home: Path, after: int):
+    with running(script) as process:
+        if after:
+            wait_for_trials(process, mqtune_home, after)
+        else:
+            # In the middle of its imports, of the server's start, or of the worker's.
+            eventually(lambda: len(family_of(process)) > 1, 30)
+        family = family_of(process)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    eventually(lambda: all_gone(family), 5, "Ctrl-C left a process")
+    if after:
+        assert "to go on" in output
+        interrupted = Results.load("endings")
+        assert not any(t.status is TrialStatus.RUNNING for t in interrupted.trials)
+
+    results = finish(script)
+
+    assert not any(t.status is TrialStatus.FAILED for t in results.trials)
+    if after:
+        assert len(results.trials) > len(interrupted.trials) - 1
+        for trial in interrupted.trials:
+            assert results[trial.id].config == trial.config
+
+
+def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
+    with running(script) as process:
+        wait_for_trials(process, mqtune_home, 3)
+        family = family_of(process)
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=10)
+    eventually(lambda: all_gone(family), 5, "Ctrl-C twice left a process")
+
+    finish(script)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(script: Path, mqtune_home: Path, seed: int):
+    moment = random.Random(seed)
+    with running(script) as process:
+        wait_for_trials(process, mqtune_home, moment.randint(1, 20))
+        family = family_of(process)
+        process.kill()
+        process.communicate(timeout=10)
+    eventually(lambda: all_gone(family), 10, "kill -9 of the driver left a process")
+
+    finish(script)
+
+
+def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
+    with running(script) as process:
+        wait_for_trials(process, mqtune_home, 2)
+        family = family_of(process)
+        for member in family:
+            if "worker" in member.cmdline():
+                member.kill()
+        output, _ = process.communicate(timeout=60)
+    assert "the local worker ended with code -9" in output
+    eventually(lambda: all_gone(family), 5, "a dead worker left a process")
+
+    finish(script)
+
+
+def test_a_worker_that_is_told_to_end_hands_its_trials_back(fleet: str, broker: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]):
+    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="leaving") as leaving:
+        tuner = tune("slow", resources=mqtune.Resources(cpus=5))
+        with contextlib.closing(tuner):
+            eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
+            (trial,) = tuner.get_trials()
+            leaving.send_signal(signal.SIGTERM)
+            assert leaving.wait(timeout=10) == 0
+            eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
+            assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+            assert trial.failures == 0
+
+            with running_worker(broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="taking-over"):
+                eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
+                assert trial.attempt.number == 2
+                tuner.stop_all("the test is over")
+                eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+    assert trial.status is TrialStatus.EARLY_STOPPED
+
+
+@pytest.mark.timeout(90)
+def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]):
+    pids: set[int] = set()
+
+    class Watch(mqtune.Callback):
+        def on_report(self, trial, report):
+            pids.update(value for key, value in report.metrics.items() if key in ("child", "pid"))
+
+    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="dying") as dying:
+        tuner = tune("leaves_children", {"stay": True}, resources=mqtune.Resources(cpus=6), callbacks=[Watch()])
+        with contextlib.closing(tuner):
+            eventually(lambda: tuner.step(0.1) or len(pids) == 3, 20)
+            (trial,) = tuner.get_trials()
+            family = [psutil.Process(dying.pid), *psutil.Process(dying.pid).children(recursive=True)]
+            family += [psutil.Process(pid) for pid in pids]
+            dying.kill()
+            dying.wait()
+            eventually(lambda: all_gone(family), 5, "kill -9 of the worker left a process")
+
+            with running_worker(broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="heir"):
+                eventually(lambda: tuner.step(0.2) or trial.attempt.number == 2, 30, "the lease must run out")
+                assert trial.attempts[0].end is AttemptEnd.LOST
+                assert "dying@" in trial.attempts[0].error
+                eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
+                tuner.stop_all("the test is over")
+                eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+
+
+def running_trials(tuner: mqtune.Tuner) -> bool:
+    return any(t.status is TrialStatus.RUNNING and t.reports for t in tuner.get_trials())

@@ -1,0 +1,576 @@
+from __future__ import annotations
+
+import gc
+import math
+import sys
+from typing import Any
+
+import pytest
+
+from mqtune.errors import InvalidTransition
+from mqtune.experiment import LOST_BUDGET, Experiment, Mode
+from mqtune.messages import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    DecisionTaken,
+    ExperimentCreated,
+    ExperimentEnded,
+    Reports,
+    TrialStaged,
+)
+from mqtune.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+
+ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
+
+
+class Story:
+    """An experiment, and short words for what happens to it."""
+
+    def __init__(self, *, mode: Mode = "min", max_failures: int = 0) -> None:
+        self.experiment = Experiment("x", metric="loss", mode=mode, max_failures=max_failures)
+        self.sequence = 0
+
+    def trial(self, trial: TrialId = ONE) -> Trial:
+        return self.experiment.trials[trial]
+
+    def stage(self, trial: TrialId = ONE, attempt: int = 1, reason: str = "", **config: Any) -> Story:
+        self.experiment.apply(
+            TrialStaged(trial=trial, attempt=attempt, config=config, at=10.0, cursor=START, reason=reason)
+        )
+        return self
+
+    def start(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        self.experiment.apply(
+            AttemptStarted(
+                trial=trial,
+                attempt=attempt,
+                worker="w@a",
+                host="a",
+                devices=["0", "1"],
+                at=11.0,
+                stdout_path="/o",
+                stderr_path="/e",
+            )
+        )
+        self.sequence = 0
+        return self
+
+    def run(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        return self.stage(trial, attempt).start(trial, attempt)
+
+    def report(self, *values: Any, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        for value in values:
+            self.sequence += 1
+            self.experiment.apply_report(Report(trial, attempt, self.sequence, 12.0 + self.sequence, {"loss": value}))
+        return self
+
+    def decide(
+        self,
+        intent: Intent = Intent.STOP,
+        action: str = "stop",
+        reason: str = "rung 3",
+        *,
+        trial: TrialId = ONE,
+        attempt: int = 1,
+    ) -> Story:
+        self.experiment.apply(
+            DecisionTaken(
+                trial=trial,
+                attempt=attempt,
+                sequence=1,
+                action=action,
+                intent=intent,
+                reason=reason,
+                at=13.0,
+                cursor=START,
+            )
+        )
+        return self
+
+    def end(
+        self, end: AttemptEnd = AttemptEnd.COMPLETED, *, trial: TrialId = ONE, attempt: int = 1, **fields: Any
+    ) -> Story:
+        self.experiment.apply(AttemptEnded(trial=trial, attempt=attempt, end=end, at=14.0, **fields))
+        return self
+
+    def fail(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        error = "Traceback (most recent call last):\n  File x\nValueError: no luck\n"
+        return self.end(AttemptEnd.FAILED, trial=trial, attempt=attempt, error_type="ValueError", error=error)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+# The way of a trial.
+
+
+def test_a_trial_is_born_staged_with_its_config(story: Story) -> None:
+    story.stage(lr=0.1)
+
+    trial = story.trial()
+    assert (trial.id, trial.config, trial.status) == (ONE, {"lr": 0.1}, TrialStatus.STAGED)
+    assert (trial.attempt.number, trial.attempt.staged_at, trial.attempt.started_at) == (1, 10.0, None)
+    assert (story.experiment.busy, story.experiment.live) == (1, 1)
+
+
+def test_a_trial_runs_where_it_was_claimed(story: Story) -> None:
+    story.run()
+
+    attempt = story.trial().attempt
+    assert story.trial().status is TrialStatus.RUNNING
+    assert (attempt.worker, attempt.host, attempt.devices, attempt.started_at) == ("w@a", "a", ("0", "1"), 11.0)
+    assert (attempt.stdout_path, attempt.stderr_path) == ("/o", "/e")
+
+
+def test_a_trial_that_reported_and_returned_is_completed(story: Story) -> None:
+    story.run().report(0.5).end(pid=7, exit_code=0, stdout_tail="out", stderr_tail="err")
+
+    trial = story.trial()
+    assert trial.status is TrialStatus.COMPLETED
+    assert (trial.attempt.end, trial.attempt.ended_at, trial.attempt.pid) == (AttemptEnd.COMPLETED, 14.0, 7)
+    assert (trial.attempt.exit_code, trial.attempt.stdout_tail, trial.attempt.stderr_tail) == (0, "out", "err")
+    assert (story.experiment.busy, story.experiment.live) == (0, 0)
+
+
+def test_counts_follow_every_status(story: Story) -> None:
+    story.run(ONE).run(TWO).stage(THREE)
+    story.report(1, trial=ONE).end(trial=ONE).fail(trial=TWO)
+
+    counts = {status: n for status, n in story.experiment.counts.items() if n}
+    assert counts == {TrialStatus.COMPLETED: 1, TrialStatus.FAILED: 1, TrialStatus.STAGED: 1}
+    assert (story.experiment.busy, story.experiment.live) == (1, 1)
+
+
+def test_an_event_that_can_not_follow_is_an_error_and_changes_nothing(story: Story) -> None:
+    story.run().report(1).end()
+    counts = dict(story.experiment.counts)
+
+    with pytest.raises(InvalidTransition, match="0001"):
+        story.stage(ONE, 2)
+
+    assert story.trial().status is TrialStatus.COMPLETED
+    assert len(story.trial().attempts) == 1
+    assert (story.experiment.counts, story.experiment.live) == (counts, 0)
+
+
+def test_an_end_that_is_told_twice_counts_once(story: Story) -> None:
+    story.run().fail().end(AttemptEnd.COMPLETED)
+
+    assert story.trial().attempt.end is AttemptEnd.FAILED
+    assert (story.trial().failures, story.experiment.live) == (1, 0)
+
+
+def test_the_experiment_knows_when_it_was_created_and_how_it_ended(story: Story) -> None:
+    story.experiment.apply(ExperimentCreated(name="x", definition={}, at=5.0))
+    story.experiment.apply(ExperimentEnded(outcome="finished", reason="all done", at=6.0, cursor=START))
+
+    assert (story.experiment.created_at, story.experiment.outcome, story.experiment.reason) == (
+        5.0,
+        "finished",
+        "all done",
+    )
+
+
+def test_an_experiment_that_goes_on_has_not_ended(story: Story) -> None:
+    story.experiment.apply(ExperimentEnded(outcome="interrupted", reason="Ctrl-C", at=6.0, cursor=START))
+
+    story.stage()
+
+    assert (story.experiment.outcome, story.experiment.reason) == ("", "")
+
+
+# Ends.
+
+
+def test_a_trial_that_never_reported_has_failed_and_the_reason_says_what_to_call(story: Story) -> None:
+    story.run().end()
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().reason == "ended without any report: call mqtune.report({'loss': …})"
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [0.5]])
+def test_a_trial_whose_reports_have_no_number_for_the_metric_has_failed_and_the_reason_says_so(
+    story: Story, value: object
+) -> None:
+    story.run().report(value, value).end()
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().reason == (
+        "none of its 2 reports has a number for 'loss' (the last has 'loss'): call mqtune.report({'loss': …})"
+    )
+
+
+def test_a_trial_whose_reports_lack_the_metric_has_failed_and_the_reason_names_what_they_have(story: Story) -> None:
+    story.run()
+    story.experiment.apply_report(Report(ONE, 1, 1, 12.0, {"Loss": 1.0, "epoch": 1}))
+    story.end()
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert "none of its 1 reports has a number for 'loss' (the last has 'Loss', 'epoch')" in story.trial().reason
+
+
+def test_a_trial_that_reported_nothing_but_nan_is_completed(story: Story) -> None:
+    story.run().report(math.nan).end()
+
+    assert story.trial().status is TrialStatus.COMPLETED
+    assert story.experiment.metric_seen
+
+
+@pytest.mark.parametrize(
+    ("action", "status"), [("stop", TrialStatus.EARLY_STOPPED), ("complete", TrialStatus.COMPLETED)]
+)
+@pytest.mark.parametrize("end", [AttemptEnd.STOPPED, AttemptEnd.FAILED, AttemptEnd.LOST, AttemptEnd.HANDED_BACK])
+def test_whatever_follows_a_decision_is_its_consequence(
+    story: Story, action: str, status: TrialStatus, end: AttemptEnd
+) -> None:
+    story.run().report(1).decide(action=action).end(end, error="Killed")
+
+    assert (story.trial().status, story.trial().reason) == (status, "rung 3")
+    assert story.trial().decision == Decision(Action(action), "rung 3")
+    assert (story.trial().failures, list(story.experiment.to_retry)) == (0, [])
+
+
+def test_a_trial_that_returns_although_it_was_told_to_stop_is_completed(story: Story) -> None:
+    story.run().report(1).decide().end(AttemptEnd.COMPLETED)
+
+    assert story.trial().status is TrialStatus.COMPLETED
+
+
+def test_a_decided_stop_leaves_the_trial_busy_until_it_has_ended(story: Story) -> None:
+    story.run().report(1).decide()
+
+    assert story.trial().is_busy
+    assert (story.experiment.busy, story.experiment.live) == (1, 1)
+    assert story.trial().attempt.intent is Intent.STOP
+
+
+def test_a_staged_trial_can_be_stopped_before_it_runs(story: Story) -> None:
+    story.stage().decide().end(AttemptEnd.STOPPED)
+
+    assert story.trial().status is TrialStatus.EARLY_STOPPED
+
+
+@pytest.mark.parametrize(("error", "reason"), [("terminated by Ann", "terminated by Ann"), ("", "terminated by hand")])
+def test_a_trial_that_a_person_ended_is_abandoned(story: Story, error: str, reason: str) -> None:
+    story.run().report(1).end(AttemptEnd.STOPPED, error=error)
+
+    assert (story.trial().status, story.trial().reason) == (TrialStatus.ABANDONED, reason)
+
+
+def test_a_decision_about_an_earlier_attempt_is_of_no_consequence(story: Story) -> None:
+    story.run().end(AttemptEnd.LOST).run(attempt=2)
+
+    story.decide(attempt=1)
+
+    assert story.trial().decision is None
+    assert story.trial().attempt.intent is Intent.RUN
+
+
+# Trying again.
+
+
+@pytest.mark.parametrize(
+    ("error_type", "error", "reason"),
+    [
+        ("ValueError", "Traceback (most recent call last):\n  File x\nValueError: no luck\n", "ValueError: no luck"),
+        ("OutOfMemoryError", "Traceback\ntorch.OutOfMemoryError: CUDA is full\n", "torch.OutOfMemoryError: CUDA is full"),
+        ("AssertionError", "Traceback\nAssertionError\n", "AssertionError"),
+        ("SystemExit", "SystemExit: 3", "SystemExit: 3"),
+        ("Killed", "the trial's process was killed by SIGKILL", "Killed: the trial's process was killed by SIGKILL"),
+    ],
+)
+def test_a_failed_trial_has_the_last_line_of_its_error_as_the_reason(
+    story: Story, error_type: str, error: str, reason: str
+) -> None:
+    story.run().end(AttemptEnd.FAILED, error_type=error_type, error=error)
+
+    assert (story.trial().status, story.trial().reason) == (TrialStatus.FAILED, reason)
+
+
+@pytest.mark.parametrize("max_failures", [0, 1, 3])
+def test_a_trial_may_fail_so_often_and_no_more(max_failures: int) -> None:
+    story = Story(max_failures=max_failures)
+
+    for attempt in range(1, max_failures + 1):
+        story.run(attempt=attempt).fail(attempt=attempt)
+        assert story.trial().status is TrialStatus.STAGED
+        assert list(story.experiment.to_retry) == [ONE]
+    story.run(attempt=max_failures + 1).fail(attempt=max_failures + 1)
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().failures == max_failures + 1
+    assert list(story.experiment.to_retry) == []
+
+
+def test_a_trial_may_fail_for_ever() -> None:
+    story = Story(max_failures=-1)
+
+    for attempt in range(1, 51):
+        story.run(attempt=attempt).fail(attempt=attempt)
+
+    assert story.trial().status is TrialStatus.STAGED
+    assert list(story.experiment.to_retry) == [ONE]
+
+
+def test_a_trial_without_reports_is_tried_again_like_one_that_failed() -> None:
+    story = Story(max_failures=1)
+
+    story.run().end()
+
+    assert (story.trial().status, list(story.experiment.to_retry)) == (TrialStatus.STAGED, [ONE])
+
+
+def test_staging_the_next_attempt_takes_a_trial_from_the_waiting_ones() -> None:
+    story = Story(max_failures=1)
+    story.run(ONE).run(TWO).run(THREE).fail(TWO).fail(ONE).fail(THREE)
+    assert list(story.experiment.to_retry) == [TWO, ONE, THREE]
+
+    story.stage(TWO, 2).stage(THREE, 2)
+
+    assert list(story.experiment.to_retry) == [ONE]
+    assert (story.experiment.live, story.experiment.busy) == (2, 3)
+
+
+def test_reports_of_all_attempts_count_for_the_trial(story: Story) -> None:
+    story.run().report(3, 2).end(AttemptEnd.LOST).run(attempt=2).report(4, attempt=2)
+
+    trial = story.trial()
+    assert (trial.reports, [attempt.reports for attempt in trial.attempts]) == (3, [2, 1])
+    assert (trial.best_value, trial.last_metrics, trial.average) == (2, {"loss": 4}, 3)
+
+
+def test_a_trial_that_reported_in_an_earlier_attempt_may_return_at_once_in_the_next(story: Story) -> None:
+    story.run().report(1).end(AttemptEnd.LOST).run(attempt=2).end(attempt=2)
+
+    assert story.trial().status is TrialStatus.COMPLETED
+
+
+@pytest.mark.parametrize("end", [AttemptEnd.LOST, AttemptEnd.HANDED_BACK])
+def test_a_lost_or_handed_back_attempt_is_no_failure(story: Story, end: AttemptEnd) -> None:
+    story.run().report(1).end(end)
+
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
+    assert list(story.experiment.to_retry) == [ONE]
+    assert story.trial().reason == f"{end.value} by w@a"
+
+
+def test_a_lost_attempt_that_nobody_claimed_can_be_tried_again(story: Story) -> None:
+    story.stage().end(AttemptEnd.LOST)
+
+    assert (story.trial().status, story.trial().reason) == (TrialStatus.STAGED, "lost by its worker")
+
+
+@pytest.mark.parametrize("end", [AttemptEnd.LOST, AttemptEnd.HANDED_BACK])
+def test_lost_and_handed_back_attempts_have_a_budget(end: AttemptEnd) -> None:
+    story = Story(max_failures=-1)
+
+    for attempt in range(1, LOST_BUDGET + 1):
+        story.run(attempt=attempt).end(end, attempt=attempt)
+        assert story.trial().status is TrialStatus.STAGED
+    story.run(attempt=LOST_BUDGET + 1).end(end, attempt=LOST_BUDGET + 1)
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert f"{LOST_BUDGET + 1} attempts were lost or handed back" in story.trial().reason
+    assert list(story.experiment.to_retry) == []
+
+
+def test_failures_do_not_use_up_the_budget_for_lost_attempts() -> None:
+    story = Story(max_failures=-1)
+    for attempt in range(1, LOST_BUDGET + 3):
+        story.run(attempt=attempt).fail(attempt=attempt)
+
+    story.run(attempt=LOST_BUDGET + 3).end(AttemptEnd.LOST, attempt=LOST_BUDGET + 3)
+
+    assert story.trial().status is TrialStatus.STAGED
+
+
+def test_what_the_driver_takes_back_is_tried_again_any_number_of_times(story: Story) -> None:
+    for attempt in range(1, LOST_BUDGET + 5):
+        story.run(attempt=attempt).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C", attempt=attempt)
+        assert story.trial().decision is None
+        story.end(AttemptEnd.HANDED_BACK, attempt=attempt)
+
+        assert (story.trial().status, story.trial().reason) == (TrialStatus.STAGED, "Ctrl-C")
+
+
+def test_what_the_driver_took_back_does_not_use_up_the_budget_for_lost_attempts(story: Story) -> None:
+    """Else an experiment that a person interrupts now and then would end at its first flaky worker."""
+    for attempt in range(1, LOST_BUDGET + 2):
+        story.run(attempt=attempt).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C", attempt=attempt)
+        story.end(AttemptEnd.HANDED_BACK, attempt=attempt)
+
+    story.run(attempt=LOST_BUDGET + 2).end(AttemptEnd.LOST, attempt=LOST_BUDGET + 2)
+
+    assert story.trial().status is TrialStatus.STAGED
+
+
+def test_a_trial_that_returns_while_it_is_taken_back_is_completed(story: Story) -> None:
+    story.run().report(1).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C").end(AttemptEnd.COMPLETED)
+
+    assert story.trial().status is TrialStatus.COMPLETED
+
+
+# Reports.
+
+
+def test_a_report_is_answered_with_its_trial(story: Story) -> None:
+    story.run()
+
+    assert story.experiment.apply_report(Report(ONE, 1, 1, 12.0, {"loss": 1})) is story.trial()
+
+
+@pytest.mark.parametrize("intent", [Intent.STOP, Intent.PAUSE, Intent.HAND_BACK])
+def test_a_report_after_the_decision_is_counted_and_not_shown(story: Story, intent: Intent) -> None:
+    action = "hand_back" if intent is Intent.HAND_BACK else intent.value
+    story.run().report(3).decide(intent, action)
+
+    assert story.experiment.apply_report(Report(ONE, 1, 2, 13.0, {"loss": 1})) is None
+
+    trial = story.trial()
+    assert (trial.late_reports, trial.reports, trial.attempt.reports, story.experiment.reports) == (1, 1, 1, 1)
+    assert (trial.best_value, trial.last_metrics) == (3, {"loss": 3})
+
+
+def test_a_report_after_the_end_or_of_an_earlier_attempt_is_counted_and_not_shown(story: Story) -> None:
+    story.run().end(AttemptEnd.LOST)
+    assert story.experiment.apply_report(Report(ONE, 1, 1, 13.0, {"loss": 1})) is None
+    story.run(attempt=2)
+    assert story.experiment.apply_report(Report(ONE, 1, 2, 13.0, {"loss": 1})) is None
+
+    assert (story.trial().late_reports, story.trial().reports) == (2, 0)
+
+
+def test_a_batch_of_reports_counts_like_its_reports_one_by_one(story: Story) -> None:
+    story.run(ONE).run(TWO)
+
+    story.experiment.apply(
+        Reports([(ONE, 1, 1, [(1.0, {"loss": 3}), (2.0, {"loss": 2})]), (TWO, 1, 1, [(3.0, {"loss": 1})])])
+    )
+
+    assert (story.trial(ONE).reports, story.trial(TWO).reports, story.experiment.reports) == (2, 1, 3)
+    assert story.experiment.best is story.trial(TWO)
+    assert story.trial(ONE).last_timestamp == 2.0
+
+
+# What is best.
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "best"),
+    [
+        ("min", [3, 1, 2], 1),
+        ("max", [3, 1, 2], 3),
+        ("min", [math.nan, 2.0, math.nan], 2.0),
+        ("max", [math.nan, -2.0, math.nan], -2.0),
+        ("min", [math.inf, 5], 5),
+        ("min", [5, -math.inf], -math.inf),
+        ("max", [-math.inf, 5], 5),
+        ("max", [5, math.inf], math.inf),
+        ("min", [math.inf], math.inf),
+        ("max", [-math.inf], -math.inf),
+        ("min", [2**64 - 1, -(2**63)], -(2**63)),
+        ("max", [0, 0.0, -0.0], 0),
+    ],
+)
+def test_the_best_report_of_a_trial_is_kept(mode: Mode, values: list[float], best: float) -> None:
+    story = Story(mode=mode)
+
+    story.run().report(*values)
+
+    trial = story.trial()
+    assert trial.best_value == best
+    assert trial.best_metrics == {"loss": best}
+    assert type(trial.best_value) is type(best)
+    assert story.experiment.best is trial
+
+
+def test_a_trial_of_nothing_but_nan_has_no_best(story: Story) -> None:
+    story.run().report(math.nan, math.nan)
+
+    trial = story.trial()
+    assert math.isnan(trial.best_value)
+    assert math.isnan(trial.average)
+    assert trial.best_metrics == {}
+    assert story.experiment.best is None
+
+
+def test_whoever_reached_the_best_value_first_keeps_its_place(story: Story) -> None:
+    story.run(ONE).run(TWO).report(1, trial=TWO).report(1, trial=ONE)
+
+    assert story.experiment.best is story.trial(TWO)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", TWO), ("max", THREE)])
+def test_the_best_trial_is_the_one_with_the_best_report(mode: Mode, best: TrialId) -> None:
+    story = Story(mode=mode)
+
+    story.run(ONE).run(TWO).run(THREE).report(math.nan, 5, trial=ONE).report(1, 9, trial=TWO).report(2, 10, trial=THREE)
+
+    assert story.experiment.best is story.trial(best)
+
+
+@pytest.mark.parametrize(
+    ("values", "average"),
+    [([1, 2, 6], 3.0), ([1, math.nan, 3, None, "x"], 2.0), ([1, math.inf], math.inf), ([-math.inf], -math.inf)],
+)
+def test_the_average_is_over_the_reports_that_had_a_number(
+    story: Story, values: list[Any], average: float
+) -> None:
+    story.run().report(*values)
+
+    assert story.trial().average == average
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_bool_is_no_number(story: Story, value: bool) -> None:
+    """As for the schedulers: what is reported as a bool is not what is optimised, and its mean is not a loss."""
+    story.run().report(value).end()
+
+    assert story.trial().status is TrialStatus.FAILED
+    assert "none of its 1 reports has a number for 'loss'" in story.trial().reason
+    assert not story.experiment.metric_seen
+    assert story.experiment.best is None
+
+
+# Growth.
+
+
+def size_of(root: object) -> int:
+    """Bytes of all that *root* holds, but for classes and the like."""
+    seen: dict[int, object] = {}
+    queue = [root]
+    while queue:
+        found = queue.pop()
+        if id(found) not in seen and not isinstance(found, type):
+            seen[id(found)] = found
+            queue += gc.get_referents(found)
+    return sum(map(sys.getsizeof, seen.values()))
+
+
+def test_an_experiment_does_not_grow_with_its_reports(story: Story) -> None:
+    story.run()
+
+    def flood(count: int) -> int:
+        for _ in range(count):
+            story.report(float(1_000_000 - story.sequence))
+        return size_of(story.experiment)
+
+    few, many = flood(300), flood(20_000)
+
+    assert many <= few + 64
+    assert size_of([{"loss": 1.5}] * 2) > 64
+
+
+def test_an_experiment_grows_evenly_with_its_trials(story: Story) -> None:
+    def add(first: int, count: int) -> int:
+        for number in range(first, first + count):
+            story.run(TrialId(f"{number:06d}")).report(1.5, trial=TrialId(f"{number:06d}"))
+        return size_of(story.experiment)
+
+    small, large = add(1, 500), add(501, 1_500)
+
+    assert large < 5 * small

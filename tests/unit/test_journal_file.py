@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtune.errors import MessageVersionError
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JournalFile
+from mqtune.messages import encode_value
+
+ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> JournalFile:
+    return JournalFile(tmp_path / "journal.msgpack")
+
+
+def test_entries_come_back_in_order_and_unchanged(file: JournalFile) -> None:
+    file.begin(ENTRIES[:2])
+    file.append(ENTRIES[2:5])
+    file.append([])
+    file.append(ENTRIES[5:])
+
+    assert list(file.read()) == ENTRIES
+    file.close()
+    assert list(file.read()) == ENTRIES
+
+
+def test_what_was_appended_can_be_read_at_once_by_another_process(file: JournalFile) -> None:
+    file.begin([])
+    file.append(ENTRIES[:1])
+
+    assert list(JournalFile(file.path).read()) == ENTRIES[:1]
+    file.close()
+
+
+def test_beginning_replaces_what_was_there(file: JournalFile) -> None:
+    file.begin(ENTRIES)
+    file.begin(ENTRIES[:1])
+    file.append(ENTRIES[4:5])
+    file.close()
+
+    assert list(file.read()) == [ENTRIES[0], ENTRIES[4]]
+    assert [path.name for path in file.path.parent.iterdir()] == ["journal.msgpack"]
+
+
+def test_the_old_journal_is_there_until_the_new_one_is_whole(file: JournalFile) -> None:
+    file.begin(ENTRIES)
+    file.close()
+
+    def broken() -> object:
+        yield ENTRIES[0]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        file.begin(broken())  # type: ignore[arg-type]
+
+    assert list(file.read()) == ENTRIES
+
+
+def test_a_closed_file_takes_no_entries_and_can_be_closed_again(file: JournalFile) -> None:
+    file.append(ENTRIES)
+    file.begin(ENTRIES[:1])
+    file.close()
+    file.close()
+    file.append(ENTRIES[1:])
+
+    assert list(file.read()) == ENTRIES[:1]
+
+
+@given(cut=st.integers(0, len(b"".join(encode_value(list(entry)) for entry in ENTRIES)) - 1))
+def test_an_entry_that_was_cut_off_by_a_crash_is_left_out(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    file = JournalFile(tmp_path_factory.getbasetemp() / "cut.msgpack")
+    file.begin(ENTRIES)
+    file.close()
+    file.path.write_bytes(file.path.read_bytes()[:cut])
+
+    found = list(file.read())
+
+    assert found == ENTRIES[: len(found)]
+    assert sum(len(encode_value(list(entry))) for entry in ENTRIES[: len(found) + 1]) > cut
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk that takes so many more bytes."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self._file = path.open("ab", buffering=0)
+        self.room = room
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = self._file.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._file.truncate(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 500])
+def test_a_full_disk_is_an_error_and_leaves_whole_entries_that_more_can_follow(file: JournalFile, room: int) -> None:
+    file.begin(ENTRIES[:2])
+    file.close()
+    disk = FullDisk(file.path, room)
+    file._file = disk  # type: ignore[assignment]
+
+    with pytest.raises(OSError, match="No space"):
+        file.append(ENTRIES[2:])
+    assert list(file.read()) == ENTRIES[:2]
+
+    disk.room = 10**6
+    file.append(ENTRIES[2:])
+    file.close()
+    assert list(file.read()) == ENTRIES
+
+
+def test_a_write_that_is_done_in_pieces_is_done_whole(file: JournalFile) -> None:
+    class Slow(FullDisk):
+        def write(self, data: bytes) -> int:  # type: ignore[override]
+            return self._file.write(data[:7])
+
+    file.begin([])
+    file.close()
+    file._file = Slow(file.path, 0)  # type: ignore[assignment]
+
+    file.append(ENTRIES)
+    file.close()
+
+    assert list(file.read()) == ENTRIES
+
+
+def test_a_file_that_is_not_there_is_an_error(file: JournalFile) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(file.read())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"not a journal",
+        b"\xc1",
+        encode_value({"a": 1}),
+        encode_value([1, b"x"]),
+        encode_value(["1-0", "x"]),
+        encode_value(["1-0", b"x", 3]),
+        encode_value(["1-0", b"x"]) + b"\x00" * 3,
+        encode_value(["1-0"]),
+        encode_value({"1-0": b"a", "2-0": b"b"}),
+        encode_value("ab"),
+    ],
+)
+def test_a_file_that_is_no_journal_is_a_clear_error_that_names_it(file: JournalFile, data: bytes) -> None:
+    file.path.write_bytes(data)
+
+    with pytest.raises(MessageVersionError, match=str(file.path)):
+        list(file.read())
+
+
+def test_a_large_entry_comes_back(file: JournalFile) -> None:
+    large = Entry("1-0", bytes(20 * 2**20))
+    file.begin([large])
+    file.close()
+
+    assert list(file.read()) == [large]

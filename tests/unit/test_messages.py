@@ -1,0 +1,574 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import OrderedDict, UserDict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqtune
+from mqtune import messages
+from mqtune.errors import MessageVersionError
+from mqtune.messages import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    Cursor,
+    DecisionTaken,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    Reports,
+    TrialStaged,
+    WorkerInfo,
+    decode_event,
+    decode_value,
+    encode_value,
+    pack_metrics,
+    reports_prefix,
+    segment_bytes,
+)
+from mqtune.trial import AttemptEnd, Intent, Report, TrialId
+
+WIRE = Path(__file__).parents[1] / "wire"
+
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats()
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+maps = st.dictionaries(texts, values, max_size=4)
+trials = texts.map(TrialId)
+counts = st.integers(0, 2**40)
+cursors = st.builds(Cursor, texts, counts)
+events = st.one_of(
+    st.builds(ExperimentCreated, name=texts, definition=maps, at=st.floats()),
+    st.builds(
+        TrialStaged,
+        trial=trials,
+        attempt=counts,
+        config=maps,
+        at=st.floats(),
+        cursor=cursors,
+        suggested=st.booleans(),
+        reason=texts,
+    ),
+    st.builds(
+        AttemptStarted,
+        trial=trials,
+        attempt=counts,
+        worker=texts,
+        host=texts,
+        devices=st.lists(texts, max_size=3),
+        at=st.floats(),
+        stdout_path=texts,
+        stderr_path=texts,
+    ),
+    st.builds(
+        DecisionTaken,
+        trial=trials,
+        attempt=counts,
+        sequence=counts,
+        action=texts,
+        intent=st.sampled_from(Intent),
+        reason=texts,
+        at=st.floats(),
+        cursor=cursors,
+    ),
+    st.builds(
+        AttemptEnded,
+        trial=trials,
+        attempt=counts,
+        end=st.sampled_from(AttemptEnd),
+        at=st.floats(),
+        pid=counts,
+        exit_code=st.none() | st.integers(-1, 255),
+        signal=st.none() | st.integers(1, 64),
+        error_type=texts,
+        error=texts,
+        stdout_tail=texts,
+        stderr_tail=texts,
+        cursor=st.none() | cursors,
+    ),
+    st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors),
+)
+segments = st.lists(
+    st.tuples(trials, counts, counts, st.lists(st.tuples(st.floats(), maps), min_size=1, max_size=3)), max_size=3
+)
+
+
+def encode_reports(parts: list[tuple[TrialId, int, int, list[tuple[float, dict[str, Any]]]]]) -> bytes:
+    """A batch as the uplink cuts it and the report script joins it."""
+    packed = [segment_bytes(t, a, n, [pack_metrics(at, metrics) for at, metrics in rs]) for t, a, n, rs in parts]
+    return reports_prefix() + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
+
+
+def event_of(body: Any, kind: Any = "closed", version: Any = messages.VERSION) -> bytes:
+    return msgpack.packb([version, kind, body])
+
+
+# Round trips.
+
+
+@given(event=events)
+def test_what_was_encoded_comes_back(event: Event) -> None:
+    decoded = decode_event(event.encode())  # type: ignore[union-attr]
+
+    # By their texts, in which NaN is equal to NaN.
+    assert repr(decoded) == repr(event)
+
+
+@given(parts=segments)
+def test_a_batch_of_reports_comes_back_report_by_report(parts: Any) -> None:
+    decoded = decode_event(encode_reports(parts))
+
+    assert isinstance(decoded, Reports)
+    expected = [Report(t, a, n + i, at, metrics) for t, a, n, rs in parts for i, (at, metrics) in enumerate(rs)]
+    assert repr(list(decoded)) == repr(expected)
+
+
+@given(value=values)
+def test_plain_values_come_back(value: Any) -> None:
+    assert repr(decode_value(encode_value(value))) == repr(value)
+
+
+def test_a_worker_description_comes_back() -> None:
+    assert WorkerInfo.decode(WORKER.encode()) == WORKER
+
+
+# What later versions write.
+
+
+@given(event=events, extra=st.dictionaries(texts.map("new_{}".format), values, min_size=1, max_size=3))
+def test_fields_of_a_later_mqtune_are_ignored(event: Event, extra: dict[str, Any]) -> None:
+    version, kind, body = decode_value(event.encode())  # type: ignore[union-attr]
+
+    assert repr(decode_event(event_of(body | extra, kind, version))) == repr(event)
+
+
+def test_fields_with_defaults_may_be_missing_as_an_earlier_mqtune_leaves_them_out() -> None:
+    body = {"trial": "0001", "attempt": 1, "end": "completed", "at": 1.0}
+
+    assert decode_event(event_of(body, "ended")) == AttemptEnded(
+        trial=TrialId("0001"), attempt=1, end=AttemptEnd.COMPLETED, at=1.0
+    )
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, "1", None, []])
+def test_a_version_that_is_not_known_is_a_clear_error(version: object) -> None:
+    with pytest.raises(MessageVersionError, match=re.escape(f"version {version!r}; this mqtune reads version 1")):
+        decode_event(event_of({}, version=version))
+
+
+def test_a_kind_that_is_not_known_is_passed_over() -> None:
+    assert decode_event(event_of({"a": 1}, kind="teleported")) is None
+    assert decode_event(event_of(None, kind="teleported")) is None
+
+
+# Broken bytes.
+
+
+@given(data=st.binary(max_size=200))
+def test_random_bytes_are_a_version_error_or_nothing_at_all(data: bytes) -> None:
+    check_decoding(data)
+
+
+@given(body=values | st.lists(values, max_size=4), kind=st.sampled_from([*messages._KINDS, "reports"]) | values)
+def test_a_random_body_is_a_version_error_or_can_be_used(body: Any, kind: Any) -> None:
+    check_decoding(event_of(body, kind))
+
+
+@given(event=events, data=st.data())
+def test_a_field_of_another_type_is_a_version_error_or_can_be_used(event: Event, data: st.DataObject) -> None:
+    version, kind, body = decode_value(event.encode())  # type: ignore[union-attr]
+    body[data.draw(st.sampled_from(sorted(body)))] = data.draw(values)
+
+    check_decoding(event_of(body, kind, version))
+
+
+@given(event=events, data=st.data())
+def test_a_truncated_event_is_a_version_error(event: Event, data: st.DataObject) -> None:
+    whole = event.encode()  # type: ignore[union-attr]
+
+    with pytest.raises(MessageVersionError):
+        decode_event(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@given(parts=segments.filter(bool), data=st.data())
+def test_a_truncated_batch_of_reports_is_a_version_error(parts: Any, data: st.DataObject) -> None:
+    whole = encode_reports(parts)
+
+    with pytest.raises(MessageVersionError):
+        decode_event(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@given(parts=segments.filter(bool), data=st.data())
+def test_a_batch_with_a_changed_byte_is_a_version_error_or_can_be_used(parts: Any, data: st.DataObject) -> None:
+    whole = bytearray(encode_reports(parts))
+    whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+
+    check_decoding(bytes(whole))
+
+
+GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        7,
+        "abcd",
+        {"0001": 1},
+        {("0001", 1, 1, ()): 1},
+        [7],
+        [GOOD, None],
+        [["0001", 1, 1]],
+        [[*GOOD, 5]],
+        [[["0001"], 1, 1, []]],
+        [["0001", "1", 1, []]],
+        [["0001", 1, None, []]],
+        [["0001", 1, 1, {}]],
+        [["0001", 1, 1, None]],
+        [["0001", 1, 1, [5]]],
+        [["0001", 1, 1, [[1.0]]]],
+        [["0001", 1, 1, [[1.0, {}, 3]]]],
+        [["0001", 1, 1, [[1.0, None]]]],
+        [["0001", 1, 1, [[1.0, [1]]]]],
+        [["0001", 1, 1, [["now", {}]]]],
+        [["0001", 1, 1, [[None, {}]]]],
+    ],
+    ids=repr,
+)
+def test_a_batch_that_could_not_be_iterated_is_refused_as_a_whole(body: Any) -> None:
+    with pytest.raises(MessageVersionError):
+        decode_event(event_of(body, "reports"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("staged", {"trial": ["0001"]}),
+        ("staged", {"trial": 1}),
+        ("staged", {"attempt": "1"}),
+        ("staged", {"config": [1]}),
+        ("staged", {"cursor": None}),
+        ("staged", {"cursor": "ab"}),
+        ("staged", {"cursor": [1, 1]}),
+        ("staged", {"cursor": ["1-0", "1"]}),
+        ("staged", {"cursor": ["1-0", 1, 1]}),
+        ("staged", {"cursor": [{}, []]}),
+        ("decided", {"intent": "dance"}),
+        ("decided", {"intent": []}),
+        ("ended", {"end": "sideways"}),
+        ("ended", {"end": None}),
+        ("ended", {"cursor": 5}),
+        ("started", {"devices": None}),
+    ],
+    ids=repr,
+)
+def test_a_field_that_makes_no_sense_is_a_clear_error(kind: str, change: dict[str, Any]) -> None:
+    body = decode_value(WIRE.joinpath(f"{kind}.v1.msgpack").read_bytes())[2]
+
+    with pytest.raises(MessageVersionError, match=f"broken '{kind}' event"):
+        decode_event(event_of(body | change, kind))
+
+
+def test_a_missing_field_is_a_clear_error() -> None:
+    with pytest.raises(MessageVersionError, match="broken 'ended' event"):
+        decode_event(event_of({"trial": "0001"}, "ended"))
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 5, b"ended"])
+def test_a_kind_that_is_no_text_is_a_version_error_or_passed_over(kind: object) -> None:
+    check_decoding(event_of({}, kind))
+
+
+@given(data=st.binary(max_size=60) | values.map(encode_value) | maps.map(lambda body: encode_value([1, body])))
+def test_a_worker_description_that_can_not_be_read_is_a_version_error(data: bytes) -> None:
+    with pytest.raises(MessageVersionError):
+        WorkerInfo.decode(data)
+
+
+def test_a_worker_description_of_another_version_is_a_clear_error() -> None:
+    with pytest.raises(MessageVersionError, match="version 2; this mqtune reads 1"):
+        WorkerInfo.decode(encode_value([2, dataclasses.asdict(WORKER)]))
+
+
+def check_decoding(data: bytes) -> None:
+    """Decode; if that works, the event's trial and cursor can be looked up, and its reports read."""
+    try:
+        event = decode_event(data)
+    except MessageVersionError:
+        return
+    hash((getattr(event, "cursor", None), getattr(event, "trial", None), getattr(event, "attempt", None)))
+    if isinstance(event, Reports):
+        for report in event:
+            hash(report[:4])
+            report.metrics.get("loss")
+
+
+# Metrics.
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.float16(0.5), 0.5),
+        (np.int64(-3), -3),
+        (np.uint8(3), 3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),  # noqa: FBT003
+        (np.str_("a"), "a"),
+        (np.array(2.5), 2.5),
+        (np.array(7), 7),
+        (True, True),
+        (None, None),
+        ("text", "text"),
+        (b"\x00", b"\x00"),
+        ((1, 2), [1, 2]),
+        ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]),
+        ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
+        (2**64 - 1, 2**64 - 1),
+        (-(2**63), -(2**63)),
+    ],
+    ids=repr,
+)
+def test_metrics_become_plain_values(value: object, plain: object) -> None:
+    _, metrics = decode_value(pack_metrics(1.0, {"m": value}))
+
+    assert metrics == {"m": plain}
+    assert type(metrics["m"]) is type(plain)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf")], ids=repr)
+def test_nan_and_infinity_survive(value: float) -> None:
+    _, metrics = decode_value(pack_metrics(1.0, {"loss": value}))
+
+    assert repr(metrics["loss"]) == repr(float(value))
+
+
+def test_the_time_stands_where_the_uplink_looks_for_it() -> None:
+    from mqtune.worker.uplink import _TIMESTAMP, _TIMESTAMP_AT
+
+    packed = pack_metrics(1_700_000_000.25, {"loss": 1})
+
+    assert _TIMESTAMP.unpack_from(packed, _TIMESTAMP_AT) == (1_700_000_000.25,)
+
+
+def itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        return "x" * 500
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        object(),
+        1j,
+        np.complex64(1j),
+        np.array([1.0, 2.0]),
+        np.datetime64("2020-01-01"),
+        2**70,
+        2**64,
+        -(2**63) - 1,
+        "\udc80",
+        ["fine", {"deeper": {3}}],
+        {"inner": 2**70},
+        {"inner": "\udc80"},
+        {"\udc80": 1},
+        {(1, 2): "a tuple is packed as a list, which is no key"},
+        [{(1,): 1}],
+        ({(): 1},),
+        itself(),
+        deep(3000),
+        [[1], deep(100_000)],
+        len,
+        Unshowable(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_can_not_be_sent_is_a_type_error_that_names_the_metric(value: object) -> None:
+    with pytest.raises(TypeError, match="'culprit'") as caught:
+        pack_metrics(1.0, {"fine": 1, "culprit": value, "later": 2})
+
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("key", [1, None, ("a",), b"loss", 1.5])
+def test_a_metric_name_that_is_no_string_is_a_type_error_that_shows_it(key: object) -> None:
+    with pytest.raises(TypeError, match=re.escape(repr(key))):
+        pack_metrics(1.0, {"loss": 1, key: 2})  # type: ignore[dict-item]
+
+
+class Name(str, Enum):
+    LOSS = "loss"
+
+
+@pytest.mark.parametrize("key", [Name.LOSS, np.str_("loss")])
+def test_a_metric_name_may_be_any_kind_of_string(key: str) -> None:
+    assert decode_value(pack_metrics(1.0, {key: 2})) == [1.0, {"loss": 2}]
+
+
+@pytest.mark.parametrize("metrics", [None, 0.5, "loss", [("loss", 1)], {"loss"}, np.float64(1), UserDict(loss=1)], ids=repr)
+def test_metrics_that_are_no_dict_are_a_type_error_that_shows_the_right_form(metrics: object) -> None:
+    with pytest.raises(TypeError, match=re.escape("must be a dict such as {'loss': 0.1}, not ")):
+        pack_metrics(1.0, metrics)  # type: ignore[arg-type]
+
+
+def test_metrics_may_be_a_kind_of_dict() -> None:
+    assert decode_value(pack_metrics(1.0, OrderedDict(loss=1))) == [1.0, {"loss": 1}]
+
+
+@pytest.mark.parametrize("value", [{1}, 2**70, "\udc80", itself(), object()], ids=lambda value: str(type(value)))
+def test_a_value_that_can_not_be_encoded_is_a_type_error(value: object) -> None:
+    with pytest.raises(TypeError):
+        encode_value({"a": [value]})
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01", b"\x01\x01", b"\x81\x90\x01", b"\xa2\xff\xff"])
+def test_bytes_that_are_no_value_are_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_value(data)
+
+
+# What is in old journals decodes for ever. Never change a file in tests/wire; add one.
+
+WORKER = WorkerInfo(
+    name="worker@gpu-7",
+    host="gpu-7",
+    pid=4242,
+    version="0.1.0",
+    queue="mqtune-0-1.gpu1.cpu4",
+    gpus=1,
+    cpus=4,
+    slots=2,
+    devices=["0", "1"],
+    code_root="/srv/code",
+    joined_at=1_700_000_000.5,
+    problems=["a GPU is hot"],
+)
+T = TrialId("0001")
+FIXTURES: dict[str, object] = {
+    "created": ExperimentCreated(
+        name="mnist", definition={"metric": "loss", "space": {"lr": [1, 2.5]}}, at=1_700_000_000.25
+    ),
+    "staged": TrialStaged(
+        trial=T,
+        attempt=2,
+        config={"lr": 0.1, "layers": [64, {"kind": "ü"}], "raw": b"\x00\xff", "none": None},
+        at=1_700_000_001.0,
+        cursor=Cursor("1700000000000-3", 17),
+        suggested=False,
+        reason="lost by worker@gpu-7",
+    ),
+    "started": AttemptStarted(
+        trial=T,
+        attempt=2,
+        worker="worker@gpu-7",
+        host="gpu-7",
+        devices=["0", "1"],
+        at=1_700_000_002.0,
+        stdout_path="/logs/1.stdout",
+        stderr_path="/logs/1.stderr",
+    ),
+    "decided": DecisionTaken(
+        trial=T,
+        attempt=2,
+        sequence=9,
+        action="stop",
+        intent=Intent.STOP,
+        reason="rung 9: loss=3 is not among the best 1 of 3",
+        at=1_700_000_003.0,
+        cursor=Cursor("1700000000000-4", 2),
+    ),
+    "ended": AttemptEnded(
+        trial=T,
+        attempt=2,
+        end=AttemptEnd.FAILED,
+        at=1_700_000_004.0,
+        pid=77,
+        exit_code=1,
+        signal=None,
+        error_type="ValueError",
+        error="Traceback\nValueError: no",
+        stdout_tail="out",
+        stderr_tail="err",
+    ),
+    "ended_by_driver": AttemptEnded(
+        trial=T, attempt=2, end=AttemptEnd.LOST, at=1_700_000_004.0, error="silent", cursor=START
+    ),
+    "closed": ExperimentEnded(outcome="finished", reason="", at=1_700_000_005.0, cursor=Cursor("1700000000000-9")),
+    "reports": [
+        Report(T, 2, 5, 1_700_000_002.5, {"loss": 0.5, "epoch": 1, "note": "ü", "raw": b"\xff"}),
+        Report(T, 2, 6, 1_700_000_002.75, {"loss": math.inf, "nested": {"a": [1, None, True]}}),
+        Report(TrialId("0002"), 1, 1, 1_700_000_002.75, {}),
+    ],
+    "worker": WORKER,
+}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_the_bytes_of_version_1_decode_for_ever(name: str) -> None:
+    data = WIRE.joinpath(f"{name}.v1.msgpack").read_bytes()
+
+    decoded: Any = WorkerInfo.decode(data) if name == "worker" else decode_event(data)
+
+    assert (list(decoded) if isinstance(decoded, Reports) else decoded) == FIXTURES[name]
+
+
+def test_each_kind_of_event_has_its_bytes_kept() -> None:
+    kinds = {decode_value(path.read_bytes())[1] for path in WIRE.glob("*.msgpack") if path.stem != "worker.v1"}
+
+    assert kinds == {*messages._KINDS, Reports.KIND}
+    assert {path.name for path in WIRE.iterdir()} == {f"{name}.v1.msgpack" for name in FIXTURES}
+
+
+# No pickle.
+
+_PICKLES = re.compile(
+    r"\b(?:import|from)\s+(?:c?pickle|cloudpickle|dill|marshal|shelve|joblib|yaml)\b|\bpickle\.(?:load|dump)|"
+    r"allow_pickle|multiprocessing\.connection|(?<![.\w])(?:eval|exec)\("
+)
+
+
+def pickles_in(root: Path) -> list[str]:
+    lines = ((path, n, line) for path in root.rglob("*.py") for n, line in enumerate(path.read_text().splitlines(), 1))
+    return [f"{path.name}:{n}: {line.strip()}" for path, n, line in lines if _PICKLES.search(line)]
+
+
+def test_nothing_is_ever_pickled() -> None:
+    assert pickles_in(Path(mqtune.__file__).parent) == []
+
+
+def test_a_pickle_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import os\nimport pickle\n")
+    (tmp_path / "b.py").write_text("from cloudpickle import loads\nx = eval(data)\n")
+
+    assert len(pickles_in(tmp_path)) == 3

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from book import Book
+from mqtune.callback import Callback
+from mqtune.callbacks.progress import Progress, ProgressConsole
+from mqtune.callbacks.view import printable, short_config, short_value
+from mqtune.experiment import Experiment
+from mqtune.messages import decode_event
+from mqtune.trial import AttemptEnd
+
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+
+
+class Watched:
+    """An experiment, the progress that watches it, and what that has written."""
+
+    def __init__(self, folder: Path, *, live: bool = True, width: int = 100, height: int = 30, **options: Any) -> None:
+        self.book = Book(folder)
+        self.file = io.StringIO()
+        self.now = 100.0
+        self.experiment = Experiment("mine", metric="loss", mode="min")
+        console = ProgressConsole(file=self.file, force_terminal=live, width=width, height=height, _environ={})
+        self.progress = Progress(console=console, clock=lambda: self.now, **options)
+        self.told = 0
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the progress what the book has gained, as the driver would."""
+        for entry in self.book.entries[self.told :]:
+            event = decode_event(entry.data)
+            assert event is not None
+            self.experiment.apply(event)
+            trial = self.experiment.trials.get(getattr(event, "trial", ""))
+            if trial is not None and trial.status.is_terminal:
+                self.progress.on_trial_end(trial)
+        self.told = len(self.book.entries)
+
+    def step(self, waiting_for: str = "", *, after_s: float = 1.0) -> str:
+        """Take a step *after_s* seconds later, and return what was written at it."""
+        self.now += after_s
+        before = len(self.file.getvalue())
+        self.tell()
+        self.progress.on_step(waiting_for)
+        return self.file.getvalue()[before:]
+
+    def end(self) -> str:
+        before = len(self.file.getvalue())
+        self.tell()
+        self.progress.on_end()
+        return self.file.getvalue()[before:]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Watched:
+    watched = Watched(tmp_path / "mine", total=8)
+    watched.progress.on_start(watched.experiment)
+    return watched
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Watched:
+    watched = Watched(tmp_path / "mine", live=False)
+    watched.progress.on_start(watched.experiment)
+    return watched
+
+
+def test_it_stays_off_the_hot_path():
+    assert Progress.on_report is Callback.on_report
+
+
+# In a terminal.
+
+
+def test_the_table_shows_counts_the_best_trial_and_each_trial(live: Watched):
+    live.book.run("0001", 0.5, 0.25, config={"lr": 0.125})
+    live.book.stage("0002")
+
+    shown = live.step()
+
+    assert "2/8 trials: 1 running, 1 completed" in shown
+    assert "2 reports" in shown
+    assert "best loss=0.25 in trial 0001: lr=0.125" in shown
+    assert "w1@host" in shown
+
+
+def test_running_trials_stand_above_waiting_and_ended_ones(live: Watched):
+    live.book.run("0001", 0.5)
+    live.book.stage("0002")
+    live.book.stage("0003", start=False)
+    live.book.run("0004", 0.5)
+
+    shown = live.step()
+
+    table = shown[shown.index("iteration") :]
+    assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
+
+
+def test_many_trials_are_cut_to_the_terminal_and_counted(tmp_path: Path):
+    watched = Watched(tmp_path / "mine", height=12)
+    watched.progress.on_start(watched.experiment)
+    for number in range(1, 31):
+        watched.book.run(f"{number:04d}", 0.5)
+
+    shown = watched.step()
+
+    assert shown.count("completed") == 1 + 6
+    assert "… and 24 more" in shown
+
+
+def test_at_the_end_the_best_trials_are_shown(live: Watched):
+    for number in range(1, 31):
+        live.book.run(f"{number:04d}", number / 100)
+    live.step()
+
+    shown = live.end()
+
+    table = shown[shown.rindex("iteration") :]
+    assert [number for number in range(1, 31) if f"{number:04d}" in table] == [*range(1, 11)]
+
+
+def test_it_draws_four_times_a_second_at_most(live: Watched):
+    live.book.run("0001", 0.5)
+
+    drawn = [bool(live.step(after_s=0.01)) for _ in range(100)]
+
+    assert 3 <= sum(drawn) <= 5
+    assert live.progress.interval_s == 0.25
+
+
+def test_ended_trials_are_forgotten_so_that_work_does_not_grow_with_them(live: Watched):
+    for number in range(1, 500):
+        live.book.run(f"{number:04d}", 0.5)
+        if number % 7 == 0:
+            live.step()
+
+    assert len(live.progress._open) == 0
+    assert len(live.progress._ended) <= 10
+
+
+def test_a_resumed_driver_shows_what_was_there_before(tmp_path: Path):
+    watched = Watched(tmp_path / "mine")
+    watched.book.run("0001", 0.5)
+    watched.book.stage("0002")
+    for entry in watched.book.entries[1:]:
+        watched.experiment.apply(decode_event(entry.data))  # type: ignore[arg-type]
+    watched.told = len(watched.book.entries)
+    watched.progress.on_start(watched.experiment)
+
+    shown = watched.step()
+
+    assert "0001" in shown
+    assert "0002" in shown
+
+
+def test_what_is_waited_for_is_shown_in_yellow_after_two_seconds(live: Watched):
+    reason = "no worker offers 3 GPUs"
+
+    assert reason not in live.step(reason)
+    assert reason not in live.step(reason)
+    shown = live.step(reason)
+    assert f"\x1b[33m{reason}" in shown
+    assert reason not in live.step("")
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 10, 20, 40, 59, 60, 80, 100, 300])
+def test_no_terminal_is_too_narrow_and_no_config_too_large(tmp_path: Path, width: int):
+    watched = Watched(tmp_path / "mine", width=width, height=3)
+    watched.progress.on_start(watched.experiment)
+    huge = {f"parameter_{number}": {"nested": "x" * 10_000, "list": [0.1] * 1000} for number in range(100)}
+    watched.book.run("0001", math.nan, -math.inf, config=huge)
+    watched.book.stage("0002", {"markup": "[/bold red]", "control": "\x1b[2J\r\n\x07", "wide": "数" * 50, "none": None})
+    watched.book.report("0002", {"loss": math.nan})
+    watched.book.report("0002", {"loss": "a text", "training_iteration": 10**18})
+
+    shown = watched.step("waiting for [nothing] \x1b[2J in particular") + watched.step() + watched.end()
+
+    assert "\x1b[2J" not in shown
+    assert len(shown) < 50_000
+
+
+def test_the_terminal_is_left_in_order_after_an_error_in_the_middle(live: Watched, monkeypatch: pytest.MonkeyPatch):
+    live.step()
+    assert HIDE_CURSOR in live.file.getvalue()
+    monkeypatch.setattr("mqtune.callbacks.progress.trial_table", lambda *_, **__: 1 / 0)
+    live.book.run("0001", 0.5)
+
+    with pytest.raises(ZeroDivisionError):
+        live.step()
+    with pytest.raises(ZeroDivisionError):
+        live.end()
+
+    assert live.file.getvalue().rindex(SHOW_CURSOR) > live.file.getvalue().rindex(HIDE_CURSOR)
+
+
+def test_the_terminal_is_left_in_order_after_ctrl_c_in_the_middle_of_drawing(
+    live: Watched, monkeypatch: pytest.MonkeyPatch
+):
+    live.step()
+    live.book.run("0001", 0.5)
+    monkeypatch.setattr("mqtune.callbacks.progress.best_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        live.step()
+    monkeypatch.undo()
+
+    live.end()
+
+    assert live.file.getvalue().rindex(SHOW_CURSOR) > live.file.getvalue().rindex(HIDE_CURSOR)
+
+
+def test_output_that_does_not_go_to_the_terminal_is_not_pulled_there(live: Watched):
+    before = sys.stdout, sys.stderr
+
+    live.step()
+
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_an_end_without_a_beginning_and_a_second_end_do_nothing(tmp_path: Path):
+    watched = Watched(tmp_path / "mine")
+
+    assert watched.end() == ""
+    watched.progress.on_start(watched.experiment)
+    watched.step()
+    watched.end()
+    assert watched.end() == ""
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_experiment(live: Watched, monkeypatch: pytest.MonkeyPatch):
+    live.step()
+
+    def gone(_: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(live.file, "write", gone)
+
+    live.step()
+    live.step()
+    live.end()
+
+
+# Where there is no terminal.
+
+
+def test_without_a_terminal_a_line_comes_every_ten_seconds_if_something_changed(lines: Watched):
+    written = []
+    for number in itertools.count(1):
+        lines.book.run(f"{number:04d}", 0.5)
+        written.append(lines.step(after_s=0.5))
+        if number == 50:
+            break
+    unchanged = [lines.step() for _ in range(60)]
+
+    assert sum(map(bool, written)) == 3
+    assert sum(map(bool, unchanged)) == 1
+    assert "mine · 1 trials: 1 completed · 1 reports · 0 s · best loss=0.5 in trial 0001: lr=0.1\n" in written
+    assert not any("\x1b" in line for line in written)
+
+
+def test_without_a_terminal_a_wait_is_told_once_after_two_seconds(lines: Watched):
+    reason = "no worker offers [red] GPUs"
+
+    written = [lines.step(reason, after_s=0.5) for _ in range(40)]
+
+    assert [number for number, line in enumerate(written) if line] == [4]
+    assert written[4] == f"{reason}\n"
+    lines.step("")
+    assert [line for line in (lines.step(reason) for _ in range(5)) if line] == [f"{reason}\n"]
+
+
+def test_without_a_terminal_the_last_line_says_how_it_ended(lines: Watched):
+    lines.book.run("0001", 0.5)
+    lines.book.stage("0002")
+    lines.book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="no")
+
+    assert "2 trials: 1 completed, 1 failed · 1 reports · 0 s · best loss=0.5" in lines.end()
+
+
+def test_a_reader_that_goes_away_does_not_end_the_experiment(lines: Watched, monkeypatch: pytest.MonkeyPatch):
+    def gone(_: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(lines.file, "write", gone)
+    lines.book.run("0001", 0.5)
+
+    lines.step()
+    lines.step()
+    lines.end()
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.123456, "0.1235"),
+        (1e-12, "1e-12"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+        (True, "True"),
+        (None, "None"),
+        (10**9, "1000000000"),
+        ("a\nb", "a b"),
+        ("x" * 31, "x" * 29 + "…"),
+    ],
+)
+def test_values_are_shown_in_a_few_characters(value: object, text: str):
+    assert short_value(value) == text
+
+
+def test_a_long_list_is_not_written_out_to_be_cut():
+    class Counted(list[int]):
+        asked = 0
+
+        def __getitem__(self, key: Any) -> Any:
+            Counted.asked = key.stop
+            return super().__getitem__(key)
+
+    assert len(short_value(Counted(range(10**6)))) == 30
+    assert Counted.asked <= 30
+
+
+def test_a_nested_config_is_one_line_and_a_large_one_its_beginning():
+    assert short_config({"lr": 0.1, "net": {"width": 3, "empty": {}}}) == "lr=0.1 net.width=3 net.empty={}"
+    assert short_config(dict.fromkeys(map(str, range(1000)), 0)).endswith("19=0 …")
+
+
+def test_what_would_steer_a_terminal_is_made_visible():
+    assert printable("a\x1b[2J\tb\nc\x00é数") == "a\\x1b[2J\tb\nc\\x00é数"

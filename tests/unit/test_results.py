@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from book import ASHA, Book
+from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
+from mqtune.journal.file import JOURNAL_FILE
+from mqtune.results import Results
+from mqtune.trial import AttemptEnd, TrialStatus
+
+NAN, INF = math.nan, math.inf
+
+
+def results_of(book: Book) -> Results:
+    return Results.load(book.save())
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "trials-of-mine")
+
+
+# The best trial.
+
+
+def test_the_best_trial_ever_had_the_best_value_and_brings_the_metrics_of_that_report(book: Book):
+    book.run("0001", 3.0, 2.0)
+    book.run("0002", 1.0, 9.0, config={"lr": 0.7})
+
+    best = results_of(book).best
+
+    assert (best.id, best.value, best.config, best.metrics) == ("0002", 1.0, {"lr": 0.7}, {"loss": 1.0, "epoch": 1})
+    assert best.status is TrialStatus.COMPLETED
+    assert len(best.attempts) == 1
+
+
+def test_each_scope_may_have_another_best_trial(book: Book):
+    book.run("0001", 1.0, 9.0, 9.0)
+    book.run("0002", 9.0, 9.0, 2.0)
+    book.run("0003", 4.0, 4.0, 4.0)
+
+    results = results_of(book)
+
+    assert [results.best_trial(scope).id for scope in ("all", "last", "avg")] == ["0001", "0002", "0003"]
+    assert [results.best_trial(scope).value for scope in ("all", "last", "avg")] == [1.0, 2.0, 4.0]
+    assert results.best.id == "0001"
+
+
+def test_max_turns_all_scopes_round(tmp_path: Path):
+    book = Book(tmp_path / "up", mode="max")
+    book.run("0001", 1.0, 9.0, 1.0)
+    book.run("0002", 2.0, 2.0, 5.0)
+    book.run("0003", 4.0, 4.0, 4.0)
+
+    results = results_of(book)
+
+    assert [results.best_trial(scope).id for scope in ("all", "last", "avg")] == ["0001", "0002", "0003"]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("scope", ["all", "last", "avg"])
+def test_nan_is_never_best(tmp_path: Path, mode: str, scope: str):
+    book = Book(tmp_path / "nan", mode=mode)
+    book.run("0001", NAN)
+    book.run("0002", 5.0)
+    book.run("0003", NAN, NAN)
+
+    assert results_of(book).best_trial(scope).id == "0002"
+
+
+def test_a_value_before_a_nan_counts_for_all_but_not_for_last(book: Book):
+    book.run("0001", 1.0, NAN)
+    book.run("0002", 5.0)
+
+    results = results_of(book)
+
+    assert results.best_trial("all").id == "0001"
+    assert results.best_trial("last").id == "0002"
+    assert results.best_trial("avg").value == 1.0
+
+
+def test_infinities_are_numbers(book: Book):
+    book.run("0001", INF)
+
+    assert results_of(book).best.value == INF
+
+
+def test_of_equal_trials_the_first_is_best(book: Book):
+    for trial in ("0001", "0002", "0003"):
+        book.run(trial, 1.0)
+
+    results = results_of(book)
+
+    assert {results.best_trial(scope).id for scope in ("all", "last", "avg")} == {"0001"}
+
+
+def test_a_trial_whose_last_report_lacks_the_metric_has_no_last_value(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0}, {"time": 3})
+    book.end("0001")
+    book.run("0002", 5.0)
+
+    results = results_of(book)
+
+    assert results.best_trial("last").id == "0002"
+    assert results.best_trial("all").id == "0001"
+
+
+def test_without_a_report_there_is_no_best_trial_and_failures_are_pointed_at(book: Book):
+    book.stage("0001")
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+
+    with pytest.raises(MetricMissing, match=r"1 trials have not reported, 1 of them failed"):
+        _ = results_of(book).best
+
+
+def test_without_the_metric_the_error_names_what_was_reported(book: Book):
+    book.stage("0001")
+    book.report("0001", {"accuracy": 0.5, "epoch": 1})
+
+    with pytest.raises(MetricMissing, match=r"no report has 'loss'; they have 'accuracy', 'epoch'"):
+        _ = results_of(book).best
+
+
+def test_with_nothing_but_nan_there_is_no_best_trial(book: Book):
+    book.run("0001", NAN)
+
+    with pytest.raises(MetricMissing, match="no value of 'loss'"):
+        _ = results_of(book).best
+
+
+def test_an_unknown_scope_is_refused_by_name(book: Book):
+    book.run("0001", 1.0)
+
+    with pytest.raises(ConfigurationError, match="'mean' is none of 'all', 'last', 'avg'"):
+        results_of(book).best_trial("mean")  # type: ignore[arg-type]
+
+
+# Trials and reports.
+
+
+def test_trials_are_found_in_order_by_number_and_by_id(book: Book):
+    for trial in ("0001", "0002", "0003"):
+        book.run(trial, 1.0)
+
+    results = results_of(book)
+
+    assert len(results) == 3
+    assert [result.id for result in results] == [result.id for result in results.trials] == ["0001", "0002", "0003"]
+    assert results["0002"].id == "0002"
+    with pytest.raises(KeyError):
+        results["0004"]
+
+
+def test_a_result_says_what_it_is(book: Book):
+    book.run("0001", 0.25)
+
+    assert repr(results_of(book).best) == "<trial 0001 COMPLETED: value=0.25, config={'lr': 0.1}>"
+
+
+def test_errors_are_the_failed_trials_with_reason_error_and_logs(book: Book):
+    book.run("0001", 1.0)
+    book.stage("0002")
+    book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="Traceback …\nValueError: too hot")
+
+    (failed,) = results_of(book).errors
+
+    assert failed.id == "0002"
+    assert failed.reason.endswith("ValueError: too hot")
+    assert failed.error.startswith("Traceback")
+    assert failed.log_paths == ("/logs/0002.stdout", "/logs/0002.stderr")
+
+
+def test_reports_come_in_order_and_late_ones_are_marked(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0}, {"loss": 2.0})
+    book.decide("0001")
+    book.report("0001", {"loss": 1.0})
+    book.end("0001", AttemptEnd.STOPPED)
+    book.run("0002", 5.0)
+
+    results = results_of(book)
+
+    assert [(r.trial, r.sequence, r.metrics["loss"], r.late) for r in results.reports()] == [
+        ("0001", 1, 3.0, False),
+        ("0001", 2, 2.0, False),
+        ("0001", 3, 1.0, True),
+        ("0002", 1, 5.0, False),
+    ]
+    assert [r.sequence for r in results.reports("0001")] == [1, 2, 3]
+    assert results["0001"].value == 2.0
+
+
+def test_a_decision_in_the_middle_of_a_batch_makes_the_rest_of_the_batch_late(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0}, {"loss": 2.0}, {"loss": 1.0})
+    book.cursor = book.cursor._replace(reports=1)
+    book.decide("0001")
+
+    assert [report.late for report in results_of(book).reports()] == [False, True, True]
+
+
+def test_memory_does_not_grow_with_the_reports(tmp_path: Path):
+    def peak(entries: int) -> int:
+        book = Book(tmp_path / f"long-{entries}")
+        book.stage("0001")
+        for _ in range(entries):
+            book.report("0001", *({"loss": 1.0, "text": "x" * 100} for _ in range(100)))
+        results = results_of(book)
+        del book
+        tracemalloc.start()
+        count = sum(1 for _ in results.reports())
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert count == entries * 100
+        return size
+
+    peak(5)
+    assert peak(100) < 2 * peak(10)
+
+
+def test_what_a_driver_adds_while_reports_are_read_is_left_out(book: Book):
+    book.run("0001", 2.0, 1.0)
+    results = results_of(book)
+
+    reports = results.reports()
+    next(reports)
+    book.run("0002", 5.0)
+    book.save()
+
+    assert [report.trial for report in reports] == ["0001"]
+
+
+def test_the_budget_counts_what_stopping_early_saved(tmp_path: Path):
+    book = Book(tmp_path / "asha", scheduler=ASHA)
+    book.run("0001", *range(9))
+    book.stage("0002")
+    book.report("0002", {"loss": 1.0}, {"loss": 1.0})
+    book.decide("0002")
+    book.report("0002", {"loss": 1.0})
+    book.end("0002", AttemptEnd.STOPPED)
+    book.stage("0003")
+    book.report("0003", {"loss": 1.0})
+    book.end("0003", AttemptEnd.FAILED, error_type="ValueError", error="no")
+
+    assert results_of(book).budget == (12, 6)
+
+
+def test_the_budget_is_in_the_units_of_the_schedulers_time(tmp_path: Path):
+    book = Book(tmp_path / "asha", scheduler={**ASHA, "time_attr": "examples", "max_t": 1000})
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0, "examples": 300})
+    book.decide("0001")
+    book.end("0001", AttemptEnd.STOPPED)
+
+    assert results_of(book).budget == (300, 700)
+
+
+def test_without_a_max_t_nothing_is_saved(book: Book):
+    book.run("0001", 2.0, 1.0)
+
+    assert results_of(book).budget == (2, 0)
+
+
+# Loading.
+
+
+def test_a_finished_experiment_is_loaded_by_its_name(mqtune_home: Path):
+    book = Book(mqtune_home / "mine")
+    book.run("0001", 1.0)
+    book.finish()
+    book.save()
+
+    results = Results.load("mine")
+
+    assert (results.name, results.outcome, results.best.value) == ("mine", "finished", 1.0)
+    assert results.definition["max_trials"] == 4
+
+
+def test_a_running_experiment_is_loaded_as_far_as_it_has_come(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0})
+
+    results = results_of(book)
+
+    assert results.outcome == ""
+    assert results["0001"].status is TrialStatus.RUNNING
+
+
+def test_retries_and_their_budget_are_as_the_driver_had_them(tmp_path: Path):
+    book = Book(tmp_path / "retries", max_failures=1)
+    for _ in range(2):
+        book.stage("0001")
+        book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="no")
+
+    (failed,) = results_of(book).errors
+
+    assert len(failed.attempts) == 2
+
+
+def test_a_journal_that_was_cut_by_a_crash_is_read_up_to_there(book: Book):
+    book.run("0001", 1.0)
+    path = book.save() / JOURNAL_FILE
+    path.write_bytes(path.read_bytes()[:-3])
+
+    assert Results.load(book.folder)["0001"].status is TrialStatus.RUNNING
+
+
+def test_an_unknown_name_is_answered_with_near_ones(mqtune_home: Path):
+    for name in ("train-20250101-100000-abcd", "resnet"):
+        Book(mqtune_home / name).save()
+
+    with pytest.raises(ConfigurationError, match=r"'trian' in .*; do you mean train-20250101-100000-abcd\?$"):
+        Results.load("trian")
+    with pytest.raises(ConfigurationError, match="mqtune list shows"):
+        Results.load("something-else")
+
+
+def test_a_folder_without_a_home_is_no_experiment():
+    with pytest.raises(ConfigurationError, match="there is no experiment 'x'"):
+        Results.load("x")
+
+
+def test_an_empty_journal_is_no_experiment_yet(tmp_path: Path):
+    (tmp_path / JOURNAL_FILE).touch()
+
+    with pytest.raises(ConfigurationError, match="holds no experiment yet"):
+        Results.load(tmp_path)
+
+
+# Files.
+
+
+def odd_book(folder: Path) -> Book:
+    book = Book(folder)
+    book.run("0001", INF, NAN, -INF, config={"lr": 0.1, "net": {"width": 3, "layers": [1, 2]}, "name": 'say "a,b"\n'})
+    book.run("0002", 0.1 + 0.2, config={"other": None})
+    return book
+
+
+def test_csv_has_a_row_a_trial_and_keeps_nan_infinity_and_every_digit(tmp_path: Path):
+    results = results_of(odd_book(tmp_path / "odd"))
+
+    results.to_csv(tmp_path / "trials.csv")
+
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["trial"], first["status"], first["reports"]) == ("0001", "completed", "3")
+    assert float(first["best"]) == -INF
+    assert float(first["last"]) == -INF
+    assert math.isnan(float(first["avg"]))
+    assert (first["config.net.width"], json.loads(first["config.net.layers"])) == ("3", [1, 2])
+    assert first["config.name"] == 'say "a,b"\n'
+    assert float(second["best"]) == 0.1 + 0.2
+    assert second["config.lr"] == ""
+
+
+def test_json_lines_are_standard_json_with_all_values_in_them(tmp_path: Path):
+    results = results_of(odd_book(tmp_path / "odd"))
+
+    results.to_jsonl(tmp_path / "reports.jsonl")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    lines = (tmp_path / "reports.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [row["metrics"]["loss"] for row in rows] == ["Infinity", "NaN", "-Infinity", 0.1 + 0.2]
+    assert [(row["trial"], row["attempt"], row["sequence"], row["late"]) for row in rows][0] == ("0001", 1, 1, False)
+
+
+def test_bytes_and_keys_that_are_no_text_do_not_break_json(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0, "blob": b"\xff", "by_class": {1: 0.5}})
+
+    (line,) = results_of(book).jsonl()
+
+    assert json.loads(line)["metrics"] == {"loss": 1.0, "blob": "\\xff", "by_class": {"1": 0.5}}
+
+
+def test_save_writes_the_summary_and_the_trials_and_leaves_nothing_else(book: Book):
+    book.run("0001", NAN)
+    book.run("0002", 1.0)
+    results = results_of(book)
+
+    results.save()
+
+    summary = json.loads((book.folder / "results.json").read_text())
+    assert (summary["trials"], summary["statuses"]) == (2, {"completed": 2})
+    assert summary["best"] == {"trial": "0002", "value": 1.0, "config": {"lr": 0.1}, "metrics": {"loss": 1.0, "epoch": 1}}
+    assert {path.name for path in book.folder.iterdir()} == {JOURNAL_FILE, "results.json", "trials.csv"}
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(book: Book, monkeypatch: pytest.MonkeyPatch):
+    book.run("0001", 1.0, 2.0)
+    results = results_of(book)
+    path = book.folder / "reports.jsonl"
+    results.to_jsonl(path)
+    before = path.read_text()
+
+    def broken():
+        yield "half"
+        raise OSError("disk full")
+
+    monkeypatch.setattr(results, "jsonl", broken)
+    with pytest.raises(OSError, match="disk full"):
+        results.to_jsonl(path)
+
+    assert path.read_text() == before
+    assert [*book.folder.glob("*.new")] == []
+
+
+def test_without_pandas_the_error_says_what_to_install(book: Book, monkeypatch: pytest.MonkeyPatch):
+    book.run("0001", 1.0)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(MqtuneError, match="pip install pandas"):
+        results_of(book).dataframe()
+
+
+def test_a_dataframe_has_the_rows_of_the_csv(book: Book, monkeypatch: pytest.MonkeyPatch):
+    book.run("0001", 1.0)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+
+    (row,) = results_of(book).dataframe()
+
+    assert (row["trial"], row["best"], row["config.lr"], row["metrics.epoch"]) == ("0001", 1.0, 0.1, 1)
+
+
