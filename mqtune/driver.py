@@ -195,6 +195,11 @@ class Driver:
             if trial.is_busy and trial.attempt.end is None and trial.attempt.intent is Intent.RUN:
                 self._decide(trial, 0, Intent.HAND_BACK, "hand_back", reason)
 
+    def forfeit_leases(self) -> None:
+        """End all running attempts as lost; for when no worker can be left."""
+        self._journal.forfeit_leases()
+        self._reap()
+
     def stop(self, trial: Trial, reason: str) -> None:
         """Stop a trial, whatever the scheduler thinks."""
         self._decide(trial, 0, Intent.STOP, Action.STOP.value, reason)

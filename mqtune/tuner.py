@@ -26,8 +26,8 @@ from mqtune.driver import KEEP_LOCK_S, LOCK_S, Driver
 from mqtune.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken, WorkerStartError
 from mqtune.experiment import Experiment, Mode
 from mqtune.home import mqtune_home
-from mqtune.journal.connection import Client, connect
 from mqtune.journal.base import Journal
+from mqtune.journal.connection import Client, connect
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
 from mqtune.messages import decode_value, encode_value
@@ -212,6 +212,7 @@ class Tuner:
             raise driver.failure
         problem = self._worker.problem() if self._worker is not None else None
         if problem is not None:
+            driver.forfeit_leases()
             raise WorkerStartError(problem)
 
     @property
@@ -310,10 +311,10 @@ class Tuner:
                 callbacks=self._watchers(),
                 owner=owner,
             )
+            driver.begin(self.name, definition, is_new=is_new)
             if self._server is not None:
                 # Whatever worker an earlier run had ended with its server.
-                journal.forfeit_leases()
-            driver.begin(self.name, definition, is_new=is_new)
+                driver.forfeit_leases()
         except BaseException:
             journal.unlock(owner)
             raise

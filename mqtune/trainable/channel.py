@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import socket
 import struct
 import threading
@@ -92,6 +93,11 @@ class Channel:
             size -= len(chunk)
         return b"".join(chunks)
 
+    def end(self) -> None:
+        """End the channel in both directions: both ends see it, also a thread that waits on this one."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Close this end; the other end sees it."""
+        """Close this end; the other end sees it. No thread may wait on it."""
         self._socket.close()

@@ -22,7 +22,7 @@ from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, Zygote
 if TYPE_CHECKING:
     from mqtune.worker.runtime import WorkerRuntime
 
-__all__ = ["AttemptRun", "Outcome"]
+__all__ = ["STOP_S", "AttemptRun", "Outcome"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ TOLD_GRACE_S: Final = 10.0
 TERMINATE_GRACE_S: Final = 5.0
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
+#: The whole of the stop ladder, with a moment for the process to go.
+STOP_S: Final = TOLD_GRACE_S + TERMINATE_GRACE_S + 1.0
 #: What the journal keeps of an attempt's output; the files have all of it.
 TAIL_BYTES: Final = 2_000
 TAIL_BYTES_FAILED: Final = 16_000
@@ -234,7 +236,8 @@ class AttemptRun:
     def _climb(self, zygote: ZygoteHandle) -> None:
         """Wait for the trial's end, and climb the stop ladder once it is wanted, or the trainable has returned."""
         poll = select.poll()
-        poll.register(zygote.fileno(), select.POLLIN)
+        told = zygote.fileno()
+        poll.register(told, select.POLLIN)
         poll.register(self._wake.fileno(), select.POLLIN)
         rungs = [(TOLD_GRACE_S, zygote.terminate), (TERMINATE_GRACE_S, zygote.kill)]
         deadline: float | None = None
@@ -243,7 +246,7 @@ class AttemptRun:
                 deadline = time.monotonic() + rungs[0][0]
             wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
-            if zygote.fileno() in ready:
+            if told in ready:
                 return
             self._wake.clear()
             if deadline is not None and time.monotonic() >= deadline:

@@ -38,6 +38,8 @@ LEASE_S: Final = 15.0
 HEARTBEAT_S: Final = 3.0
 #: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
 ZYGOTE_IDLE_S: Final = 120.0
+#: How long killed trials may take to be gone, and their ends to be journaled.
+KILL_GRACE_S: Final = 5.0
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -83,6 +85,7 @@ class WorkerRuntime:
         self._wake_consumer = wake_consumer
         self._show = show
         self._draining = False
+        self._idle = threading.Event()
         self._joined_at = time.time()
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
         self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
@@ -123,7 +126,10 @@ class WorkerRuntime:
                 break
         if slot is None or self._draining:
             return Outcome(None, "not run: the worker is closing")
-        return run.run(slot)
+        try:
+            return run.run(slot)
+        finally:
+            self._idle.set()
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
         """Return the run of an attempt, whose experiment's definition is read once."""
@@ -160,15 +166,31 @@ class WorkerRuntime:
         for run in tuple(self.running):
             run.hand_back(reason)
 
-    def close(self) -> None:
-        """Leave the fleet and end everything; what still runs is killed with its zygote."""
-        self._draining = True
+    def close(self, *, grace_s: float) -> None:
+        """Leave the fleet, hand everything back and end; what still runs after *grace_s* seconds is killed.
+
+        Whatever happens, it returns within some seconds of that, also while Redis is away.
+        """
+        self.hand_back_all("its worker was shut down")
+        if not self._wait_until_idle(grace_s):
+            for slot in self._slots.all:
+                slot.kill()
+            self._wait_until_idle(KILL_GRACE_S)
+        self.closing.set()
         with contextlib.suppress(BrokerUnavailable):
-            self.closing.set()
             self._fleet.leave(self.name)
         for slot in self._slots.all:
-            slot.close_zygote()
+            if slot.vacant.is_set():
+                slot.close_zygote()
         self.uplink.close()
+
+    def _wait_until_idle(self, timeout_s: float) -> bool:
+        """Return whether nothing runs any more, after *timeout_s* seconds at the latest."""
+        deadline = time.monotonic() + timeout_s
+        while self.running and (left_s := deadline - time.monotonic()) > 0:
+            self._idle.wait(left_s)
+            self._idle.clear()
+        return not self.running
 
     def _beat(self) -> None:
         """Renew leases, and stay in the fleet."""

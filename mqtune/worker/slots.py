@@ -41,8 +41,13 @@ class Slot:
         """Return for how long no trial has run here, if a zygote is waiting for one; else 0."""
         return 0.0 if self._zygote is None else time.monotonic() - self._used_at
 
+    def kill(self) -> None:
+        """Kill whatever runs here, with its zygote; any thread may call it."""
+        if self._zygote is not None:
+            self._zygote.end()
+
     def close_zygote(self) -> None:
-        """End the zygote, and with it whatever it runs."""
+        """End the zygote; the slot must be vacant."""
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
@@ -75,7 +80,7 @@ class Slots:
             while True:
                 slot = self._offered.get_nowait()
                 waiting.append(slot)
-                if slot.idle_s() > after_s:
+                if slot.vacant.is_set() and slot.idle_s() > after_s:
                     slot.close_zygote()
         for slot in reversed(waiting):
             self._offered.put(slot)

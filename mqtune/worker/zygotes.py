@@ -47,7 +47,7 @@ class ZygoteKey:
 
 
 class ZygoteHandle:
-    """A zygote process. One thread uses it, except for ``tell``, ``terminate`` and ``kill``, which any thread may call.
+    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill`` and ``end``, which any may call.
 
     The thread that creates it must live as long as the worker (see die_with_parent).
     """
@@ -178,10 +178,15 @@ class ZygoteHandle:
                 os.waitpid(-group, os.WNOHANG)
             select.select([], [], [], 0.001)
 
+    def end(self) -> None:
+        """Have the zygote kill whatever it runs and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
+        self._channel.end()
+
     def close(self) -> None:
-        """End the zygote and whatever it runs; returns when it is gone."""
-        self._channel.close()
+        """End the zygote; returns when it is gone. It must not be running a trial."""
+        self._channel.end()
         try:
             self._process.wait(timeout=_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._bury()
+        self._channel.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from book import Book
+
 from mqtune.callback import Callback
 from mqtune.callbacks.progress import Progress, ProgressConsole
 from mqtune.callbacks.view import printable, short_config, short_value

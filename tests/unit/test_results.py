@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
 from book import ASHA, Book
+
 from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results
@@ -374,7 +374,7 @@ def test_json_lines_are_standard_json_with_all_values_in_them(tmp_path: Path):
     lines = (tmp_path / "reports.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=refuse) for line in lines]
     assert [row["metrics"]["loss"] for row in rows] == ["Infinity", "NaN", "-Infinity", 0.1 + 0.2]
-    assert [(row["trial"], row["attempt"], row["sequence"], row["late"]) for row in rows][0] == ("0001", 1, 1, False)
+    assert next((row["trial"], row["attempt"], row["sequence"], row["late"]) for row in rows) == ("0001", 1, 1, False)
 
 
 def test_bytes_and_keys_that_are_no_text_do_not_break_json(book: Book):

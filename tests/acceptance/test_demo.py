@@ -1,0 +1,67 @@
+"""``mqtune demo``, as a person sees it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from terminal import processes_in, terminal
+from waiting import eventually
+
+from mqtune.cli import group
+from mqtune.errors import MqtuneError
+from mqtune.results import Results
+from mqtune.trial import TrialStatus
+
+MQTUNE = (sys.executable, "-m", "mqtune")
+#: What the demo promises on two cores that do nothing else; here they run other tests too.
+DEMO_S = 60
+
+
+def percent(text: str, before: str) -> float:
+    found = re.search(rf"{before}: ([\d.]+)%", text)
+    assert found is not None, text
+    return float(found[1])
+
+
+@pytest.mark.timeout(2 * DEMO_S)
+def test_the_demo_tunes_on_real_workers_and_says_what_it_brought(mqtune_home: Path):
+    began = time.monotonic()
+
+    with terminal([*MQTUNE, "demo", "--name", "shown"]) as screen:
+        assert screen.wait(DEMO_S) == 0
+        wall_s = time.monotonic() - began
+        text = screen.text
+
+    assert wall_s < DEMO_S
+    assert "150 trials" in text
+    assert "running" in text
+    assert percent(text, "digits") > percent(text, "default config") + 2
+    assert re.search(r"epochs: [\d,]+ run, [\d,]{5,} saved by ASHA", text)
+    assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
+    eventually(lambda: not processes_in(mqtune_home), why="the demo left a process behind")
+
+    results = Results.load("shown")
+    assert len(results) >= 40
+    assert {result.status for result in results} == {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert all(attempt.worker.startswith("local-") for result in results for attempt in result.attempts)
+
+    (command,) = re.findall(r"mqtune (show \S+)", text)
+    again = subprocess.run([*MQTUNE, *command.split()], capture_output=True, text=True, check=True)
+    assert "shown · finished" in again.stdout
+    assert "150 trials" in again.stdout
+
+
+def test_without_its_libraries_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sklearn" else object())
+    monkeypatch.delitem(sys.modules, "mqtune.cli.demo", raising=False)
+
+    outcome = CliRunner().invoke(group, ["demo"])
+
+    assert isinstance(outcome.exception, MqtuneError)
+    assert "needs scikit-learn: pip install 'mqtune[demo]'" in str(outcome.exception)
