@@ -39,6 +39,8 @@ class LocalWorker:
             "MQTUNE_OWNER_FD": str(ours_read),
         }
         command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", "--gpus", gpus]
+        # A line for each task that comes and goes says nothing that the journal doesn't.
+        command += ["--loglevel", "WARNING"]
         command += ["--slots", str(slots)] if slots is not None else []
         try:
             with self.log.open("ab") as output:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.table import Table
@@ -20,6 +21,8 @@ from mqtune.results import SUMMARY_FILE, Results
 from mqtune.saved import saved_experiments, standing
 
 __all__ = ["command"]
+
+_NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
@@ -53,6 +56,9 @@ def _summary(folder: Path) -> dict[str, Any]:
     """Return what the driver saved when it ended, or, if events came after that, what they amount to now."""
     saved = folder / SUMMARY_FILE
     if saved.exists() and saved.stat().st_mtime_ns >= (folder / JOURNAL_FILE).stat().st_mtime_ns:
-        summary: dict[str, Any] = json.loads(saved.read_text(encoding="utf-8"))
-        return summary
+        # A file that another version wrote, or somebody, is no reason not to list the experiment.
+        with contextlib.suppress(ValueError):
+            summary = json.loads(saved.read_text(encoding="utf-8"))
+            if isinstance(summary, dict) and summary.keys() >= _NEEDED:
+                return summary
     return Results.load(folder).summary()

@@ -208,20 +208,17 @@ class Zygote:
 
     def _sweep(self, group: int) -> None:
         """Wait until the group is gone, killing every descendant that has come to this process."""
+        spare = self._spare.pid if self._spare else None
         while True:
-            for child in _children():
-                if self._spare is None or child != self._spare.pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(child, signal.SIGKILL)
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(child, os.WNOHANG)
-            if not _group_exists(group) and not self._others():
+            orphans = [child for child in _children() if child != spare]
+            for child in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
+            if not orphans and not _group_exists(group):
                 return
             select.select([], [], [], _SWEEP_POLL_S)
-
-    def _others(self) -> bool:
-        spare = self._spare.pid if self._spare else None
-        return any(child != spare for child in _children())
 
     def _kill_all(self) -> None:
         if self._spare is not None:

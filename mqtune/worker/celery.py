@@ -68,6 +68,7 @@ OWNED_SETTINGS: Final[dict[str, Any]] = {
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
     "worker_pool_restarts": False,
+    "worker_disable_rate_limits": True,
     "worker_enable_remote_control": True,
     "worker_hijack_root_logger": True,
     "worker_redirect_stdouts": False,

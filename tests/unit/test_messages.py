@@ -330,7 +330,7 @@ def check_decoding(data: bytes) -> None:
         (np.int64(-3), -3),
         (np.uint8(3), 3),
         (np.uint64(2**64 - 1), 2**64 - 1),
-        (np.bool_(True), True),  # noqa: FBT003
+        (np.bool_(True), True),
         (np.str_("a"), "a"),
         (np.array(2.5), 2.5),
         (np.array(7), 7),

@@ -1,0 +1,234 @@
+"""``mqtune show`` and ``mqtune list``, on experiments that real workers ran."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from book import Book
+from terminal import terminal
+from waiting import eventually
+
+import mqtune
+from mqtune.results import Results
+from mqtune.trial import TrialStatus
+
+Tune = Callable[..., mqtune.Tuner]
+MQTUNE = (sys.executable, "-m", "mqtune")
+
+IMPORTS = """
+import sys
+from mqtune.cli import group
+try:
+    group(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code
+print(*(name for name in ("celery", "redis", "sklearn", "numpy") if name in sys.modules), file=sys.stderr)
+"""
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    """Return what the command prints; for one that fails, what it says about it."""
+    done = subprocess.run([*MQTUNE, *arguments], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == code, done.stdout + done.stderr
+    if code:
+        assert done.stdout == ""
+        return done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
+    tune("steady", name="shown", max_trials=12, scheduler=mqtune.ASHA(max_t=9)).run()
+
+    shown = run("show", "shown")
+
+    results = Results.load("shown")
+    assert shown.startswith("shown · finished · begun 20")
+    assert "12 trials" in shown
+    assert f"best loss={results.best.value:.4g} in trial {results.best.id}: x=" in shown
+    rows = [line for line in shown.splitlines() if line[:4].isdigit()]
+    assert [row[:4] for row in rows] == [r.id for r in sorted(results, key=lambda result: result.value)][:10]
+    assert "… and 2 more" in shown
+    assert f"saved {results.budget.saved} of {results.budget.used + results.budget.saved} iterations" in shown
+    assert f"mqtune show shown --trial {results.best.id}" in shown
+    assert len([line for line in run("show", "shown", "--all").splitlines() if line[:4].isdigit()]) == 12
+
+
+def test_without_a_name_the_newest_experiment_is_shown(tune: Tune):
+    for name in ("older", "newer"):
+        tune("steady", name=name, max_trials=1).run()
+
+    assert run("show").startswith("newer ·")
+
+
+def test_a_running_experiment_is_shown_as_far_as_it_has_come(tune: Tune):
+    tuner = tune("slow", name="going", max_trials=2)
+    try:
+        eventually(lambda: tuner.step(0.1) or any(t.reports > 3 for t in tuner.get_trials()), 30)
+
+        shown = run("show", "going")
+        listed = run("list")
+    finally:
+        tuner.stop_all("the test is over")
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+        tuner.close()
+
+    assert shown.startswith("going · not ended, last event")
+    assert "running" in shown
+    assert "going" in listed
+    assert "not ended" in listed
+
+
+def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: Tune):
+    tune("raises", name="broken", max_trials=2, max_failures=1).run()
+
+    overview = run("show", "broken")
+    shown = run("show", "broken", "--trial", "1")
+
+    assert "failed" in overview
+    assert "the learning rate exploded" in overview
+    assert shown.startswith("trial 0001 of broken · FAILED")
+    assert shown.count('raise ValueError("the learning rate exploded")') == 3
+    assert "x = 0." in shown
+    assert "code 1" in shown
+    assert "0001/2.stderr" in shown
+
+
+def test_binary_output_of_a_trial_does_not_reach_the_terminal_as_it_is(tune: Tune):
+    tune("prints_binary", name="binary", max_trials=1).run()
+
+    with terminal([*MQTUNE, "show", "binary", "--trial", "0001"]) as screen:
+        assert screen.wait(30) == 0
+
+    assert b"\\x07" in screen.raw
+    assert b"\x07" not in screen.raw
+    assert b"\x00" not in screen.raw
+
+
+def test_a_trial_that_is_not_there_is_named_with_those_that_are(tune: Tune):
+    tune("steady", name="small", max_trials=3).run()
+
+    assert "experiment 'small' has no trial '7'; it has 0001 to 0003" in run("show", "small", "--trial", "7", code=1)
+
+
+def test_csv_and_json_lines_can_be_piped_into_other_programs(tune: Tune):
+    tune("reports_nan", name="piped", max_trials=4, seed=3).run()
+
+    rows = [*csv.DictReader(io.StringIO(run("show", "piped", "--csv")))]
+    reports = [json.loads(line) for line in run("show", "piped", "--jsonl").splitlines()]
+
+    assert [row["trial"] for row in rows] == ["0001", "0002", "0003", "0004"]
+    assert {row["status"] for row in rows} == {"completed"}
+    assert [r["metrics"]["loss"] for r in reports if r["trial"] == "0001"][:2] == ["NaN", "Infinity"]
+
+
+def test_a_reader_that_stops_early_gets_no_traceback(tune: Tune):
+    tune("steady", name="cut", max_trials=30).run()
+
+    done = subprocess.run(
+        f"{sys.executable} -m mqtune show cut --jsonl | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_name_is_answered_with_near_ones(tune: Tune):
+    tune("steady", name="mnist-asha", max_trials=1).run()
+
+    said = run("show", "mnsit-asha", code=1)
+
+    assert said.startswith("mqtune: there is no experiment 'mnsit-asha' in ")
+    assert said.endswith("do you mean mnist-asha?\n")
+    assert "there is no experiment 'other'" in run("show", "other", code=1)
+
+
+def test_all_experiments_are_listed_with_the_newest_first(tune: Tune, mqtune_home: Path):
+    tune("steady", name="first", max_trials=3).run()
+    tune("steady", name="second", max_trials=2).run()
+    broken = mqtune_home / "third" / "journal.msgpack"
+    broken.parent.mkdir()
+    broken.write_bytes(b"this is no journal")
+
+    lines = run("list").splitlines()
+
+    assert [line.split()[0] for line in lines] == ["name", "third", "second", "first"]
+    assert "can't be read" in lines[1]
+    assert lines[3].split()[3:5] == ["finished", "3"]
+    assert f"loss={Results.load('first').best.value:.4g}" in lines[3]
+
+
+def test_a_list_knows_of_what_came_after_the_last_summary(tune: Tune, mqtune_home: Path):
+    tune("steady", name="kept", max_trials=2).run()
+    (mqtune_home / "kept" / "results.json").write_text(json.dumps({"out": "of date"}))
+    tune("steady", name="kept", max_trials=3).run()
+    assert run("list").splitlines()[1].split()[4] == "3"
+    tuner = tune("steady", name="kept", max_trials=4)
+
+    tuner.step(0)
+    try:
+        line = run("list").splitlines()[1]
+    finally:
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+        tuner.close()
+
+    assert "not ended" in line
+    assert {result.status for result in Results.load("kept")} == {TrialStatus.COMPLETED}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00"])
+def test_a_summary_that_was_spoiled_does_not_spoil_the_list(mqtune_home: Path, text: str):
+    book = Book(mqtune_home / "mine")
+    book.run("0001", 0.5)
+    book.save()
+    (mqtune_home / "mine" / "results.json").write_text(text)
+
+    assert "loss=0.5" in run("list")
+
+
+def test_an_empty_home_is_said_to_be_empty(mqtune_home: Path):
+    assert run("list") == f"no experiments in {mqtune_home}; try: mqtune demo\n"
+    assert "there is no experiment on this machine yet; try: mqtune demo" in run("show", code=1)
+
+
+def test_nothing_that_is_not_needed_is_waited_for(tune: Tune):
+    tune("steady", name="quick", max_trials=2).run()
+
+    for arguments in (["show", "quick"], ["list"], ["show", "quick", "--csv"], ["--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTS, *arguments], capture_output=True, text=True, check=True, timeout=30
+        )
+        assert done.stdout != ""
+        assert done.stderr == "\n"
+
+
+def test_help_names_every_command():
+    shown = run("--help")
+
+    for command in ("demo", "list", "show", "worker"):
+        assert f"  {command} " in shown
+    assert "No such command 'shwo'" in run("shwo", code=2)
+
+
+@pytest.mark.parametrize("columns", [20, 60, 200])
+def test_a_terminal_of_any_width_will_do(tune: Tune, columns: int):
+    name = f"in-{columns}-columns"
+    tune("steady", name=name, max_trials=3).run()
+
+    with terminal([*MQTUNE, "show", name], columns=columns) as screen:
+        assert screen.wait(30) == 0
+        assert "0001" in screen.text or columns == 20
+    with terminal([*MQTUNE, "list"], columns=columns) as screen:
+        assert screen.wait(30) == 0
