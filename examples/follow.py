@@ -26,7 +26,9 @@ def main() -> None:
     arguments = parser.parse_args()
     url = arguments.broker or EmbeddedServer.running_url(mqtune_home() / arguments.name)
     if url is None:
-        sys.exit(f"{arguments.name} does not run on this machine; give --broker, or look at it: mqtune show {arguments.name}")
+        sys.exit(
+            f"{arguments.name} does not run on this machine; give --broker, or look at it: mqtune show {arguments.name}"
+        )
     try:
         for event in follow(url, arguments.name, from_start=not arguments.from_now):
             for line in describe(event):
@@ -45,7 +47,9 @@ def describe(event: Event) -> list[str]:
         case AttemptStarted():
             return [f"{clock(event.at)}  {event.trial}  started on {event.worker}"]
         case Reports():
-            return [f"{clock(report.timestamp)}  {report.trial}  #{report.sequence} {report.metrics}" for report in event]
+            return [
+                f"{clock(report.timestamp)}  {report.trial}  #{report.sequence} {report.metrics}" for report in event
+            ]
         case DecisionTaken():
             return [f"{clock(event.at)}  {event.trial}  {event.action}: {event.reason}"]
         case AttemptEnded():

@@ -72,7 +72,7 @@ def main(name: str | None = None) -> None:
     best, budget = results.best, results.budget
     # The default gets all epochs, of which ASHA may have given it a few, and counts with its best one as the others do.
     _, default = max(fit(DEFAULT))
-    print(f"\nbest config: {best.config}")
+    print("\nbest config:", ", ".join(f"{key}={value:.3g}" for key, value in best.config.items()))
     print(f"accuracy on the 450 held-out digits: {best.metrics['held_out']:.1%}; of the default config: {default:.1%}")
     print(f"epochs: {budget.used:,} run, {budget.saved:,} saved by ASHA")
     print(f"look at it again: mqtune show {results.name}")

@@ -223,7 +223,9 @@ class Results:
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
             # What a trial still reported between the decision to stop it and its end was run all the same.
-            time = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION), trial.attempt.reports + trial.late_reports)
+            time = trial.last_metrics.get(
+                scheduler.get("time_attr", _ITERATION), trial.attempt.reports + trial.late_reports
+            )
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)

@@ -81,7 +81,9 @@ def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
     """
     created = next(events, None)
     if not isinstance(created, ExperimentCreated):
-        raise ConfigurationError(f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun")
+        raise ConfigurationError(
+            f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun"
+        )
     return created
 
 

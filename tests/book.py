@@ -28,7 +28,9 @@ ASHA = {"scheduler": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 
 class Book:
     """Events one by one; each entry is a second after the one before, and the driver has always seen all of them."""
 
-    def __init__(self, folder: Path, *, mode: str = "min", scheduler: dict[str, Any] | None = None, max_failures: int = 0):
+    def __init__(
+        self, folder: Path, *, mode: str = "min", scheduler: dict[str, Any] | None = None, max_failures: int = 0
+    ):
         self.folder = folder
         self.entries: list[Entry] = []
         self.attempts: dict[str, int] = {}

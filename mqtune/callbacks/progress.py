@@ -35,7 +35,7 @@ WAITING_S: Final = 2.0
 #: Trials in the live table, at most and at least, and the lines that stand around it.
 ROWS_MOST: Final = 10
 ROWS_LEAST: Final = 1
-_LINES_AROUND: Final = 6
+_LINES_AROUND: Final = 7
 
 
 class ProgressConsole(Console):
@@ -155,7 +155,12 @@ class Progress(Callback):
     def _picture(self, *, final: bool) -> Group:
         experiment = self._experiment
         assert experiment is not None  # noqa: S101 - on_start came first
-        lines: list[Text | Table] = [Text(self._status(experiment), no_wrap=True, overflow="ellipsis")]
+        elapsed = duration(self._clock() - self._began_at)
+        head = f"{experiment.name} · {elapsed} · {experiment.reports} reports"
+        lines: list[Text | Table] = [
+            Text(head, no_wrap=True, overflow="ellipsis"),
+            Text(counts_text(experiment, self._total)),
+        ]
         best = best_text(experiment)
         if best:
             lines.append(Text(best, style="bold green", no_wrap=True, overflow="ellipsis"))
@@ -172,7 +177,7 @@ class Progress(Callback):
     def _newest(self, experiment: Experiment) -> Iterator[Trial]:
         """Yield trials that run, then others that have not ended, then the latest that have."""
         trials = experiment.trials
-        for trial in islice(reversed(trials.values()), len(trials) - self._seen):
+        for trial in reversed([*islice(reversed(trials.values()), len(trials) - self._seen)]):
             if not trial.status.is_terminal:
                 self._open[trial.id] = trial
         self._seen = len(trials)

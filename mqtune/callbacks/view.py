@@ -77,7 +77,9 @@ def best_text(experiment: Experiment) -> str:
 def ranked(experiment: Experiment) -> list[Trial]:
     """Return all trials, that with the best value first and those without one last."""
     sign = 1 if experiment.mode == "min" else -1
-    return sorted(experiment.trials.values(), key=lambda t: math.inf if math.isnan(t.best_value) else sign * t.best_value)
+    return sorted(
+        experiment.trials.values(), key=lambda t: math.inf if math.isnan(t.best_value) else sign * t.best_value
+    )
 
 
 class _Column(NamedTuple):
@@ -115,7 +117,9 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     for column in columns:
         # Where room is short, rich takes it first from a column that may be wrapped; its cells are cut all the same.
         may_shrink = column.head == "config"
-        table.add_column(column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold")
+        table.add_column(
+            column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold"
+        )
     for trial in trials:
         table.add_row(*(_cell(column, experiment, trial) for column in columns))
     return table

@@ -72,14 +72,18 @@ def _trial_of(results: Results, trial: str) -> TrialResult:
 def _show(console: Console, results: Results, *, show_all: bool) -> None:
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
-    console.print(Text(printable(results.name), "bold"), f"· {standing(results.folder, experiment.outcome)} · begun {begun}")
+    console.print(
+        Text(printable(results.name), "bold"), f"· {standing(results.folder, experiment.outcome)} · begun {begun}"
+    )
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {results.folder}")
     budget = results.budget
     if budget.saved:
         share = budget.saved / (budget.used + budget.saved)
-        console.print(f"stopping early saved {budget.saved:g} of {budget.used + budget.saved:g} iterations ({share:.0%})")
+        console.print(
+            f"stopping early saved {budget.saved:g} of {budget.used + budget.saved:g} iterations ({share:.0%})"
+        )
     if experiment.best is not None:
         console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
     trials = ranked(experiment)

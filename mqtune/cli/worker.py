@@ -13,11 +13,29 @@ __all__ = ["command"]
 
 @click.command("worker")
 @click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the drivers use: redis://:password@head:6379/0.")
-@click.option("--gpus", envvar="MQTUNE_GPUS", default="auto", show_default=True, help="auto, a number, or a list such as 0,1.")
-@click.option("--slots-per-gpu", envvar="MQTUNE_SLOTS_PER_GPU", type=int, default=1, show_default=True, help="Trials that share a GPU.")
-@click.option("--gpus-per-slot", envvar="MQTUNE_GPUS_PER_SLOT", type=int, default=1, show_default=True, help="GPUs that a trial gets.")
+@click.option(
+    "--gpus", envvar="MQTUNE_GPUS", default="auto", show_default=True, help="auto, a number, or a list such as 0,1."
+)
+@click.option(
+    "--slots-per-gpu",
+    envvar="MQTUNE_SLOTS_PER_GPU",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Trials that share a GPU.",
+)
+@click.option(
+    "--gpus-per-slot",
+    envvar="MQTUNE_GPUS_PER_SLOT",
+    type=int,
+    default=1,
+    show_default=True,
+    help="GPUs that a trial gets.",
+)
 @click.option("--cpus", envvar="MQTUNE_CPUS", type=int, help="CPU cores that the slots share; by default all.")
-@click.option("--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core.")
+@click.option(
+    "--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core."
+)
 @click.option(
     "--code-root",
     envvar="MQTUNE_CODE_ROOT",
@@ -56,7 +74,9 @@ def command(
     from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
 
     if not broker:
-        raise click.UsageError("--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0")
+        raise click.UsageError(
+            "--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0"
+        )
     settings = WorkerSettings(
         broker=broker,
         gpus=gpus,

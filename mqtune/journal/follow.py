@@ -130,7 +130,6 @@ class Follower:
             message = self._pubsub.get_message(timeout=min(timeout_s, SILENCE_S))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
             self._hang_up()
-            self._is_behind = True
             return []
         if message is None:
             self._is_behind = time.monotonic() - self._heard_at >= SILENCE_S

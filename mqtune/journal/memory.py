@@ -164,6 +164,7 @@ class MemoryJournal(Journal):
 
     def forfeit_leases(self) -> None:
         with self._lock:
+            self._check_epoch()
             for state in self._state.trials.values():
                 state.lease_until = -math.inf
 

@@ -175,7 +175,8 @@ class RedisJournal(Journal):
         return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
 
     def forfeit_leases(self) -> None:
-        self._retrying(lambda: self._client.zunionstore(self._keys.leases, {self._keys.leases: 0}))
+        keys = [self._keys.meta, self._keys.leases]
+        self._unless_stale(lambda: self._run("forfeit", keys, [self._epoch]))
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         return self._older_than(self._keys.staged, older_than_s)

@@ -5,7 +5,8 @@ that waits for its start message, forked while the trial before it runs, so that
 the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
 one trial at a time.
 
-From the worker: ``start`` (with the pipe's write end), ``tell``, ``terminate``, ``kill``.
+From the worker: ``start`` (with the pipe's write end; it may come while the trial before is on its way out, and then waits
+until that is gone), ``tell``, ``terminate``, ``kill``.
 To the worker: ``ready`` or ``broken``, then for each trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent
 when its process group, and every descendant that left it, is gone).
 """
@@ -64,6 +65,8 @@ class Zygote:
         self._trainable: Trainable | None = None
         self._spare: _Spare | None = None
         self._trial: int | None = None
+        #: A start that came while the trial before it was on its way out.
+        self._next: tuple[dict[str, Any], list[int]] | None = None
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -161,8 +164,10 @@ class Zygote:
             return False
         message, fds = received
         match message["do"]:
-            case "start":
+            case "start" if self._trial is None:
                 self._start(message, fds)
+            case "start":
+                self._next = message, fds
             case "tell":
                 self._signal(STOP_SIGNAL, group=False)
             case "terminate":
@@ -203,6 +208,9 @@ class Zygote:
         self._trial = None
         self._sweep(pid)
         self._channel.send({"is": "ended", "status": status})
+        if self._next is not None:
+            waiting, self._next = self._next, None
+            self._start(*waiting)
         if self._spare is None:
             self._make_spare()
 

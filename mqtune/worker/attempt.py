@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.journal.base import FENCED, GAP, Claim, Journal
 from mqtune.messages import AttemptEnded, AttemptStarted, decode_value
 from mqtune.trial import AttemptEnd, Intent, TrialId
-from mqtune.worker.slots import Slot
+from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Wake
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
@@ -126,17 +126,19 @@ class AttemptRun:
         """Claim the attempt, run it, journal its end; returns when nothing of it is left.
 
         An attempt that is no longer wanted, or is claimed by another, is left alone. The slot is offered to the next
-        attempt as soon as it may prepare, and vacant before that starts.
+        attempt as soon as that may prepare, which starts when this one's turn is over.
         """
         self._slot = slot
+        turn = slot.next_turn()
         try:
-            return self._run(slot)
+            return self._run(slot, turn)
         finally:
+            turn.end()
             self._offer_slot()
             self._wake.close()
 
-    def _run(self, slot: Slot) -> Outcome:
-        zygote, problem = self._ready_zygote(slot)
+    def _run(self, slot: Slot, turn: Turn) -> Outcome:
+        zygote, problem = self._ready_zygote(slot, turn)
         logs = self.runtime.log_root / self.journal.experiment / self.claim.trial
         stdout, stderr = logs / f"{self.claim.attempt}.stdout", logs / f"{self.claim.attempt}.stderr"
         started = AttemptStarted(
@@ -155,7 +157,7 @@ class AttemptRun:
         self.config = grant.config
         self.runtime.running.add(self)
         try:
-            ended = self._execute(slot, zygote, problem, grant.timestamp, stdout, stderr)
+            ended = self._execute(turn, zygote, problem, grant.timestamp, stdout, stderr)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
             self.runtime.running.discard(self)
@@ -163,14 +165,14 @@ class AttemptRun:
             return Outcome(None, "superseded: its end was refused")
         return Outcome(ended.end, ended.error or self._reason)
 
-    def _ready_zygote(self, slot: Slot) -> tuple[ZygoteHandle | None, tuple[str, str]]:
+    def _ready_zygote(self, slot: Slot, turn: Turn) -> tuple[ZygoteHandle | None, tuple[str, str]]:
         """Return a zygote that has imported the trainable, or why there is none.
 
         This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
         """
         spec, root = self.runtime.spec_of(self.definition), self.runtime.code_root
         try:
-            zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")))
+            zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")), turn)
             zygote.wait_ready(IMPORT_TIMEOUT_S)
         except (ImportFailed, ZygoteDied, OSError) as error:
             slot.close_zygote()
@@ -180,7 +182,7 @@ class AttemptRun:
 
     def _execute(
         self,
-        slot: Slot,
+        turn: Turn,
         zygote: ZygoteHandle | None,
         problem: tuple[str, str],
         timestamp: float,
@@ -192,7 +194,7 @@ class AttemptRun:
         if zygote is not None:
             try:
                 stdout.parent.mkdir(parents=True, exist_ok=True)
-                pid, status = self._supervise(slot, zygote, timestamp, stdout, stderr)
+                pid, status = self._supervise(turn, zygote, timestamp, stdout, stderr)
             except ZygoteDied as error:
                 problem = ("ZygoteDied", str(error))
             except OSError as error:
@@ -200,13 +202,11 @@ class AttemptRun:
         return self._ended(pid, status, problem, stdout, stderr)
 
     def _supervise(
-        self, slot: Slot, zygote: ZygoteHandle, timestamp: float, stdout: Path, stderr: Path
+        self, turn: Turn, zygote: ZygoteHandle, timestamp: float, stdout: Path, stderr: Path
     ) -> tuple[int, int | None]:
         """Start the trial and see it to its end; returns its process id and wait status."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
-        slot.vacant.wait()
-        slot.vacant.clear()
         message = {
             "config": self.config,
             "timestamp": timestamp,
@@ -214,10 +214,10 @@ class AttemptRun:
             "stderr": str(stderr),
         }
         try:
-            try:
-                pid = zygote.start(message, [stream.write_end])
-            finally:
-                os.close(stream.write_end)
+            zygote.send_start(message, [stream.write_end])
+            os.close(stream.write_end)
+            turn.wait()
+            pid = zygote.wait_started()
             with self._lock:
                 self._zygote = zygote
             if self._intent is not Intent.RUN:
@@ -227,7 +227,7 @@ class AttemptRun:
         finally:
             with self._lock:
                 self._zygote = None
-            slot.vacant.set()
+            turn.end()
             self._offer_slot()
             while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
                 if self.runtime.closing.is_set():

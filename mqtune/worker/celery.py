@@ -14,27 +14,41 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from signal import SIGINT, SIGKILL
 from typing import Any, Final
 
-from celery import Celery, bootsteps
-from celery.apps.worker import Worker
+from celery import Celery, bootsteps, platforms
+from celery.apps.worker import Worker, safe_say
+from celery.bin.worker import click as celerys_cli
 from celery.concurrency.base import BasePool
 from celery.exceptions import Ignore
-from celery.signals import worker_shutting_down
+from celery.platforms import EX_FAILURE, EX_OK
+from celery.worker import state
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as redis_transport
 from kombu.utils.objects import cached_property
 
-from mqtune.errors import TrialFailed, WorkerStartError
-from mqtune.journal.connection import celery_url, connect
-from mqtune.messages import decode_value
+from mqtune.errors import MqtuneError, TrialFailed
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, celery_url, connect
+from mqtune.journal.fleet import Fleet
 from mqtune.resources import queue_name
 from mqtune.trainable.process import become_subreaper
-from mqtune.trial import AttemptEnd, TrialStatus
-from mqtune.worker.attempt import STOP_S, AttemptRun, Outcome
+from mqtune.trial import AttemptEnd
+from mqtune.worker.attempt import STOP_S, AttemptRun
+from mqtune.worker.celery_settings import (
+    OWNED_SETTINGS,
+    TRANSPORT_OPTIONS,
+    check_broker,
+    check_name,
+    check_options,
+    check_pool,
+    check_settings,
+)
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.rows import Rows, latest_report
 from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.uplink import Wake
@@ -45,47 +59,11 @@ logger = logging.getLogger(__name__)
 
 TASK_NAME: Final = "mqtune.run_trial"
 
-#: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
-OWNED_SETTINGS: Final[dict[str, Any]] = {
-    # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot for ever.
-    "result_backend": None,
-    "task_ignore_result": True,
-    "task_track_started": False,
-    # A message is taken off the queue when it is received: late acks are redelivered after the visibility timeout,
-    # which would start healthy long trials a second time. A message that is lost is published again by the driver.
-    "task_acks_late": False,
-    # A task goes to a worker that has a slot for it, never to one that has it wait.
-    "worker_disable_prefetch": True,
-    "worker_prefetch_multiplier": 1,
-    "worker_pool": "mqtune.worker.celery:TrialPool",
-    "task_serializer": "json",
-    "accept_content": ["json"],
-    "event_serializer": "json",
-    # Flower switches events on when it looks; without it they would cost and reach nobody.
-    "worker_send_task_events": False,
-    # A broken connection must not end trials.
-    "worker_cancel_long_running_tasks_on_connection_loss": False,
-    "broker_connection_retry_on_startup": True,
-    "broker_connection_max_retries": None,
-    "worker_pool_restarts": False,
-    "worker_disable_rate_limits": True,
-    "worker_enable_remote_control": True,
-    "worker_hijack_root_logger": True,
-    "worker_redirect_stdouts": False,
-}
-#: A half-open connection is noticed within a minute; the socket's timeout is longer than Celery's blocking reads.
-TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
-    "socket_keepalive": True,
-    "health_check_interval": 10,
-    "socket_connect_timeout": 5,
-    "socket_timeout": 30,
-    "visibility_timeout": 3600,
-}
-
-
 #: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
 #: time in which a trial is stopped.
 SWITCH_INTERVAL_S: Final = 0.0005
+#: How long the slots' threads may take to end when their trials have.
+_LAST_THREADS_S: Final = 5.0
 
 
 class TrialPool(BasePool):
@@ -104,7 +82,9 @@ class TrialPool(BasePool):
         self.runtime: WorkerRuntime | None = None
         self._tokens = itertools.count(1)
         self._tasks: dict[int, str] = {}
-        self._terminated: set[int] = set()
+        self._runs: dict[str, AttemptRun] = {}
+        self._terminated: set[str] = set()
+        self._futures: set[Future[None]] = set()
         self._executor: ThreadPoolExecutor | None = None
 
     @property
@@ -138,17 +118,20 @@ class TrialPool(BasePool):
                     accept_callback(token, time.monotonic())
                 result = target(*(args or ()), **(kwargs or {}))
                 # A terminated task was already taken off the books, as revoked.
-                if callback is not None and token not in self._terminated:
+                if callback is not None and correlation_id not in self._terminated:
                     callback(result)
             except Exception:
                 logger.exception("task %s: Celery's own bookkeeping failed", correlation_id)
             finally:
                 self._tasks.pop(token, None)
-                self._terminated.discard(token)
+                self._runs.pop(correlation_id, None)
+                self._terminated.discard(correlation_id)
                 self.wake.set()
 
         assert self._executor is not None  # noqa: S101 - Celery starts a pool before it uses it
         future = self._executor.submit(work)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
         # Celery calls it after terminate_job, which has done what there is to do.
         future.terminate = lambda *_: None  # type: ignore[attr-defined]
         return future
@@ -156,13 +139,36 @@ class TrialPool(BasePool):
     def terminate_job(self, token: int, signal: int | None = None) -> None:
         """End one task's trial because a person said so (``revoke(terminate=True)``, Flower's Terminate)."""
         task_id = self._tasks.get(token)
-        if task_id is not None and self.runtime is not None:
-            self._terminated.add(token)
-            self.runtime.terminate(task_id, signal)
+        if task_id is not None:
+            self._terminated.add(task_id)
+            if run := self._runs.get(task_id):
+                run.terminate(kill=signal == SIGKILL)
+
+    def enter(self, run: AttemptRun) -> None:
+        """Have a run end when its task is terminated, also if that was a moment ago."""
+        self._runs[run.task_id] = run
+        if self.was_terminated(run):
+            run.terminate(kill=False)
+
+    def was_terminated(self, run: AttemptRun) -> bool:
+        """Whether a person said that a run is to end."""
+        return run.task_id in self._terminated
+
+    def grow(self, n: int = 1) -> None:
+        """Refuse: a remote command, answered with this text."""
+        raise NotImplementedError("a worker has as many slots as it has devices: start another worker")
+
+    shrink = grow
 
     def on_stop(self) -> None:
         if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            wait(tuple(self._futures), timeout=_LAST_THREADS_S)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread has not ended; none does after a stop, unless what it waits for never comes."""
+        return any(not future.done() for future in tuple(self._futures))
 
     on_terminate = on_stop
 
@@ -199,43 +205,107 @@ class TrialTransport(redis_transport.Transport):
 class TrialWorker(Worker):
     """Celery's worker, without what a fleet of hundreds can't afford, and only with the settings that it needs."""
 
+    _is_leaving = False
+
+    def on_before_init(self, **kwargs: Any) -> None:
+        with _one_line():
+            check_options(_is_given)
+            self.app.prepare(self.hostname)
+        super().on_before_init(**kwargs)
+
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         # With gossip every worker hears every other's heartbeats: 500,000 messages a second for 1,000 workers.
         kwargs.update(without_gossip=True, without_mingle=True)
-        _check_settings(self, kwargs)
+        slots = len(self.app.plan.devices)
+        self.concurrency: int = self.concurrency or slots
+        with _one_line():
+            check_settings(self.app.conf)
+            check_pool(self.pool_cls, TrialPool, self.concurrency, slots)
+        # Flower switches task events on every five seconds: too late for the first trials, if it is already there.
+        self.task_events: bool = self.task_events or self.app.is_watched()
         # A socket's URL leaves no other way to say which transport is meant; this is the worker's own process.
         TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{TrialTransport.__name__}"))
         return super().prepare_args(**kwargs)  # type: ignore[no-any-return]
 
+    def install_platform_tweaks(self, worker: Any) -> None:
+        super().install_platform_tweaks(worker)
+        # Celery's own wait for trials to end by themselves, and then call them terminated by a person.
+        platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = self._leave
+        platforms.signals["SIGQUIT"] = self._end_at_once
 
-def _check_settings(worker: TrialWorker, options: dict[str, Any]) -> None:
-    conf = worker.app.conf
-    for name, value in OWNED_SETTINGS.items():
-        if conf[name] != value:
-            raise WorkerStartError(
-                f"Celery's setting {name} is {conf[name]!r}, but trials need {value!r}: remove it from the configuration"
-            )
-    slots = worker.app.slots
-    if worker.concurrency != slots:
-        raise WorkerStartError(
-            f"--concurrency {worker.concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or --slots-per-gpu"
-        )
-    if worker.pool_cls != conf.worker_pool and getattr(worker.pool_cls, "__name__", "") != TrialPool.__name__:
-        raise WorkerStartError(f"--pool {worker.pool_cls!r} can't run trials: leave the option out")
-    if options.get("autoscale"):
-        raise WorkerStartError("--autoscale can't be used: a worker has as many slots as it has devices")
+    def _leave(self, number: int, _frame: object) -> None:
+        if number == SIGINT:
+            if self._is_leaving:
+                self._end_at_once()
+            self._is_leaving = True
+            safe_say("worker: handing its trials back; Ctrl-C again ends at once")
+        state.should_stop = EX_OK
+        self.pool.wake.set()
+
+    def _end_at_once(self, *_: object) -> None:
+        """End without a word: the zygotes kill their trials, and the driver runs them again when their leases run out."""
+        os._exit(EX_FAILURE)
+
+    def start(self) -> None:
+        super().start()
+        if self.pool is not None and self.pool.is_busy:
+            logger.error("a trial's process can't be killed; the worker ends without it")
+            os._exit(EX_FAILURE)
+        if self.exitcode:
+            # ``worker_main`` would lose it.
+            sys.exit(self.exitcode)
+
+
+def _is_given(option: str) -> bool:
+    """Whether an option stands on Celery's command line, or in an environment variable for it."""
+    context = celerys_cli.get_current_context(silent=True)
+    source = context.get_parameter_source(option) if context is not None else None
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Have the program end with one line instead of a traceback."""
+    try:
+        yield
+    except MqtuneError as error:
+        sys.exit(f"mqtune: {error}")
 
 
 class TrialApp(Celery):
     """A Celery app whose workers run trials."""
 
     settings: WorkerSettings
-    slots: int
+    plan: SlotPlan
+    client: Client
+    trials: TrialPool
+    runtime: WorkerRuntime
+    rows: Rows
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802 - Celery's name
         """Return the worker class that ``celery worker`` starts."""
         return self.subclass_with_self(TrialWorker, name="Worker")
+
+    def prepare(self, name: str) -> None:
+        """Find the devices, connect, and see that the fleet has no other worker of this name; nobody else needs all that.
+
+        Raises:
+            MqtuneError: the worker can't start.
+        """
+        self.plan = self.settings.plan()
+        queue = queue_name(self.plan.offer)
+        # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
+        # for each trial, and save nothing, since a message that is lost is published again.
+        self.conf.update(task_queues=[Queue(queue, no_ack=True)], task_default_queue=queue)
+        for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
+            check_broker(self.settings.broker, celerys)
+        self.client = connect(self.settings.broker, role="worker")
+        check_name(Fleet(self.client, patience_s=CONNECT_TIMEOUT_S), name)
+
+    def is_watched(self) -> bool:
+        """Whether somebody may be listening to events: kombu keeps the names of their queues."""
+        return bool(self.client.exists(f"_kombu.binding.{self.conf.event_exchange}"))
 
 
 class RuntimeStep(bootsteps.StartStopStep):
@@ -250,26 +320,30 @@ class RuntimeStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
+        app.trials = worker.pool
         # A zygote that is killed leaves its trial to this process.
         become_subreaper()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
             _end_with_owner(settings.owner_fd)
+        rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
         self._runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
-            connect(settings.broker),
+            app.client,
             name=worker.hostname,
-            plan=settings.plan(),
+            plan=app.plan,
             code_root=settings.code_root,
             log_root=settings.log_root,
             wake_consumer=worker.pool.wake.set,
-            show=lambda run: _show(worker, run, "running"),
+            show=rows.running,
         )
-        app.show = lambda run, state: _show(worker, run, state)
         self._runtime.start()
 
     def stop(self, worker: Any) -> None:
         if self._runtime is not None:
             self._runtime.close(grace_s=STOP_S)
+            if dispatcher := worker.consumer.event_dispatcher:
+                # The loop that sends what is buffered has ended.
+                dispatcher.flush()
 
     def terminate(self, worker: Any) -> None:
         if self._runtime is not None:
@@ -288,63 +362,17 @@ def _end_with_owner(fd: int) -> None:
     threading.Thread(target=watch, name="mqtune-owner", daemon=True).start()
 
 
-def _show(worker: Any, run: AttemptRun, state: str) -> None:
-    """Put an attempt's row in Flower right: Flower takes the state from the event's name, and the rest from its fields."""
-    dispatcher = getattr(worker.consumer, "event_dispatcher", None)
-    if dispatcher is None or not dispatcher.enabled or not run.task_id:
-        return
-    try:
-        dispatcher.send(
-            f"task-{state}",
-            uuid=run.task_id,
-            name=f"{run.journal.experiment}/{run.definition['trainable']['name']}",
-            args="",
-            kwargs=" ".join(f"{name}={_short(value)}" for name, value in run.config.items()),
-            result=_latest(run),
-        )
-    except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
-        logger.warning("Flower could not be told of %s: %s", run.task_id, error)
-
-
-def _latest(run: AttemptRun) -> str:
-    if run.stream is None or run.stream.last_report is None:
-        return ""
-    _, metrics = decode_value(run.stream.last_report)
-    return f"report {run.stream.sequence}: " + " ".join(f"{name}={_short(value)}" for name, value in metrics.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-#: The state that Flower shows at the end, for ends that Celery has no word for.
-_LAST_STATE: Final = {
-    AttemptEnd.STOPPED: TrialStatus.EARLY_STOPPED.value,
-    AttemptEnd.PAUSED: TrialStatus.PAUSED.value,
-    AttemptEnd.LOST: AttemptEnd.LOST.value,
-    AttemptEnd.HANDED_BACK: AttemptEnd.HANDED_BACK.value,
-}
-
-
 def create_app(settings: WorkerSettings) -> TrialApp:
     """Return the Celery app of a worker; ``celery -A`` takes it, and so does Flower.
 
-    It connects to nothing before a worker starts.
+    It connects to nothing, and looks for no device, before a worker starts.
     """
-    plan = settings.plan()
-    queue = queue_name(plan.offer)
     app = TrialApp("mqtune", set_as_current=False)
     app.settings = settings
-    app.slots = len(plan.devices)
     app.conf.update(
         OWNED_SETTINGS,
         broker_url=celery_url(settings.broker),
         broker_transport_options=TRANSPORT_OPTIONS,
-        worker_concurrency=app.slots,
-        # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
-        # for each trial, and save nothing, since a message that is lost is published again.
-        task_queues=[Queue(queue, no_ack=True)],
-        task_default_queue=queue,
         task_create_missing_queues=False,
     )
     app.steps["worker"].add(RuntimeStep)
@@ -352,26 +380,22 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,))
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> str:
         """Run one attempt, if it is still wanted and nobody else has it."""
-        runtime: WorkerRuntime = app.runtime
-        run = runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
+        run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
         run.task_id = self.request.id
-        return _told(app, run, runtime.run(run))
-
-    @worker_shutting_down.connect(weak=False)
-    def hand_back(**_: Any) -> None:
-        # A signal handler: the pool hands the trials back, here only the word is passed on.
-        runtime = getattr(app, "runtime", None)
-        if runtime is not None:
-            threading.Thread(target=runtime.hand_back_all, args=("its worker was shut down",), daemon=True).start()
+        return _run(app, run)
 
     return app
 
 
-def _told(app: Any, run: AttemptRun, outcome: Outcome) -> str:
-    """Tell Celery, and so Flower, how an attempt ended."""
+def _run(app: TrialApp, run: AttemptRun) -> str:
+    """Run an attempt and tell Celery, and so Flower, how it ended."""
+    pool: TrialPool = app.trials
+    app.rows.begin(run)
+    pool.enter(run)
+    outcome = app.runtime.run(run)
+    app.rows.end(run, outcome, by_hand=pool.was_terminated(run))
     if outcome.end is AttemptEnd.COMPLETED:
-        return _latest(run)
+        return latest_report(run)
     if outcome.end is AttemptEnd.FAILED:
         raise TrialFailed(outcome.note)
-    app.show(run, _LAST_STATE[outcome.end] if outcome.end is not None else "superseded")
     raise Ignore(outcome.note)

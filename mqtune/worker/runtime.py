@@ -180,7 +180,7 @@ class WorkerRuntime:
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
         for slot in self._slots.all:
-            if slot.vacant.is_set():
+            if slot.is_vacant:
                 slot.close_zygote()
         self.uplink.close()
 

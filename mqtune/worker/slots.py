@@ -11,7 +11,24 @@ from pathlib import Path
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
 
-__all__ = ["Slot", "Slots"]
+__all__ = ["Slot", "Slots", "Turn"]
+
+
+class Turn:
+    """One attempt's time in a slot; it begins when the turn before it is over."""
+
+    def __init__(self, before: threading.Event) -> None:
+        self._before = before
+        self.over = threading.Event()
+
+    def wait(self) -> None:
+        """Wait until nothing is left of the trial before."""
+        self._before.wait()
+
+    def end(self) -> None:
+        """Say that nothing of this turn's trial is left; a turn that was never used ends when it would have begun."""
+        self._before.wait()
+        self.over.set()
 
 
 class Slot:
@@ -20,19 +37,29 @@ class Slot:
     def __init__(self, index: int, plan: SlotPlan, log_root: Path) -> None:
         self.index = index
         self.devices = plan.devices[index]
-        #: Set when nothing of a trial is left.
-        self.vacant = threading.Event()
-        self.vacant.set()
+        self._last_over = threading.Event()
+        self._last_over.set()
         self._environment = plan.environment(index)
         self._log = log_root / "zygotes" / f"slot-{index}.log"
         self._zygote: ZygoteHandle | None = None
         self._used_at = time.monotonic()
 
-    def zygote(self, key: ZygoteKey) -> ZygoteHandle:
-        """Return a zygote for this trainable and the code as it is now: the last one, or a new one."""
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing of a trial is here."""
+        return self._last_over.is_set()
+
+    def next_turn(self) -> Turn:
+        """Return the turn after the last one; only who has acquired the slot may ask."""
+        turn = Turn(self._last_over)
+        self._last_over = turn.over
+        return turn
+
+    def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
+        """Return a zygote for this trainable and the code as it is now: the last one, or a new one once it is *turn*."""
         self._used_at = time.monotonic()
         if self._zygote is None or self._zygote.key != key or not self._zygote.is_current():
-            self.vacant.wait()
+            turn.wait()
             self.close_zygote()
             self._zygote = ZygoteHandle(key, self._environment, self._log)
         return self._zygote
@@ -63,7 +90,7 @@ class Slots:
             self._offered.put(slot)
 
     def acquire(self, timeout_s: float) -> Slot | None:
-        """Return a slot, waiting for one; None after *timeout_s* seconds. It may be used once it is vacant."""
+        """Return a slot, waiting for one; None after *timeout_s* seconds. Its zygote may be used when it is one's turn."""
         try:
             return self._offered.get(timeout=timeout_s)
         except queue.Empty:
@@ -80,7 +107,7 @@ class Slots:
             while True:
                 slot = self._offered.get_nowait()
                 waiting.append(slot)
-                if slot.vacant.is_set() and slot.idle_s() > after_s:
+                if slot.is_vacant and slot.idle_s() > after_s:
                     slot.close_zygote()
         for slot in reversed(waiting):
             self._offered.put(slot)

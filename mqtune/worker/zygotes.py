@@ -102,13 +102,16 @@ class ZygoteHandle:
         except OSError:
             return False
 
-    def start(self, message: dict[str, Any], fds: Sequence[int]) -> int:
-        """Start a trial and return its process id.
+    def send_start(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+        """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end."""
+        self._channel.send({**message, "do": "start"}, fds)
+
+    def wait_started(self) -> int:
+        """Wait until the trial is started and return its process id; the one before it must have ended.
 
         Raises:
-            ZygoteDied: it is gone.
+            ZygoteDied: the zygote is gone.
         """
-        self._channel.send({**message, "do": "start"}, fds)
         started, pidfds = self._receive_with_fds()
         with self._telling:
             self._trial = started["pid"]

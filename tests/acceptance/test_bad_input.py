@@ -310,3 +310,16 @@ def test_threads_that_watch_do_not_outlive_the_run(tune: Tune):
     tune("steady").run()
 
     eventually(lambda: {t for t in threading.enumerate() if not t.daemon} <= before, 5)
+
+
+def test_many_short_trials_all_end_with_their_report_and_none_is_mixed_up_with_another(tune: Tune):
+    tuner = tune("reports_its_own", max_trials=400, name="short")
+
+    tuner.run()
+
+    assert len(tuner.get_trials()) == 400
+    for trial in tuner.get_trials():
+        assert trial.status is TrialStatus.COMPLETED, trial.reason
+        assert len(trial.attempts) == 1
+        assert trial.last_metrics["loss"] == trial.config["x"]
+        assert trial.last_metrics["pid"] == trial.attempt.pid

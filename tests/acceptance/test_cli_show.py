@@ -45,7 +45,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
-    tune("steady", name="shown", max_trials=12, scheduler=mqtune.ASHA(max_t=9)).run()
+    tune("slow", name="shown", max_trials=12, scheduler=mqtune.ASHA(max_t=9)).run()
 
     shown = run("show", "shown")
 

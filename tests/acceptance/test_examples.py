@@ -77,7 +77,11 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
     follower = [sys.executable, str(EXAMPLES / "follow.py"), "followed"]
 
     with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as driver:
         assert driver.stdin is not None
         assert driver.stdout is not None
@@ -91,7 +95,9 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
     assert following.returncode == 0
     reports = re.findall(r"^[\d:.]+  (\d{4})  #(\d+) ", text, re.MULTILINE)
     assert len(reports) == len(set(reports)) == 100
-    assert sorted(reports) == sorted((report.trial, str(report.sequence)) for report in Results.load("followed").reports())
+    assert sorted(reports) == sorted(
+        (report.trial, str(report.sequence)) for report in Results.load("followed").reports()
+    )
     assert text.splitlines()[-1].endswith("finished")
     after = subprocess.run(follower, capture_output=True, text=True, check=False)
     assert after.returncode == 1

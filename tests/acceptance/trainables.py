@@ -112,3 +112,7 @@ def cleans_up(config):
     finally:
         with open(os.path.join(config["folder"], "cleaned"), "w") as file:
             file.write("yes")
+
+
+def reports_its_own(config):
+    mqtune.report({"loss": config["x"], "pid": os.getpid()})

@@ -156,6 +156,7 @@ class JournalContract:
         "stage": lambda journal: journal.stage(THREE, 1, {}, staged(THREE)),
         "intend": lambda journal: journal.intend(ONE, 1, Intent.STOP, decided(), ended()),
         "reap": lambda journal: journal.reap(ONE, 1, ended()),
+        "forfeit": lambda journal: journal.forfeit_leases(),
     }
 
     @pytest.mark.parametrize("write", DRIVER_WRITES)
@@ -173,6 +174,7 @@ class JournalContract:
         old.lock("old", "", SHORT_S)
         self.start(old, world.journal(), lease_s=0.0)
         old.stage(TWO, 1, {}, staged(TWO))
+        self.start(old, world.journal(), TrialId("0004"))
         world.let_pass(SHORT_S)
         new.lock("new", "", LONG_S)
         before = entries(new)
@@ -181,6 +183,7 @@ class JournalContract:
             self.DRIVER_WRITES.get(write, lambda journal: journal.lock("old", "", LONG_S))(old)
 
         assert entries(new) == before
+        assert new.expired() == [ONE]
 
     def test_the_lock_of_a_living_driver_is_refused_and_the_refusal_says_who_has_it(
         self, driver: Journal, world: World
@@ -228,6 +231,29 @@ class JournalContract:
         heir.record(closed())
         with pytest.raises(DriverFenced):
             driver.record(closed())
+
+    def test_the_lock_of_a_driver_that_is_known_to_be_dead_can_be_taken_at_once(
+        self, driver: Journal, world: World
+    ) -> None:
+        heir = world.journal()
+
+        with pytest.raises(NameTaken) as taken:
+            heir.lock("driver-2", "process 2 on head", LONG_S, dead="process 9 on head")
+        heir.lock("driver-2", "process 2 on head", LONG_S, dead=taken.value.holder)
+
+        assert taken.value.holder == "process 1 on head"
+        assert 0 < taken.value.left_s <= LONG_S
+        heir.record(closed())
+        with pytest.raises(DriverFenced):
+            driver.record(closed())
+        with pytest.raises(NameTaken, match="process 2 on head"):
+            world.journal().lock("driver-3", "", LONG_S, dead="process 1 on head")
+
+    def test_a_driver_without_a_description_is_not_taken_for_a_dead_one(self, world: World) -> None:
+        world.journal().lock("driver-1", "", LONG_S)
+
+        with pytest.raises(NameTaken):
+            world.journal().lock("driver-2", "", LONG_S)
 
     def test_nobody_can_give_back_what_another_holds(self, driver: Journal, world: World) -> None:
         world.journal().unlock("driver-2")
@@ -723,6 +749,26 @@ class JournalContract:
         assert driver.reap(ONE, 1, ended()) is True
 
         assert entries(driver) == before
+
+    def test_forfeited_leases_have_all_run_out(self, driver: Journal, worker: Journal) -> None:
+        one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
+        worker.end(self.start(driver, worker, THREE), ended(THREE))
+        driver.stage(TrialId("0004"), 1, CONFIG, staged(TrialId("0004")))
+
+        driver.forfeit_leases()
+        driver.forfeit_leases()
+
+        assert sorted(driver.expired()) == [ONE, TWO]
+        assert driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)) is True
+        # Somebody was left after all, and is not forgotten.
+        assert worker.renew([one, two], LONG_S) == [FENCED, ""]
+        assert driver.expired() == []
+
+    def test_there_may_be_no_leases_to_forfeit(self, driver: Journal) -> None:
+        driver.forfeit_leases()
+
+        assert driver.expired() == []
+        assert entries(driver) == []
 
     def test_only_an_attempt_whose_lease_ran_out_can_be_reaped(self, driver: Journal, worker: Journal) -> None:
         self.start(driver, worker, ONE)

@@ -108,12 +108,13 @@ def test_it_reads_what_was_there_and_then_what_comes(follower: Follower, writer:
 
 def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: Writer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PAGE_COUNT", 10)
+    monkeypatch.setattr(module, "SILENCE_S", 1000)
     writer.stage(99)
 
     with Follower(redis_server.url, NAME) as follower:
-        pages = [follower.read(0) for _ in range(11)]
+        pages = [follower.read(1) for _ in range(10)]
 
-    assert [len(page) for page in pages] == [10] * 10 + [0]
+    assert [len(page) for page in pages] == [10] * 10
     assert [entry.id for page in pages for entry in page] == writer.ids
 
 
@@ -149,6 +150,7 @@ def test_while_nothing_is_lost_it_lives_on_messages_alone(follower: Follower, wr
 def test_a_message_that_comes_again_is_not_read_again(follower: Follower, writer: Writer):
     writer.stage(3)
     listening(follower)
+    asked = journal_reads(follower)
     ids = writer.ids
     for before, id_ in itertools.pairwise(ids):
         writer.client.publish(KEYS.metrics, f"{id_} {before} ".encode() + b"old")
@@ -156,6 +158,7 @@ def test_a_message_that_comes_again_is_not_read_again(follower: Follower, writer
     writer.stage(1)
 
     assert read_until(follower, writer.ids[-1]) == writer.ids[-1:]
+    assert asked == []
 
 
 class Lossy:
@@ -212,7 +215,10 @@ def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
     assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
 
 
-def test_connections_that_are_cut_again_and_again_lose_nothing(follower: Follower, writer: Writer):
+def test_connections_that_are_cut_again_and_again_lose_nothing(
+    follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "SILENCE_S", 1000)
     done = threading.Event()
     cut = 0
 

@@ -640,7 +640,7 @@ def test_an_adaptive_searcher_comes_back_to_where_it_was(clock: Clock) -> None:
     undisturbed.finish(undisturbed.driver())
     expected = entries(undisturbed.server)
 
-    for kill_at in (10, 20, 30):
+    for kill_at in (10, 20, 25):
         world = World(clock, make_searcher=Climber)
         with pytest.raises(Killed):
             world.finish(world.driver(DriversJournal(world.server, kill_at=kill_at)))

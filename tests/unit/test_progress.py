@@ -105,7 +105,7 @@ def test_running_trials_stand_above_waiting_and_ended_ones(live: Watched):
 
 
 def test_many_trials_are_cut_to_the_terminal_and_counted(tmp_path: Path):
-    watched = Watched(tmp_path / "mine", height=12)
+    watched = Watched(tmp_path / "mine", height=13)
     watched.progress.on_start(watched.experiment)
     for number in range(1, 31):
         watched.book.run(f"{number:04d}", 0.5)

