@@ -15,7 +15,7 @@ __all__ = ["Callback"]
 class Callback:
     """Hears what happens to an experiment, in the driver's loop; override what you need.
 
-    Each event is told once, in the journal's order; what happened before the driver resumed is not told again. An error
+    Each event is told once, in the journal's order; what happened before the driver resumed, or while there was none, is not. An error
     that a callback raises ends the run, with everything kept. A slow callback holds the driver up, never a trial.
     """
 

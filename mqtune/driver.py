@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from mqtune.backends.base import Backend
 from mqtune.callback import Callback
-from mqtune.errors import MetricMissing, MqtuneError, TrainableNotFound
+from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrainableNotFound
 from mqtune.experiment import Experiment
+from mqtune.interrupts import Interrupted, Interrupts
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.file import JournalFile
 from mqtune.messages import (
@@ -30,46 +33,15 @@ from mqtune.replay import driver_events
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Intent, Trial, TrialId, TrialStatus
+from mqtune.upkeep import Upkeep
 
 __all__ = ["Driver"]
 
 logger = logging.getLogger(__name__)
 
-#: A driver that is silent this long may be replaced; it keeps its lock four times within that.
-LOCK_S: Final = 20.0
-KEEP_LOCK_S: Final = 5.0
-#: How often leases that ran out are looked for; a lost trial waits this long at most on top of its lease.
-REAP_S: Final = 2.0
-#: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
-REFRESH_S: Final = 5.0
-#: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
-UNCLAIMED_S: Final = 10.0
 #: Entries that one read takes: enough for a flood, few enough to look at timers in between.
 READ_COUNT: Final = 1_000
 _REPLAY_COUNT: Final = 10_000
-
-
-class Backend(Protocol):
-    """Where attempts run."""
-
-    @property
-    def slots(self) -> int:
-        """How many slots fit, as of the last refresh."""
-
-    def refresh(self) -> None:
-        """Look at which slots there are now."""
-
-    def why_no_slot(self) -> str:
-        """Say what is missing when there is none."""
-
-    def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Offer a staged attempt to the slots; doing it twice does no harm."""
-
-    def queued(self) -> set[tuple[str, int]] | None:
-        """Return the attempts that wait to be claimed; None when that can't be told."""
-
-    def close(self) -> None:
-        """Let go of all connections."""
 
 
 class Driver:
@@ -86,6 +58,7 @@ class Driver:
         copy: the local copy of the journal.
         callbacks: who is told.
         owner: a token that no other driver has.
+        interrupts: what may end a wait.
     """
 
     def __init__(
@@ -101,6 +74,7 @@ class Driver:
         copy: JournalFile,
         callbacks: Sequence[Callback],
         owner: str,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.experiment = experiment
         self.exhausted = False
@@ -114,6 +88,7 @@ class Driver:
         self._copy = copy
         self._callbacks = callbacks
         self._owner = owner
+        self._interrupts = interrupts if interrupts is not None else Interrupts()
         self._added: deque[Config] = deque()
         self._suggested = 0
         self._entry, self._number = START
@@ -121,8 +96,10 @@ class Driver:
         self._pending: dict[Cursor, list[Event]] = {}
         self._draining = False
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
-        self._on_report: list[Callable[..., None]] = []
-        self._timers: list[_Timer] = []
+        self._on_report = _overridden("on_report", Searcher, [searcher])
+        #: Callbacks, once the replay is over: what happened before is not told again.
+        self._told: Sequence[Callback] = ()
+        self._upkeep = Upkeep(journal, backend, experiment, owner=owner, end=self._apply_end, cursor=lambda: self._cursor)
 
     @property
     def is_finished(self) -> bool:
@@ -144,21 +121,11 @@ class Driver:
             created = ExperimentCreated(name=name, definition=definition, at=time.time())
             self._journal.record(created.encode(), definition=encode_value(definition))
         self._replay()
-        for own, base, targets in (
-            (Callback.on_report, "on_report", self._callbacks),
-            (Searcher.on_report, "on_report", [self._searcher]),
-        ):
-            for target in targets:
-                if getattr(type(target), base) is not own:
-                    self._on_report.append(target.on_report)
-        self._reap()
+        # What ended an earlier driver need not end this one.
+        self.failure = None
+        self._told = self._callbacks
+        self._on_report += _overridden("on_report", Callback, self._callbacks)
         self._backend.refresh()
-        self._timers = [
-            _Timer(KEEP_LOCK_S, lambda: self._journal.lock(self._owner, "", LOCK_S)),
-            _Timer(REAP_S, self._reap),
-            _Timer(REFRESH_S, self._backend.refresh),
-            _Timer(UNCLAIMED_S, self._publish_lost),
-        ]
         for callback in self._callbacks:
             callback.on_start(self.experiment)
 
@@ -170,10 +137,11 @@ class Driver:
         """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it."""
         self._fill()
         deadline = time.monotonic() + block_s
-        due = min((timer.due for timer in self._timers), default=deadline)
         intervals = [time.monotonic() + c.interval_s for c in self._callbacks if c.interval_s is not None]
-        until = min(deadline, due, *intervals) if not self.is_finished else 0.0
-        entries = self._journal.read(self._read_to, count=READ_COUNT, block_s=max(0.0, until - time.monotonic()))
+        until = min(deadline, self._upkeep.due, *intervals) if not self.is_finished else 0.0
+        entries: list[Entry] = []
+        with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
+            entries = self._journal.read(self._read_to, count=READ_COUNT, block_s=max(0.0, until - time.monotonic()))
         if entries:
             self._copy.append(entries)
             self._read_to = entries[-1].id
@@ -182,8 +150,7 @@ class Driver:
         if self._journal.fleet_changed:
             self._journal.fleet_changed = False
             self._backend.refresh()
-        for timer in self._timers:
-            timer.run_if_due()
+        self._upkeep.run_due()
         self._fill()
         for callback in self._callbacks:
             callback.on_step(self.waiting_for)
@@ -197,8 +164,7 @@ class Driver:
 
     def forfeit_leases(self) -> None:
         """End all running attempts as lost; for when no worker can be left."""
-        self._journal.forfeit_leases()
-        self._reap()
+        self._upkeep.forfeit_leases()
 
     def stop(self, trial: Trial, reason: str) -> None:
         """Stop a trial, whatever the scheduler thinks."""
@@ -215,7 +181,7 @@ class Driver:
             self._read_to = entries[-1].id
 
     def close(self) -> None:
-        """Give the lock back, so that another driver may go on at once, and close the copy."""
+        """Close the copy, and give the lock back, so that another driver may go on at once."""
         self._copy.close()
         self._journal.unlock(self._owner)
 
@@ -275,8 +241,11 @@ class Driver:
         written = self._pending.get(self._cursor, ())
         if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
             return
-        intent = Intent.PAUSE if decision.action is Action.PAUSE else Intent.STOP
-        self._decide(trial, sequence, intent, decision.action.value, decision.reason)
+        if decision.action is Action.PAUSE:
+            raise ConfigurationError(
+                f"{type(self._scheduler).__name__} wants trial {trial.id} paused, which can't be done yet; let it stop or go on"
+            )
+        self._decide(trial, sequence, Intent.STOP, decision.action.value, decision.reason)
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""
@@ -307,7 +276,7 @@ class Driver:
                 self.failure = MetricMissing(f"trial {trial.id}: {trial.reason}")
             self._scheduler.on_trial_end(trial)
             self._searcher.on_trial_end(trial)
-            for callback in self._callbacks:
+            for callback in self._told:
                 callback.on_trial_end(trial)
 
     # Acting.
@@ -381,44 +350,6 @@ class Driver:
         if answer == "unclaimed":
             self._apply_end(ended)
 
-    def _reap(self) -> None:
-        """End attempts whose lease has run out."""
-        for id_ in self._journal.expired():
-            trial = self.experiment.trials[id_]
-            attempt = trial.attempt
-            error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
-            ended = AttemptEnded(
-                trial=id_, attempt=attempt.number, end=AttemptEnd.LOST, at=time.time(), error=error, cursor=self._cursor
-            )
-            if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
-                logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
-                self._apply_end(ended)
-
-    def _publish_lost(self) -> None:
-        """Publish attempts again whose message no queue holds; a broker may lose what a worker has just taken."""
-        if self.experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
-            return
-        unclaimed = self._journal.unclaimed(UNCLAIMED_S)
-        queued = self._backend.queued() if unclaimed else None
-        if queued is None:
-            return
-        for id_ in unclaimed:
-            trial = self.experiment.trials[id_]
-            if (id_, trial.attempt.number) not in queued:
-                logger.warning("trial %s attempt %d: its message was lost; publishing it again", id_, trial.attempt.number)
-                self._backend.publish(id_, trial.attempt.number, trial.config)
-
-
-class _Timer:
-    """Something to do now and then, from the loop."""
-
-    def __init__(self, interval_s: float, action: Callable[[], None]) -> None:
-        self._interval_s = interval_s
-        self._action = action
-        self.due = time.monotonic() + interval_s
-
-    def run_if_due(self) -> None:
-        """Do it if it is time."""
-        if time.monotonic() >= self.due:
-            self._action()
-            self.due = time.monotonic() + self._interval_s
+def _overridden(method: str, base: type, targets: Sequence[object]) -> list[Callable[..., None]]:
+    """Return the bound methods of those targets that do more than their base class, which does nothing."""
+    return [getattr(t, method) for t in targets if getattr(type(t), method) is not getattr(base, method)]

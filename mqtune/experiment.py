@@ -94,7 +94,7 @@ class Experiment:
         """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
         trial = self.trials[report.trial]
         attempt = trial.attempts[-1]
-        if report.attempt != attempt.number or attempt.intent is not Intent.RUN or attempt.end is not None:
+        if report.attempt != attempt.number or trial.decision is not None or attempt.end is not None:
             trial.late_reports += 1
             return None
         attempt.reports = report.sequence
@@ -104,7 +104,7 @@ class Experiment:
         trial.last_metrics = metrics
         trial.last_timestamp = report.timestamp
         value = metrics.get(self.metric)
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             trial.has_metric = self.metric_seen = True
             if value == value:  # noqa: PLR0124 - NaN is not itself
                 self._score(trial, value, report)
@@ -177,27 +177,30 @@ class Experiment:
     def _status_after(self, trial: Trial, attempt: Attempt) -> tuple[TrialStatus, str]:
         """Return what the end of its attempt makes of a trial, and why."""
         end = attempt.end
-        if end is AttemptEnd.COMPLETED:
-            return self._status_of_completed(trial)
         if trial.decision is not None:
-            # Whatever an attempt does after it was told to stop is a consequence of that.
-            completes = trial.decision.action is Action.COMPLETE
-            return TrialStatus.COMPLETED if completes else TrialStatus.EARLY_STOPPED, trial.decision.reason
+            # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
+            if trial.decision.action is Action.COMPLETE:
+                return self._status_of_completed(trial, trial.decision.reason)
+            return TrialStatus.EARLY_STOPPED, trial.decision.reason
+        if end is AttemptEnd.COMPLETED:
+            return self._status_of_completed(trial, "")
         if attempt.intent is Intent.HAND_BACK:
             return TrialStatus.STAGED, trial.reason
         if end is AttemptEnd.STOPPED:
             return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
         if end is AttemptEnd.FAILED:
-            return self._status_of_failed(trial, f"{attempt.error_type}: {_last_line(attempt.error)}")
-        lost = sum(a.end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) for a in trial.attempts)
+            return self._status_of_failed(trial, _in_short(attempt))
+        # What the driver took back itself says nothing against the trial.
+        gone = [a for a in trial.attempts if a.intent is not Intent.HAND_BACK]
+        lost = sum(a.end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) for a in gone)
         what = f"{end.value if end else 'lost'} by {attempt.worker or 'its worker'}"
         if lost > LOST_BUDGET:
             return TrialStatus.FAILED, f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have"
         return TrialStatus.STAGED, what
 
-    def _status_of_completed(self, trial: Trial) -> tuple[TrialStatus, str]:
+    def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         if trial.has_metric:
-            return TrialStatus.COMPLETED, ""
+            return TrialStatus.COMPLETED, reason
         hint = f"call mqtune.report({{{self.metric!r}: …}})"
         if not trial.last_metrics and not trial.attempt.reports:
             return self._status_of_failed(trial, f"ended without any report: {hint}")
@@ -212,6 +215,9 @@ class Experiment:
         return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
 
 
-def _last_line(error: str) -> str:
-    lines = error.strip().splitlines()
-    return lines[-1] if lines else ""
+def _in_short(attempt: Attempt) -> str:
+    """Return a failure's type and last line; a traceback's last line has the type, with its module before it."""
+    lines = attempt.error.strip().splitlines()
+    last = lines[-1] if lines else ""
+    has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type
+    return last if has_type else f"{attempt.error_type}: {last}"

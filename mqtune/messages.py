@@ -119,7 +119,9 @@ def _what_is_wrong(metrics: object) -> str:
             decode_value(encode_value({key: value}))
         except (TypeError, ValueError) as error:
             shown = reprlib.repr(value)
-            return f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
+            return (
+                f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
+            )
     return "report: the metrics can't be sent"
 
 

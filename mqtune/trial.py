@@ -180,7 +180,7 @@ class Trial:
     config: Config
     status: TrialStatus = TrialStatus.CANDIDATE
     attempts: list[Attempt] = field(default_factory=list)
-    #: The scheduler's decision that ends the current attempt, from when it is taken.
+    #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
     reason: str = ""
     reports: int = 0

@@ -12,11 +12,11 @@ import psutil
 import pytest
 import redis
 from hypothesis import settings
+from waiting import eventually
 
 from mqtune.errors import NoServer
 from mqtune.journal.connection import connect
 from mqtune.journal.server import EmbeddedServer, find_binary
-from waiting import eventually
 
 #: In the environment of every process that a test starts, so that one that lost its parents is found too.
 RUN_MARK: Final = "MQTUNE_TEST_RUN"

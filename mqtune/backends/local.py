@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from mqtune.journal.server import EmbeddedServer
+from mqtune.journal.server import EmbeddedServer, ExternalServer, find_server
 
-__all__ = ["EmbeddedServer", "LocalWorker"]
+__all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "find_server"]
 
 #: A worker that is asked to end hands its trials back, which takes at most the stop ladder's 15 s.
 _STOP_TIMEOUT_S: Final = 20.0

@@ -63,6 +63,8 @@ class Journal(ABC):
     experiment: str
     #: Set when ``read`` saw that workers joined or left; its reader clears it.
     fleet_changed: bool = False
+    #: How often the server was away and came back, as far as this object has seen.
+    outages: int = 0
 
     @abstractmethod
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:

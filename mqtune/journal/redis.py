@@ -38,7 +38,13 @@ T = TypeVar("T")
 RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 #: What passes: a server that is away, loading, demoted, or full.
-_AWAY: Final[tuple[type[BaseException], ...]] = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+_AWAY: Final[tuple[type[BaseException], ...]] = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    ReadOnlyError,
+    OutOfMemoryError,
+)
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
@@ -50,8 +56,11 @@ def retrying(
     patience_s: float,
     closing: threading.Event | None = None,
     also: tuple[type[BaseException], ...] = (),
+    on_return: Callable[[], None] = lambda: None,
 ) -> T:
     """Return what *call* returns, trying again while the server is away; errors in *also* count as that.
+
+    *on_return* is called when the server has been away and is back.
 
     Raises:
         BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
@@ -77,6 +86,7 @@ def retrying(
         else:
             if since is not None:
                 logger.warning("Redis is back after %.1f s", time.monotonic() - since)
+                on_return()
             return result
 
 
@@ -108,7 +118,10 @@ class RedisJournal(Journal):
         self._fleet_seen = "$"
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        return retrying(call, patience_s=self._patience_s, closing=self._closing)
+        return retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+
+    def _count_outage(self) -> None:
+        self.outages += 1
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         return self._retrying(lambda: script(name)(self._client, keys, args))

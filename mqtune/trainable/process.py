@@ -102,6 +102,8 @@ def _describe(error: BaseException) -> str:
     # The first frame is this module's.
     below = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, below))
+    # A file name that is no Unicode stands in a message as lone surrogates, which can't be sent.
+    text = text.encode(errors="backslashreplace").decode()
     half = _MAX_ERROR_CHARS // 2
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"
 

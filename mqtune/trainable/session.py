@@ -63,7 +63,8 @@ class Session:
         if os.getpid() != self._pid:
             raise RuntimeError("report: this is a child process of the trial; report from the trial's own process")
         is_main = threading.get_ident() == self._main
-        self._main_reports = is_main
+        if is_main:
+            self._main_reports = True
         try:
             with self._lock:
                 # A clock that steps back must not reorder a trial's reports.

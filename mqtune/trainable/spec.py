@@ -65,7 +65,9 @@ class TrainableSpec:
                 f"trainable {name!r} was typed into an interactive session, so workers can't import it; put it into a file"
             )
         path = Path(file).absolute()
-        return cls(name, script=path.name), path.parent
+        # Workers are started in the project's folder as a rule, and so is the script.
+        root = Path.cwd() if Path.cwd() in path.parents else path.parent
+        return cls(name, script=str(path.relative_to(root))), root
 
     def locate(self, code_root: Path) -> Path:
         """Return the file below *code_root* that holds the trainable.
@@ -89,8 +91,10 @@ class TrainableSpec:
             Exception: whatever the import raises.
         """
         path = self.locate(code_root)
-        if str(code_root) not in sys.path:
-            sys.path.insert(0, str(code_root))
+        # A script finds what lies beside it, as it does when Python runs it.
+        for folder in dict.fromkeys((str(code_root), str(path.parent) if self.script else str(code_root))):
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
         found: Any = _import_script(path) if self.script else importlib.import_module(self.module)
         for part in self.name.split("."):
             found = getattr(found, part, None)

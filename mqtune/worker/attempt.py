@@ -177,7 +177,7 @@ class AttemptRun:
         except (ImportFailed, ZygoteDied, OSError) as error:
             slot.close_zygote()
             kind = error.kind if isinstance(error, ImportFailed) else type(error).__name__
-            return None, (kind, f"{error}\n(worker {self.runtime.name}, code root {root}, trainable {spec})")
+            return None, (kind, f"on worker {self.runtime.name}, trainable {spec} below code root {root}:\n{error}")
         return zygote, ("", "")
 
     def _execute(

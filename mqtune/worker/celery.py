@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from signal import SIGINT, SIGKILL
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from celery.bin.worker import click as celerys_cli
 from celery.concurrency.base import BasePool
 from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
+from celery.signals import task_revoked
 from celery.worker import state
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
@@ -37,19 +39,22 @@ from mqtune.journal.fleet import Fleet
 from mqtune.resources import queue_name
 from mqtune.trainable.process import become_subreaper
 from mqtune.trial import AttemptEnd
+from mqtune.worker.abandon import abandon
 from mqtune.worker.attempt import STOP_S, AttemptRun
 from mqtune.worker.celery_settings import (
     OWNED_SETTINGS,
     TRANSPORT_OPTIONS,
     check_broker,
+    check_concurrency,
+    check_folders,
     check_name,
     check_options,
-    check_pool,
     check_settings,
 )
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.rows import Rows, latest_report
-from mqtune.worker.runtime import WorkerRuntime
+from mqtune.worker.owner import end_with_owner
+from mqtune.worker.rows import Rows, Text, failure, latest_report
+from mqtune.worker.runtime import KILL_GRACE_S, WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.uplink import Wake
 
@@ -64,6 +69,8 @@ TASK_NAME: Final = "mqtune.run_trial"
 SWITCH_INTERVAL_S: Final = 0.0005
 #: How long the slots' threads may take to end when their trials have.
 _LAST_THREADS_S: Final = 5.0
+#: The longest that a worker takes to go once it is told to: the stop ladder, the kill, the threads, and as much for Celery.
+LEAVE_S: Final = STOP_S + KILL_GRACE_S + 2 * _LAST_THREADS_S
 
 
 class TrialPool(BasePool):
@@ -128,12 +135,17 @@ class TrialPool(BasePool):
                 self._terminated.discard(correlation_id)
                 self.wake.set()
 
+        future = self.submit(work)
+        # Celery calls it after terminate_job, which has done what there is to do.
+        future.terminate = lambda *_: None  # type: ignore[attr-defined]
+        return future
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Have a thread do something."""
         assert self._executor is not None  # noqa: S101 - Celery starts a pool before it uses it
         future = self._executor.submit(work)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        # Celery calls it after terminate_job, which has done what there is to do.
-        future.terminate = lambda *_: None  # type: ignore[attr-defined]
         return future
 
     def terminate_job(self, token: int, signal: int | None = None) -> None:
@@ -207,20 +219,20 @@ class TrialWorker(Worker):
 
     _is_leaving = False
 
-    def on_before_init(self, **kwargs: Any) -> None:
-        with _one_line():
+    def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
+        try:
             check_options(_is_given)
-            self.app.prepare(self.hostname)
+            check_settings(self.app.conf)
+            self.app.prepare(self.hostname, concurrency)
+        except MqtuneError as error:
+            # One line instead of a traceback.
+            sys.exit(f"mqtune: {error}")
         super().on_before_init(**kwargs)
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         # With gossip every worker hears every other's heartbeats: 500,000 messages a second for 1,000 workers.
         kwargs.update(without_gossip=True, without_mingle=True)
-        slots = len(self.app.plan.devices)
-        self.concurrency: int = self.concurrency or slots
-        with _one_line():
-            check_settings(self.app.conf)
-            check_pool(self.pool_cls, TrialPool, self.concurrency, slots)
+        self.concurrency = len(self.app.plan.devices)
         # Flower switches task events on every five seconds: too late for the first trials, if it is already there.
         self.task_events: bool = self.task_events or self.app.is_watched()
         # A socket's URL leaves no other way to say which transport is meant; this is the worker's own process.
@@ -239,8 +251,18 @@ class TrialWorker(Worker):
                 self._end_at_once()
             self._is_leaving = True
             safe_say("worker: handing its trials back; Ctrl-C again ends at once")
-        state.should_stop = EX_OK
-        self.pool.wake.set()
+        if state.should_stop is None:
+            state.should_stop = EX_OK
+            self.pool.wake.set()
+            threading.Thread(target=self._see_to_the_end, name="mqtune-leaving", daemon=True).start()
+
+    def _see_to_the_end(self) -> None:
+        """Hand back, and be gone within a known time, also when the main thread waits for a broker that is cut off."""
+        if self.pool.runtime is not None:
+            self.pool.runtime.hand_back_all("its worker was shut down")
+        time.sleep(LEAVE_S)
+        logger.error("not ended after %.0f s; ending at once", LEAVE_S)
+        self._end_at_once()
 
     def _end_at_once(self, *_: object) -> None:
         """End without a word: the zygotes kill their trials, and the driver runs them again when their leases run out."""
@@ -263,15 +285,6 @@ def _is_given(option: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Have the program end with one line instead of a traceback."""
-    try:
-        yield
-    except MqtuneError as error:
-        sys.exit(f"mqtune: {error}")
-
-
 class TrialApp(Celery):
     """A Celery app whose workers run trials."""
 
@@ -287,13 +300,15 @@ class TrialApp(Celery):
         """Return the worker class that ``celery worker`` starts."""
         return self.subclass_with_self(TrialWorker, name="Worker")
 
-    def prepare(self, name: str) -> None:
-        """Find the devices, connect, and see that the fleet has no other worker of this name; nobody else needs all that.
+    def prepare(self, name: str, concurrency: object) -> None:
+        """Find the devices, connect, and see that the worker can do its work: what the app of a Flower need not.
 
         Raises:
             MqtuneError: the worker can't start.
         """
+        check_folders(self.settings.code_root, self.settings.log_root)
         self.plan = self.settings.plan()
+        check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer)
         # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
         # for each trial, and save nothing, since a message that is lost is published again.
@@ -325,7 +340,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         become_subreaper()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
-            _end_with_owner(settings.owner_fd)
+            end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
         self._runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
             app.client,
@@ -350,18 +365,6 @@ class RuntimeStep(bootsteps.StartStopStep):
             self._runtime.close(grace_s=0)
 
 
-def _end_with_owner(fd: int) -> None:
-    """End this process at once when the driver that started it is gone; its zygotes then kill their trials."""
-
-    def watch() -> None:
-        while os.read(fd, 1):
-            pass
-        logger.warning("the driver that started this worker is gone; the worker ends")
-        os._exit(1)
-
-    threading.Thread(target=watch, name="mqtune-owner", daemon=True).start()
-
-
 def create_app(settings: WorkerSettings) -> TrialApp:
     """Return the Celery app of a worker; ``celery -A`` takes it, and so does Flower.
 
@@ -378,16 +381,21 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     app.steps["worker"].add(RuntimeStep)
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,))
-    def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> str:
+    def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
         """Run one attempt, if it is still wanted and nobody else has it."""
         run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
         run.task_id = self.request.id
         return _run(app, run)
 
+    @task_revoked.connect(weak=False)
+    def revoked(request: Any, *, terminated: bool, **_: Any) -> None:
+        if not terminated:
+            app.trials.submit(partial(abandon, app.runtime, app.client, request.id))
+
     return app
 
 
-def _run(app: TrialApp, run: AttemptRun) -> str:
+def _run(app: TrialApp, run: AttemptRun) -> object:
     """Run an attempt and tell Celery, and so Flower, how it ended."""
     pool: TrialPool = app.trials
     app.rows.begin(run)
@@ -395,7 +403,7 @@ def _run(app: TrialApp, run: AttemptRun) -> str:
     outcome = app.runtime.run(run)
     app.rows.end(run, outcome, by_hand=pool.was_terminated(run))
     if outcome.end is AttemptEnd.COMPLETED:
-        return latest_report(run)
+        return Text(latest_report(run))
     if outcome.end is AttemptEnd.FAILED:
-        raise TrialFailed(outcome.note)
+        raise failure(outcome)
     raise Ignore(outcome.note)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-from mqtune.errors import WorkerStartError
+from mqtune.errors import ConfigurationError, WorkerStartError
 from mqtune.journal.connection import celery_url, redact
 from mqtune.journal.fleet import Fleet
 
@@ -17,7 +18,6 @@ __all__ = [
     "check_broker",
     "check_name",
     "check_options",
-    "check_pool",
     "check_settings",
 ]
 
@@ -86,32 +86,52 @@ def check_options(is_given: Callable[[str], bool]) -> None:
             raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
 
 
-def check_settings(conf: Mapping[str, Any]) -> None:
+def check_settings(conf: Any) -> None:
     """Check that the owned settings are in force.
 
     Raises:
         WorkerStartError: something has changed one of them.
     """
     for name, value in OWNED_SETTINGS.items():
-        if conf[name] != value:
+        found = getattr(conf, name)
+        if found != value:
+            shown = redact(found) if isinstance(found, str) else found
             raise WorkerStartError(
-                f"Celery's setting {name} is {conf[name]!r}, but trials need {value!r}: remove it from the configuration"
+                f"Celery's setting {name} is {shown!r}, but trials need {value!r}: remove it from the configuration, the "
+                "command line and the environment"
             )
 
 
-def check_pool(pool: object, needed: type, concurrency: object, slots: int) -> None:
-    """Check that the worker has the pool that trials need, and as many threads as slots.
+def check_concurrency(concurrency: object, slots: int) -> None:
+    """Check that Celery, if it was told a number of threads, was told the number of slots.
 
     Raises:
-        WorkerStartError: it has not.
+        WorkerStartError: it was told another.
     """
-    if concurrency != slots:
+    if concurrency not in (None, 0, slots):
         raise WorkerStartError(
             f"--concurrency {concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or "
             "--slots-per-gpu of mqtune worker, or MQTUNE_SLOTS, MQTUNE_GPUS or MQTUNE_SLOTS_PER_GPU"
         )
-    if pool != OWNED_SETTINGS["worker_pool"] and getattr(pool, "__name__", "") != needed.__name__:
-        raise WorkerStartError(f"--pool {pool!r} can't run trials: leave the option out")
+
+
+def check_folders(code_root: Path, log_root: Path) -> None:
+    """Check that trainables can be found and output be written; makes the folder for output.
+
+    Raises:
+        ConfigurationError: one of the folders is not there, or can't be.
+    """
+    if not code_root.is_dir():
+        raise ConfigurationError(f"the code root {code_root} is not a folder: give the one below which trainables are")
+    try:
+        log_root.mkdir(parents=True, exist_ok=True)
+        writable = os.access(log_root, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise ConfigurationError(
+            f"nothing can be written to the log root {log_root}: choose another folder by --log-root or MQTUNE_LOG_ROOT"
+        )
 
 
 def check_broker(broker: str, celerys: str) -> None:

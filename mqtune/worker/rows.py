@@ -9,11 +9,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqtune.errors import TrialFailed
 from mqtune.messages import decode_value
 from mqtune.trial import AttemptEnd, TrialStatus
 from mqtune.worker.attempt import AttemptRun, Outcome
 
-__all__ = ["Rows", "latest_report"]
+__all__ = ["Rows", "Text", "failure", "latest_report"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,26 @@ def latest_report(run: AttemptRun) -> str:
         return ""
     _, metrics = decode_value(run.stream.last_report)
     return f"report {run.stream.sequence}: {_words(metrics)}"
+
+
+class Text:
+    """What Celery shows as a task's result, without the quotes that it puts around a string."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def failure(outcome: Outcome) -> TrialFailed:
+    """Return the error by which Celery hears of a failed attempt: its last line as the message, all of it in the traceback."""
+    lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
+    error = TrialFailed(lines[-1] if lines else outcome.note)
+    error.add_note(outcome.note)
+    return error
 
 
 def _words(values: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import redis
-
 from journal_contract import (
     CONFIG,
     LONG_S,
@@ -30,6 +29,8 @@ from journal_contract import (
     staged,
     started,
 )
+from waiting import DEADLINE_S, eventually
+
 from mqtune.errors import BrokerUnavailable, DriverFenced
 from mqtune.journal.base import Claim, Grant, Journal
 from mqtune.journal.fleet import Fleet, Hints
@@ -38,7 +39,6 @@ from mqtune.journal.redis import RedisJournal
 from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.messages import VERSION, WorkerInfo, encode_value
 from mqtune.trial import Intent, TrialId
-from waiting import DEADLINE_S, eventually
 
 
 class MemoryWorld:
@@ -87,7 +87,9 @@ class TestRedisJournal(JournalContract):
     ) -> None:
         with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as subscription:
             subscription.subscribe(ExperimentKeys("x").metrics)
-            eventually(lambda: subscription.subscribed and redis_client.pubsub_numsub(ExperimentKeys("x").metrics)[0][1])
+            eventually(
+                lambda: subscription.subscribed and redis_client.pubsub_numsub(ExperimentKeys("x").metrics)[0][1]
+            )
             driver.record(closed())
             claim = self.start(driver, worker, lease_s=0.0)
             worker.report([segment(claim, 1, 2, raw=b"a b\n")])
@@ -177,9 +179,7 @@ class TestRedisJournal(JournalContract):
     ) -> None:
         for trial in (TrialId(f"{n:04d}") for n in range(2, 6)):
             driver.stage(trial, 1, CONFIG, staged(trial))
-        run, report, over, reap = (
-            Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in (2, 3, 4, 5)
-        )
+        run, report, over, reap = (Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in (2, 3, 4, 5))
         for claim in (report, over, reap):
             worker.claim(claim, "w", 0.0 if claim is reap else LONG_S, started(claim))
         eventually(lambda: driver.expired() == [reap.trial])
@@ -255,9 +255,14 @@ class TestRedisJournal(JournalContract):
             journal.renew([Claim(ONE, 1, "t")], LONG_S)
 
         assert away.faults >= 2
-        assert [record.message for record in caplog.records] == ["Redis is away (the line is cut); trying again for 0.06 s"]
+        assert [record.message for record in caplog.records] == [
+            "Redis is away (the line is cut); trying again for 0.06 s"
+        ]
 
-    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(self, redis_client: redis.Redis) -> None:
+    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(
+        self, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", LONG_S)
         closing = threading.Event()
         away = FaultyLine(redis_client, "call", times=10**9)
         journal = RedisJournal(away, "x", closing=closing)  # type: ignore[arg-type]
@@ -271,10 +276,9 @@ class TestRedisJournal(JournalContract):
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        eventually(lambda: away.faults >= 3)
+        eventually(lambda: away.faults)
         closing.set()
-        # Well below the longest wait between two tries, which the thread may have begun.
-        thread.join(0.5)
+        thread.join(DEADLINE_S)
 
         assert len(raised) == 1
 
@@ -321,6 +325,23 @@ class TestRedisJournal(JournalContract):
 
         assert driver.fleet_changed
 
+    def test_each_change_of_the_fleet_wakes_once(self, redis_client: redis.Redis, driver: Journal) -> None:
+        fleet = Fleet(redis_client, patience_s=1.0)
+        driver.read("0-0", count=1, block_s=0.001)
+        fleet.join(INFO, LONG_S)
+        fleet.join(replace(INFO, name="v"), LONG_S)
+        driver.fleet_changed = False
+
+        driver.read("0-0", count=1, block_s=0.001)
+        assert driver.fleet_changed
+        driver.fleet_changed = False
+        # It may take one read for each.
+        driver.read("0-0", count=1, block_s=0.001)
+        driver.fleet_changed = False
+
+        driver.read("0-0", count=1, block_s=0.001)
+        assert not driver.fleet_changed
+
     def test_a_heartbeat_wakes_nobody(self, redis_client: redis.Redis, driver: Journal) -> None:
         fleet = Fleet(redis_client, patience_s=1.0)
         fleet.join(INFO, LONG_S)
@@ -351,9 +372,7 @@ INFO = WorkerInfo(
 class FaultyLine:
     """A client whose first calls fail, before they reach the server or after it has done them."""
 
-    def __init__(
-        self, client: redis.Redis, lost: str, *, times: int = 1, error: Exception | None = None
-    ) -> None:
+    def __init__(self, client: redis.Redis, lost: str, *, times: int = 1, error: Exception | None = None) -> None:
         self._client = client
         self._lost = lost
         self._times = times
@@ -406,7 +425,13 @@ class TestFleet:
     ) -> None:
         fleet.join(INFO, LONG_S)
         soon = (time.time() + LONG_S) * 1000
-        strange = [b"\xc1", b"", encode_value([VERSION + 1, {}]), encode_value([VERSION, {"name": "x"}]), b"\x92\x01\xc0"]
+        strange = [
+            b"\xc1",
+            b"",
+            encode_value([VERSION + 1, {}]),
+            encode_value([VERSION, {"name": "x"}]),
+            b"\x92\x01\xc0",
+        ]
         for number, data in enumerate(strange):
             redis_client.set(worker_key(f"strange-{number}"), data)
             redis_client.zadd(WORKERS, {f"strange-{number}": soon})

@@ -14,13 +14,15 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from mqtune import driver as driver_module
+from mqtune import upkeep as upkeep_module
 from mqtune.callback import Callback
-from mqtune.driver import KEEP_LOCK_S, LOCK_S, REAP_S, REFRESH_S, UNCLAIMED_S, Driver
+from mqtune.driver import Driver
 from mqtune.errors import DriverFenced, MetricMissing, TrainableNotFound
 from mqtune.experiment import Experiment
 from mqtune.journal.base import FENCED, Claim, Entry, Grant, Segment
 from mqtune.journal.file import JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.messages import (
     AttemptEnded,
     AttemptStarted,
@@ -48,6 +50,7 @@ from mqtune.trial import (
     TrialId,
     TrialStatus,
 )
+from mqtune.upkeep import REAP_GRACE_S, REAP_S, REFRESH_S, UNCLAIMED_S
 
 T = TypeVar("T")
 
@@ -74,7 +77,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(driver_module, "time", clock)
+    for module in (driver_module, upkeep_module):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -498,9 +502,7 @@ def test_everything_that_can_happen_to_a_trial_happens_in_the_eventful_world(eve
     assert max(map(len, batches)) >= 3
 
 
-def test_the_same_seed_and_the_same_order_of_reports_give_the_same_journal(
-    eventful: World, clock: Clock
-) -> None:
+def test_the_same_seed_and_the_same_order_of_reports_give_the_same_journal(eventful: World, clock: Clock) -> None:
     eventful.finish(eventful.driver())
     again = World(clock)
     again.fleet.plans, again.fleet.curve = eventful.fleet.plans, eventful.fleet.curve
@@ -535,14 +537,16 @@ def test_the_scheduler_sees_each_report_once_in_the_journals_order_and_none_afte
 
 
 def accepted(journal: list[Entry]) -> list[Report]:
-    """The reports of a journal that came before the decision on their attempt, by hand."""
+    """The reports of a journal that came before their attempt was decided on or ended, by hand."""
     over: set[tuple[TrialId, int]] = set()
     found = []
     for event in events_in_order([(entry.id, entry.data) for entry in journal]):
         if isinstance(event, Report):
             if (event.trial, event.attempt) not in over:
                 found.append(event)
-        elif isinstance(event, DecisionTaken | AttemptEnded):
+        elif isinstance(event, AttemptEnded) or (
+            isinstance(event, DecisionTaken) and event.intent is not Intent.HAND_BACK
+        ):
             over.add((event.trial, event.attempt))
     return found
 
@@ -590,9 +594,7 @@ def test_at_every_moment_a_fresh_driver_comes_to_the_state_of_the_living_one(eve
     assert checks > 40
 
 
-def test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal(
-    eventful: World, clock: Clock
-) -> None:
+def test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal(eventful: World, clock: Clock) -> None:
     eventful.finish(eventful.driver())
     expected = entries(eventful.server)
     writes = sum(
@@ -615,9 +617,7 @@ def test_a_driver_killed_at_any_write_has_an_heir_that_writes_the_same_journal(
     assert killed >= 2 * 30
 
 
-def test_drivers_that_are_killed_again_and_again_write_the_same_journal(
-    eventful: World, clock: Clock
-) -> None:
+def test_drivers_that_are_killed_again_and_again_write_the_same_journal(eventful: World, clock: Clock) -> None:
     eventful.finish(eventful.driver())
     expected = entries(eventful.server)
 
@@ -651,9 +651,7 @@ def test_an_adaptive_searcher_comes_back_to_where_it_was(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(
-    eventful: World, seed: int
-) -> None:
+def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(eventful: World, seed: int) -> None:
     """Workers act between any two steps of the driver; drivers are killed, interrupted, and stop trials by hand."""
     rng = random.Random(seed)
     world, fleet = eventful, eventful.fleet
@@ -739,8 +737,8 @@ def test_a_driver_that_was_replaced_stops_writing(world: World, clock: Clock) ->
 
     with pytest.raises(DriverFenced):
         old.stop(old.experiment.trials[TrialId("0001")], "by hand")
+    clock.now += KEEP_LOCK_S
     with pytest.raises(DriverFenced):
-        clock.now += KEEP_LOCK_S
         old.step(0)
 
     assert entries(world.server) == before
@@ -869,7 +867,11 @@ def test_without_a_slot_nothing_is_staged_and_the_reason_is_told(world: World, c
     driver = world.driver(told=told)
 
     driver.step(0)
-    assert (driver.experiment.trials, driver.waiting_for, told.steps) == ({}, "there is no worker", ["there is no worker"])
+    assert (driver.experiment.trials, driver.waiting_for, told.steps) == (
+        {},
+        "there is no worker",
+        ["there is no worker"],
+    )
 
     world.fleet.slots = 1
     clock.now += REFRESH_S
@@ -912,13 +914,34 @@ def test_a_lost_worker_is_noticed_and_its_trial_goes_on_elsewhere(world: World, 
     (run,) = world.fleet.running.values()
     world.fleet.journal.renew([run.claim], 0.0)
 
-    clock.now += REAP_S
+    clock.now += REAP_GRACE_S
     driver.step(0)
 
     trial = driver.experiment.trials[TrialId("0001")]
     assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.LOST, None]
     assert trial.attempts[0].error == "worker w has not renewed its lease: it is gone, frozen or cut off"
     assert (trial.status, world.fleet.published[-1]) == (TrialStatus.STAGED, (TrialId("0001"), 2))
+
+
+def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped(world: World, clock: Clock) -> None:
+    driver = world.driver()
+    driver.step(0)
+    world.fleet.act()
+    clock.now += REAP_GRACE_S
+    driver.step(0)
+    (run,) = world.fleet.running.values()
+    trial = driver.experiment.trials[TrialId("0001")]
+
+    world.fleet.journal.renew([run.claim], 0.0)
+    driver._journal.outages += 1
+    clock.now += REAP_S
+    driver.step(0)
+    assert trial.attempt.end is None
+
+    world.fleet.journal.renew([run.claim], 100.0)
+    clock.now += REAP_GRACE_S + REAP_S
+    driver.step(0)
+    assert trial.attempt.end is None
 
 
 # The end.

@@ -48,7 +48,9 @@ def test_every_field_of_a_hash_is_described_where_keys_are_made() -> None:
     folder = Path(mqtune.__file__).parent / "journal" / "lua"
     fields = set()
     for script in folder.glob("*.lua"):
-        for call in re.findall(r"'(?:HGET|HMGET|HSET|HSETNX|HINCRBY)', (?:KEYS\[\w+\]|meta)((?:, *\s*[^,()]+)+)", script.read_text()):
+        for call in re.findall(
+            r"'(?:HGET|HMGET|HSET|HSETNX|HINCRBY)', (?:KEYS\[\w+\]|meta)((?:, *\s*[^,()]+)+)", script.read_text()
+        ):
             fields |= set(re.findall(r"'([a-z_]+)'", call))
 
     fields -= {"ended", "staged", "running"}

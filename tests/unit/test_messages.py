@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections import OrderedDict, UserDict
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -427,7 +427,7 @@ def test_a_metric_name_that_is_no_string_is_a_type_error_that_shows_it(key: obje
         pack_metrics(1.0, {"loss": 1, key: 2})  # type: ignore[dict-item]
 
 
-class Name(str, Enum):
+class Name(StrEnum):
     LOSS = "loss"
 
 
@@ -436,7 +436,9 @@ def test_a_metric_name_may_be_any_kind_of_string(key: str) -> None:
     assert decode_value(pack_metrics(1.0, {key: 2})) == [1.0, {"loss": 2}]
 
 
-@pytest.mark.parametrize("metrics", [None, 0.5, "loss", [("loss", 1)], {"loss"}, np.float64(1), UserDict(loss=1)], ids=repr)
+@pytest.mark.parametrize(
+    "metrics", [None, 0.5, "loss", [("loss", 1)], {"loss"}, np.float64(1), UserDict(loss=1)], ids=repr
+)
 def test_metrics_that_are_no_dict_are_a_type_error_that_shows_the_right_form(metrics: object) -> None:
     with pytest.raises(TypeError, match=re.escape("must be a dict such as {'loss': 0.1}, not ")):
         pack_metrics(1.0, metrics)  # type: ignore[arg-type]

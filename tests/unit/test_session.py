@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.messages import decode_value, encode_value
 from mqtune.trainable import process, session
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT, STOP_SIGNAL, Session, StopTrial, report
 from mqtune.trial import AttemptEnd
-from waiting import DEADLINE_S, eventually
 
 
 class Pipe:
@@ -312,9 +312,7 @@ def finish(thread: threading.Thread) -> None:
     thread.join(DEADLINE_S)
 
 
-def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(
-    stoppable: Session, pipe: Pipe
-) -> None:
+def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(stoppable: Session, pipe: Pipe) -> None:
     pipe.shrink()
     teller = signal_when_full(pipe)
 
@@ -361,9 +359,7 @@ class CountingLock:
         self._lock.release()
 
 
-def test_a_thread_that_reports_does_not_keep_the_main_thread_from_being_stopped(
-    stoppable: Session, pipe: Pipe
-) -> None:
+def test_a_thread_that_reports_does_not_keep_the_main_thread_from_being_stopped(stoppable: Session, pipe: Pipe) -> None:
     """The main thread computes while a helper's report waits for room."""
     pipe.shrink()
     raised: list[type[BaseException]] = []
@@ -492,9 +488,7 @@ def test_outside_a_trial_a_report_is_logged(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO):
         report({"loss": 0.123456789, "epoch": 3})
 
-    assert [(record.name, record.message) for record in caplog.records] == [
-        ("mqtune.report", "loss=0.123457  epoch=3")
-    ]
+    assert [(record.name, record.message) for record in caplog.records] == [("mqtune.report", "loss=0.123457  epoch=3")]
 
 
 def test_outside_a_trial_a_report_that_could_not_be_sent_is_an_error_all_the_same() -> None:

@@ -1,0 +1,32 @@
+"""What a driver needs of the place where its attempts run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mqtune.trial import Config, TrialId
+
+__all__ = ["Backend"]
+
+
+class Backend(Protocol):
+    """Where attempts run."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots fit, as of the last refresh."""
+
+    def refresh(self) -> None:
+        """Look at which slots there are now."""
+
+    def why_no_slot(self) -> str:
+        """Say what is missing when there is none."""
+
+    def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
+        """Offer a staged attempt to the slots; doing it twice does no harm."""
+
+    def queued(self) -> set[tuple[str, int]] | None:
+        """Return the attempts that wait to be claimed; None when that can't be told."""
+
+    def close(self) -> None:
+        """Let go of all connections."""

@@ -1,0 +1,69 @@
+"""Becoming the driver of an experiment whose last driver may be dead."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import time
+from typing import Final
+
+from mqtune.errors import NameTaken
+from mqtune.journal.base import Journal
+
+__all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
+
+logger = logging.getLogger(__name__)
+
+#: A driver that is silent this long may be replaced; it keeps its lock four times within that.
+LOCK_S: Final = 20.0
+KEEP_LOCK_S: Final = 5.0
+#: By how much a look at another driver's lock comes after the time at which it should have been kept.
+_LOCK_MARGIN_S: Final = 0.5
+
+
+def take_lock(journal: Journal, owner: str) -> None:
+    """Become the experiment's driver; one that died on this machine is replaced at once, on another after its lock ran out.
+
+    Raises:
+        NameTaken: a living driver has it.
+    """
+    here = _place()
+    dead, before_s = "", math.inf
+    while True:
+        try:
+            journal.lock(owner, f"process {os.getpid()} on {here}", LOCK_S, dead=dead)
+        except NameTaken as taken:
+            _, pid, _, place = taken.holder.split(" ", 3)
+            if place == here:
+                if dead or _lives(int(pid)):
+                    raise
+                dead = taken.holder
+                continue
+            if taken.left_s > before_s:
+                # It was kept in between, so its driver lives.
+                raise
+            logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
+            before_s = taken.left_s
+            time.sleep(min(taken.left_s, KEEP_LOCK_S) + _LOCK_MARGIN_S)
+        else:
+            return
+
+
+def _place() -> str:
+    """Return where process numbers mean the same: this host, and on Linux this namespace of it, such as a container."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

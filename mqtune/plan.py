@@ -1,0 +1,160 @@
+"""What is tuned, and how: everything that a user says about an experiment, checked when it is said."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.errors import ConfigurationError, NameTaken
+from mqtune.experiment import Experiment, Mode
+from mqtune.messages import decode_value, encode_value
+from mqtune.resources import Resources
+from mqtune.schedulers import FIFO, Scheduler
+from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
+from mqtune.space import Space
+from mqtune.trainable.spec import Trainable, TrainableSpec
+from mqtune.trial import Config
+from mqtune.version import __version__
+
+__all__ = ["Plan", "at_least"]
+
+#: Names become keys, file names and parts of task ids.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: What may differ when an experiment goes on: how far it goes, and which mqtune does it.
+_MAY_CHANGE: Final = frozenset({"max_trials", "version"})
+
+
+class Plan:
+    """One experiment as its user wants it; see ``Tuner`` for the arguments.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        trainable: Trainable,
+        space: Mapping[str, Any] | Space,
+        *,
+        metric: str,
+        mode: Mode,
+        searcher: Searcher | None,
+        scheduler: Scheduler | None,
+        max_trials: int | None,
+        points_to_evaluate: Sequence[Config],
+        resources: Resources | None,
+        name: str | None,
+        seed: int | None,
+        max_failures: int,
+        start_method: str | None,
+    ) -> None:
+        self.spec, self.code_root = TrainableSpec.of(trainable)
+        self.space = space if isinstance(space, Space) else Space(space)
+        self.resources = resources if resources is not None else Resources()
+        self.name = name if name is not None else _new_name(self.spec)
+        self.max_trials = at_least("max_trials", max_trials, 1)
+        self.seed = at_least("seed", seed, 0)
+        self.scheduler = scheduler if scheduler is not None else FIFO()
+        self.start_method = start_method or ("spawn" if sys.platform == "darwin" else "fork")
+        self._own_searcher = searcher
+        self._points = list(points_to_evaluate)
+        self._check(max_failures)
+        if self.max_trials is None and searcher is None:
+            self.max_trials = max(self.space.grid_size, len(self._points), 1)
+        self.scheduler.bind(metric, mode)
+        self.experiment = Experiment(self.name, metric=metric, mode=mode, max_failures=max_failures)
+
+    def _check(self, max_failures: object) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
+            )
+        if not isinstance(self.scheduler, Scheduler):
+            raise ConfigurationError(f"scheduler={self.scheduler!r} is not a scheduler; give mqtune.ASHA(…) or leave it out")
+        if not isinstance(self._own_searcher, Searcher | None):
+            raise ConfigurationError(f"searcher={self._own_searcher!r} is not a searcher; leave it out for random search")
+        if not isinstance(self.resources, Resources):
+            raise ConfigurationError(f"resources={self.resources!r}: give mqtune.Resources(gpus=…, cpus=…)")
+        if isinstance(max_failures, bool) or not isinstance(max_failures, int) or max_failures < -1:
+            raise ConfigurationError(f"max_failures={max_failures!r} makes no sense; give 0, a number, or -1 for any number")
+        if self.start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
+        if self._own_searcher is not None and self._points:
+            raise ConfigurationError("points_to_evaluate goes with the default searcher; wrap yours in mqtune.PointsFirst")
+        for index, point in enumerate(self._points):
+            try:
+                self.space.check(point)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"points_to_evaluate[{index}]: {error}") from None
+
+    def searcher(self) -> Searcher:
+        """Return the searcher, at its beginning; the seed must be known."""
+        if self._own_searcher is not None:
+            return self._own_searcher
+        seed = self.seed or 0
+        searcher = RandomSearcher(self.space, seed)
+        return PointsFirst(searcher, self.space, self._points, seed) if self._points else searcher
+
+    def definition(self, kept: bytes | None) -> dict[str, Any]:
+        """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
+
+        A seed that was left out is drawn, or taken from what was kept.
+
+        Raises:
+            NameTaken: an experiment with another definition has the name.
+        """
+        before: dict[str, Any] | None = None if kept is None else decode_value(kept)
+        if self.seed is None:
+            self.seed = before["seed"] if before is not None else secrets.randbits(32)
+        now: dict[str, Any] = decode_value(encode_value(self._describe()))
+        if before is None:
+            return now
+        differing = [key for key in now if key not in _MAY_CHANGE and _same(now[key]) != _same(before.get(key))]
+        if differing:
+            shown = "; ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in differing)
+            raise NameTaken(f"experiment {self.name!r} exists with another definition ({shown}); choose another name")
+        return before
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "trainable": self.spec.encode(),
+            "space": self.space.describe(),
+            "metric": self.experiment.metric,
+            "mode": self.experiment.mode,
+            "searcher": self.searcher().describe(),
+            "scheduler": self.scheduler.describe(),
+            "resources": self.resources.encode(),
+            "max_failures": self.experiment.max_failures,
+            "seed": self.seed,
+            "start_method": self.start_method,
+            "max_trials": self.max_trials,
+            "version": __version__,
+        }
+
+
+def _same(value: Any) -> Any:
+    """Return what must be equal; a script may be started from another folder."""
+    if isinstance(value, dict) and "script" in value:
+        return {**value, "script": Path(value["script"]).name}
+    return value
+
+
+def at_least(name: str, value: int | None, least: int) -> int | None:
+    """Return *value*.
+
+    Raises:
+        ConfigurationError: it is no whole number, or less than *least*.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ConfigurationError(f"{name}={value!r} makes no sense; give a whole number of at least {least}")
+    return value
+
+
+def _new_name(spec: TrainableSpec) -> str:
+    stem = re.sub(r"[^A-Za-z0-9_-]", "-", spec.name)[:60]
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,0 +1,128 @@
+"""What a driver does now and then: keeps its lock, ends lost attempts, looks at the fleet, publishes what was lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mqtune.backends.base import Backend
+from mqtune.experiment import Experiment
+from mqtune.journal.base import Journal
+from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
+from mqtune.messages import AttemptEnded, Cursor
+from mqtune.trial import AttemptEnd, TrialStatus
+
+__all__ = ["REAP_GRACE_S", "Upkeep"]
+
+logger = logging.getLogger(__name__)
+
+#: How often leases that ran out are looked for; a lost trial waits this long at most on top of its lease.
+REAP_S: Final = 2.0
+#: For how long no lease is reaped after the driver begins, or after Redis was away: leases ran out meanwhile, and their
+#: workers, which renew them every 3 s, must have had their turn.
+REAP_GRACE_S: Final = 8.0
+#: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
+REFRESH_S: Final = 5.0
+#: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
+UNCLAIMED_S: Final = 10.0
+
+class Upkeep:
+    """The driver's timers, run by its loop.
+
+    Args:
+        journal: the experiment's.
+        backend: where its attempts run.
+        experiment: the fold.
+        owner: the driver's token.
+        end: applies the end of an attempt that was journaled here.
+        cursor: how far the driver has come.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        backend: Backend,
+        experiment: Experiment,
+        *,
+        owner: str,
+        end: Callable[[AttemptEnded], None],
+        cursor: Callable[[], Cursor],
+    ) -> None:
+        self._journal = journal
+        self._backend = backend
+        self._experiment = experiment
+        self._end = end
+        self._cursor = cursor
+        self._outages = 0
+        self._reap_from = time.monotonic() + REAP_GRACE_S
+        self._timers = [
+            _Timer(KEEP_LOCK_S, lambda: journal.lock(owner, "", LOCK_S)),
+            _Timer(REAP_S, self._reap),
+            _Timer(REFRESH_S, backend.refresh),
+            _Timer(UNCLAIMED_S, self._publish_lost),
+        ]
+
+    @property
+    def due(self) -> float:
+        """When the next of it is due, by the monotonic clock."""
+        return min(timer.due for timer in self._timers)
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        for timer in self._timers:
+            timer.run_if_due()
+
+    def forfeit_leases(self) -> None:
+        """End all running attempts as lost; for when no worker can be left."""
+        self._journal.forfeit_leases()
+        self._reap_from = 0.0
+        self._reap()
+
+    def _reap(self) -> None:
+        """End attempts whose lease has run out."""
+        if self._journal.outages != self._outages:
+            self._outages = self._journal.outages
+            self._reap_from = time.monotonic() + REAP_GRACE_S
+        if time.monotonic() < self._reap_from:
+            return
+        for id_ in self._journal.expired():
+            trial = self._experiment.trials[id_]
+            attempt = trial.attempt
+            error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
+            ended = AttemptEnded(
+                trial=id_, attempt=attempt.number, end=AttemptEnd.LOST, at=time.time(), error=error, cursor=self._cursor()
+            )
+            if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
+                logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
+                self._end(ended)
+
+    def _publish_lost(self) -> None:
+        """Publish attempts again whose message no queue holds; a broker may lose what a worker has just taken."""
+        if self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
+            return
+        unclaimed = self._journal.unclaimed(UNCLAIMED_S)
+        queued = self._backend.queued() if unclaimed else None
+        if queued is None:
+            return
+        for id_ in unclaimed:
+            trial = self._experiment.trials[id_]
+            if (id_, trial.attempt.number) not in queued:
+                logger.warning("trial %s attempt %d: its message was lost; publishing it again", id_, trial.attempt.number)
+                self._backend.publish(id_, trial.attempt.number, trial.config)
+
+
+class _Timer:
+    """Something to do now and then, from the loop."""
+
+    def __init__(self, interval_s: float, action: Callable[[], None]) -> None:
+        self._interval_s = interval_s
+        self._action = action
+        self.due = time.monotonic() + interval_s
+
+    def run_if_due(self) -> None:
+        """Do it if it is time."""
+        if time.monotonic() >= self.due:
+            self._action()
+            self.due = time.monotonic() + self._interval_s

@@ -1,0 +1,151 @@
+"""What the README says works when it is done as it says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import find_binary
+from mqtune.results import Results
+from waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language, without the indentation they have in a list."""
+    found, inside = [], None
+    for line in README.splitlines():
+        if line.strip().startswith("```"):
+            if inside is None:
+                inside = (line.strip()[3:], [])
+            else:
+                found.append(inside)
+                inside = None
+        elif inside is not None:
+            inside[1].append(line)
+    return [textwrap.dedent("\n".join(lines)) + "\n" for named, lines in found if named == language]
+
+
+@contextlib.contextmanager
+def terminal(commands: str, environment: dict[str, str], cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """Commands typed into a shell of their own, ended afterwards with everything they started."""
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def a_head_node(tmp_path: Path, mqtune_home: Path) -> dict[str, str]:
+    """The environment of a machine with redis-server, mqtune and celery on its PATH."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "redis-server").symlink_to(find_binary().path)
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "MQTUNE_HOME": str(mqtune_home)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("worker", ["mqtune worker", "celery -A workers.gpu worker"])
+def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_path: Path, worker: str):
+    port = str(free_port())
+    redis, second, third = (
+        text.replace("@head:", "@127.0.0.1:").replace("6379", port)
+        for text in blocks("")
+        if "redis-server" in text or "MQTUNE_BROKER" in text
+    )
+    assert worker in README
+    second = second.replace("mqtune worker", worker)
+
+    # Redis writes its files where it is started.
+    with terminal(redis, a_head_node, cwd=tmp_path):
+        url = f"redis://:secret@127.0.0.1:{port}/0"
+        eventually(lambda: can_connect(url), 20)
+        with terminal(second, a_head_node), contextlib.closing(connect(url)) as client:
+            eventually(lambda: Fleet(client, patience_s=5).workers(), 30)
+            with terminal(third, a_head_node) as driver:
+                output, _ = driver.communicate(timeout=90)
+
+    assert driver.returncode == 0, output
+    assert "accuracy on the 450 held-out digits" in output
+
+
+def can_connect(url: str) -> bool:
+    with contextlib.suppress(Exception):
+        connect(url, timeout_s=1).close()
+        return True
+    return False
+
+
+def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
+    (script,) = blocks("python")
+    path = tmp_path / "tune.py"
+    path.write_text(script)
+
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{'lr': ")
+    assert len(Results.load("quickstart").trials) == 64
+
+
+def test_the_trainable_of_the_driver_script_runs_without_mqtune_around_it(tmp_path: Path):
+    (script,) = blocks("python")
+    (tmp_path / "tune.py").write_text(script)
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import tune; tune.train({'lr': 0.1, 'width': 32})"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 27
+    assert done.stderr.splitlines()[-1].startswith("loss=")
+
+
+def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
+    commands = [text.strip() for text in blocks("") if "pip install" in text]
+
+    assert commands == ["pip install -e '.[demo]' && mqtune demo", "pip install -e '.[test]' && pytest"]
+
+
+def test_every_link_of_the_docs_leads_somewhere():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
