@@ -99,7 +99,9 @@ class Driver:
         self._on_report = _overridden("on_report", Searcher, [searcher])
         #: Callbacks, once the replay is over: what happened before is not told again.
         self._told: Sequence[Callback] = ()
-        self._upkeep = Upkeep(journal, backend, experiment, owner=owner, end=self._apply_end, cursor=lambda: self._cursor)
+        self._upkeep = Upkeep(
+            journal, backend, experiment, owner=owner, end=self._apply_end, cursor=lambda: self._cursor
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -261,7 +263,10 @@ class Driver:
             self._suggested += 1
             if suggested != event.config:
                 logger.warning(
-                    "trial %s: the searcher now suggests %r, the journal has %r and counts", event.trial, suggested, event.config
+                    "trial %s: the searcher now suggests %r, the journal has %r and counts",
+                    event.trial,
+                    suggested,
+                    event.config,
                 )
         self.experiment.apply(event)
 
@@ -349,6 +354,7 @@ class Driver:
         self.experiment.apply(decision)
         if answer == "unclaimed":
             self._apply_end(ended)
+
 
 def _overridden(method: str, base: type, targets: Sequence[object]) -> list[Callable[..., None]]:
     """Return the bound methods of those targets that do more than their base class, which does nothing."""

@@ -195,7 +195,10 @@ class Experiment:
         lost = sum(a.end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) for a in gone)
         what = f"{end.value if end else 'lost'} by {attempt.worker or 'its worker'}"
         if lost > LOST_BUDGET:
-            return TrialStatus.FAILED, f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have"
+            return (
+                TrialStatus.FAILED,
+                f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have",
+            )
         return TrialStatus.STAGED, what
 
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
@@ -206,7 +209,8 @@ class Experiment:
             return self._status_of_failed(trial, f"ended without any report: {hint}")
         keys = ", ".join(map(repr, trial.last_metrics))
         return self._status_of_failed(
-            trial, f"none of its {trial.attempt.reports} reports has a number for {self.metric!r} (the last has {keys}): {hint}"
+            trial,
+            f"none of its {trial.attempt.reports} reports has a number for {self.metric!r} (the last has {keys}): {hint}",
         )
 
     def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:

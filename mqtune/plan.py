@@ -75,17 +75,25 @@ class Plan:
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
         if not isinstance(self.scheduler, Scheduler):
-            raise ConfigurationError(f"scheduler={self.scheduler!r} is not a scheduler; give mqtune.ASHA(…) or leave it out")
+            raise ConfigurationError(
+                f"scheduler={self.scheduler!r} is not a scheduler; give mqtune.ASHA(…) or leave it out"
+            )
         if not isinstance(self._own_searcher, Searcher | None):
-            raise ConfigurationError(f"searcher={self._own_searcher!r} is not a searcher; leave it out for random search")
+            raise ConfigurationError(
+                f"searcher={self._own_searcher!r} is not a searcher; leave it out for random search"
+            )
         if not isinstance(self.resources, Resources):
             raise ConfigurationError(f"resources={self.resources!r}: give mqtune.Resources(gpus=…, cpus=…)")
         if isinstance(max_failures, bool) or not isinstance(max_failures, int) or max_failures < -1:
-            raise ConfigurationError(f"max_failures={max_failures!r} makes no sense; give 0, a number, or -1 for any number")
+            raise ConfigurationError(
+                f"max_failures={max_failures!r} makes no sense; give 0, a number, or -1 for any number"
+            )
         if self.start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
         if self._own_searcher is not None and self._points:
-            raise ConfigurationError("points_to_evaluate goes with the default searcher; wrap yours in mqtune.PointsFirst")
+            raise ConfigurationError(
+                "points_to_evaluate goes with the default searcher; wrap yours in mqtune.PointsFirst"
+            )
         for index, point in enumerate(self._points):
             try:
                 self.space.check(point)

@@ -120,7 +120,9 @@ class Tuner:
         self._local_slots = at_least("local_slots", local_slots, 1)
         self._max_concurrent = at_least("max_concurrent", max_concurrent, 1)
         if local_slots is not None and broker is not None:
-            raise ConfigurationError("local_slots is for a run without a broker; with one, each worker says how many slots it has")
+            raise ConfigurationError(
+                "local_slots is for a run without a broker; with one, each worker says how many slots it has"
+            )
         self.name = self._plan.name
         self.folder = mqtune_home() / self.name
         self._experiment = self._plan.experiment
@@ -308,7 +310,9 @@ class Tuner:
         results = self.results()
         results.save()
         if interrupted:
-            print(f"\nInterrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on.")
+            print(
+                f"\nInterrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on."
+            )
         return results
 
     def _hand_back(self, driver: Driver, reason: str) -> None:

@@ -28,6 +28,7 @@ REFRESH_S: Final = 5.0
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
 
+
 class Upkeep:
     """The driver's timers, run by its loop.
 
@@ -92,7 +93,12 @@ class Upkeep:
             attempt = trial.attempt
             error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
             ended = AttemptEnded(
-                trial=id_, attempt=attempt.number, end=AttemptEnd.LOST, at=time.time(), error=error, cursor=self._cursor()
+                trial=id_,
+                attempt=attempt.number,
+                end=AttemptEnd.LOST,
+                at=time.time(),
+                error=error,
+                cursor=self._cursor(),
             )
             if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
                 logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
@@ -109,7 +115,9 @@ class Upkeep:
         for id_ in unclaimed:
             trial = self._experiment.trials[id_]
             if (id_, trial.attempt.number) not in queued:
-                logger.warning("trial %s attempt %d: its message was lost; publishing it again", id_, trial.attempt.number)
+                logger.warning(
+                    "trial %s attempt %d: its message was lost; publishing it again", id_, trial.attempt.number
+                )
                 self._backend.publish(id_, trial.attempt.number, trial.config)
 
 

@@ -101,10 +101,15 @@ class CeleryBackend:
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"
         offers = "; ".join(
-            f"{info.name}: {info.slots} × {_offer(info)}, mqtune {info.version}" for info in self._workers[:_SHOWN_WORKERS]
+            f"{info.name}: {info.slots} × {_offer(info)}, mqtune {info.version}"
+            for info in self._workers[:_SHOWN_WORKERS]
         )
         more = len(self._workers) - _SHOWN_WORKERS
-        version = "" if all(info.version == __version__ for info in self._workers) else f" This driver is mqtune {__version__}."
+        version = (
+            ""
+            if all(info.version == __version__ for info in self._workers)
+            else f" This driver is mqtune {__version__}."
+        )
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:

@@ -136,5 +136,3 @@ class Hints:
             logger.warning("an unreadable hint on %s: %r", self._channel, message["data"][:100])
             return None
         return [experiment, trial, attempt, intent]
-
-

@@ -89,7 +89,9 @@ class Session:
 
     def _send(self, kind: int, body: bytes) -> None:
         if len(body) > _MAX_FRAME_BYTES:
-            raise TypeError(f"report: {len(body) >> 20} MiB of metrics in one report; the most is {_MAX_FRAME_BYTES >> 20} MiB")
+            raise TypeError(
+                f"report: {len(body) >> 20} MiB of metrics in one report; the most is {_MAX_FRAME_BYTES >> 20} MiB"
+            )
         frame = FRAME.pack(len(body), kind) + body
         try:
             sent = os.write(self._pipe, frame)

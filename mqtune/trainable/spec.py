@@ -117,7 +117,9 @@ def _root_of(module: ModuleType, name: str | None = None) -> Path:
     """Return the folder that must be on ``sys.path`` for the module to be imported by its name."""
     file = getattr(module, "__file__", None)
     if file is None:
-        raise TrainableNotFound(f"module {module.__name__!r} has no file, so workers can't import it; put it into a file")
+        raise TrainableNotFound(
+            f"module {module.__name__!r} has no file, so workers can't import it; put it into a file"
+        )
     path = Path(file).absolute()
     depth = (name or module.__name__).count(".") + (path.name == "__init__.py")
     return path.parents[depth]

@@ -258,7 +258,17 @@ def _group_exists(group: int) -> bool:
 
 def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[str]:
     """Return the command line of a zygote (``fork`` or ``spawn``) or of a spare that is not forked (``spare``)."""
-    return [sys.executable, "-m", "mqtune.trainable.zygote", role, str(fd), spec.name, spec.module, spec.script, str(code_root)]
+    return [
+        sys.executable,
+        "-m",
+        "mqtune.trainable.zygote",
+        role,
+        str(fd),
+        spec.name,
+        spec.module,
+        spec.script,
+        str(code_root),
+    ]
 
 
 def main(argv: list[str]) -> None:

@@ -10,19 +10,17 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from mqtune.journal.base import FENCED, GAP, Claim, Journal
 from mqtune.messages import AttemptEnded, AttemptStarted, decode_value
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.trial import AttemptEnd, Intent, TrialId
 from mqtune.worker.slots import Slot, Turn
-from mqtune.worker.uplink import Stream, Wake
+from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
-if TYPE_CHECKING:
-    from mqtune.worker.runtime import WorkerRuntime
-
-__all__ = ["STOP_S", "AttemptRun", "Outcome"]
+__all__ = ["STOP_S", "AttemptRun", "Host", "Outcome"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +39,25 @@ TAIL_BYTES_FAILED: Final = 16_000
 _DETACH_POLL_S: Final = 1.0
 
 
+class Host(Protocol):
+    """The worker, as an attempt sees it."""
+
+    name: str
+    host: str
+    code_root: Path
+    log_root: Path
+    lease_s: float
+    closing: threading.Event
+    running: set[AttemptRun]
+    uplink: Uplink
+
+    def offer(self, slot: Slot) -> None:
+        """Let the next attempt prepare in a slot whose trial has ended."""
+
+    def fetch_ahead(self) -> None:
+        """Have the next task fetched while a trial ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended here; ``end`` is None when it was not claimed, or no longer counted."""
@@ -52,7 +69,7 @@ class Outcome:
 class AttemptRun:
     """Runs one attempt; one thread calls ``run``, any thread may call the others."""
 
-    def __init__(self, runtime: WorkerRuntime, journal: Journal, claim: Claim, definition: dict[str, Any]) -> None:
+    def __init__(self, runtime: Host, journal: Journal, claim: Claim, definition: dict[str, Any]) -> None:
         self.runtime = runtime
         self.journal = journal
         self.claim = claim
@@ -78,7 +95,9 @@ class AttemptRun:
         """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
         if answer in (FENCED, GAP):
             self._fenced = True
-            logger.warning("trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer)
+            logger.warning(
+                "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
+            )
             self._want(Intent.STOP, kill=True)
         elif answer:
             self._want(Intent(answer))
@@ -170,7 +189,7 @@ class AttemptRun:
 
         This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
         """
-        spec, root = self.runtime.spec_of(self.definition), self.runtime.code_root
+        spec, root = TrainableSpec(**self.definition["trainable"]), self.runtime.code_root
         try:
             zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")), turn)
             zygote.wait_ready(IMPORT_TIMEOUT_S)

@@ -10,18 +10,17 @@ import itertools
 import logging
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from signal import SIGINT, SIGKILL
+from signal import SIGKILL
 from typing import Any, Final
 
 from celery import Celery, bootsteps, platforms
-from celery.apps.worker import Worker, safe_say
+from celery.apps.worker import Worker
 from celery.bin.worker import click as celerys_cli
 from celery.concurrency.base import BasePool
 from celery.exceptions import Ignore
@@ -33,7 +32,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as redis_transport
 from kombu.utils.objects import cached_property
 
-from mqtune.errors import MqtuneError, TrialFailed
+from mqtune.errors import BrokerUnavailable, MqtuneError, TrialFailed
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, celery_url, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.resources import queue_name
@@ -52,9 +51,10 @@ from mqtune.worker.celery_settings import (
     check_settings,
 )
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.leaving import THREADS_END_S, Leaving
 from mqtune.worker.owner import end_with_owner
 from mqtune.worker.rows import Rows, Text, failure, latest_report
-from mqtune.worker.runtime import KILL_GRACE_S, WorkerRuntime
+from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.uplink import Wake
 
@@ -67,10 +67,6 @@ TASK_NAME: Final = "mqtune.run_trial"
 #: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
 #: time in which a trial is stopped.
 SWITCH_INTERVAL_S: Final = 0.0005
-#: How long the slots' threads may take to end when their trials have.
-_LAST_THREADS_S: Final = 5.0
-#: The longest that a worker takes to go once it is told to: the stop ladder, the kill, the threads, and as much for Celery.
-LEAVE_S: Final = STOP_S + KILL_GRACE_S + 2 * _LAST_THREADS_S
 
 
 class TrialPool(BasePool):
@@ -175,7 +171,7 @@ class TrialPool(BasePool):
     def on_stop(self) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
-            wait(tuple(self._futures), timeout=_LAST_THREADS_S)
+            wait(tuple(self._futures), timeout=THREADS_END_S)
 
     @property
     def is_busy(self) -> bool:
@@ -217,8 +213,6 @@ class TrialTransport(redis_transport.Transport):
 class TrialWorker(Worker):
     """Celery's worker, without what a fleet of hundreds can't afford, and only with the settings that it needs."""
 
-    _is_leaving = False
-
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
             check_options(_is_given)
@@ -242,31 +236,14 @@ class TrialWorker(Worker):
     def install_platform_tweaks(self, worker: Any) -> None:
         super().install_platform_tweaks(worker)
         # Celery's own wait for trials to end by themselves, and then call them terminated by a person.
-        platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = self._leave
-        platforms.signals["SIGQUIT"] = self._end_at_once
+        self.app.trials = self.pool
+        leaving = Leaving(self._leave, self.app.hand_back_all)
+        platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
+        platforms.signals["SIGQUIT"] = leaving.end_at_once
 
-    def _leave(self, number: int, _frame: object) -> None:
-        if number == SIGINT:
-            if self._is_leaving:
-                self._end_at_once()
-            self._is_leaving = True
-            safe_say("worker: handing its trials back; Ctrl-C again ends at once")
-        if state.should_stop is None:
-            state.should_stop = EX_OK
-            self.pool.wake.set()
-            threading.Thread(target=self._see_to_the_end, name="mqtune-leaving", daemon=True).start()
-
-    def _see_to_the_end(self) -> None:
-        """Hand back, and be gone within a known time, also when the main thread waits for a broker that is cut off."""
-        if self.pool.runtime is not None:
-            self.pool.runtime.hand_back_all("its worker was shut down")
-        time.sleep(LEAVE_S)
-        logger.error("not ended after %.0f s; ending at once", LEAVE_S)
-        self._end_at_once()
-
-    def _end_at_once(self, *_: object) -> None:
-        """End without a word: the zygotes kill their trials, and the driver runs them again when their leases run out."""
-        os._exit(EX_FAILURE)
+    def _leave(self) -> None:
+        state.should_stop = EX_OK
+        self.pool.wake.set()
 
     def start(self) -> None:
         super().start()
@@ -318,6 +295,11 @@ class TrialApp(Celery):
         self.client = connect(self.settings.broker, role="worker")
         check_name(Fleet(self.client, patience_s=CONNECT_TIMEOUT_S), name)
 
+    def hand_back_all(self) -> None:
+        """End all attempts so that their trials can run elsewhere, and start nothing more."""
+        if self.trials.runtime is not None:
+            self.trials.runtime.hand_back_all("its worker was shut down")
+
     def is_watched(self) -> bool:
         """Whether somebody may be listening to events: kombu keeps the names of their queues."""
         return bool(self.client.exists(f"_kombu.binding.{self.conf.event_exchange}"))
@@ -335,7 +317,6 @@ class RuntimeStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
-        app.trials = worker.pool
         # A zygote that is killed leaves its trial to this process.
         become_subreaper()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -400,7 +381,11 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     pool: TrialPool = app.trials
     app.rows.begin(run)
     pool.enter(run)
-    outcome = app.runtime.run(run)
+    try:
+        outcome = app.runtime.run(run)
+    except BrokerUnavailable as error:
+        # Only when the worker is closing: until then the journal tries for ever.
+        raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
     app.rows.end(run, outcome, by_hand=pool.was_terminated(run))
     if outcome.end is AttemptEnd.COMPLETED:
         return Text(latest_report(run))

@@ -57,7 +57,9 @@ def find_gpus(asked: str) -> tuple[str, ...]:
     if not devices or not all(re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", device) for device in devices):
         raise ConfigurationError(f"--gpus {asked!r} makes no sense; give auto, a number, or a list such as 0,1")
     if len(set(devices)) < len(devices):
-        raise ConfigurationError(f"--gpus {asked!r} names a device twice; for two trials on one GPU use --slots-per-gpu 2")
+        raise ConfigurationError(
+            f"--gpus {asked!r} names a device twice; for two trials on one GPU use --slots-per-gpu 2"
+        )
     return devices
 
 
@@ -86,7 +88,12 @@ def _visible_gpus() -> tuple[str, ...]:
 
 
 def plan_slots(
-    gpus: tuple[str, ...], *, slots_per_gpu: int = 1, gpus_per_slot: int = 1, cpus: int | None = None, slots: int | None = None
+    gpus: tuple[str, ...],
+    *,
+    slots_per_gpu: int = 1,
+    gpus_per_slot: int = 1,
+    cpus: int | None = None,
+    slots: int | None = None,
 ) -> SlotPlan:
     """Return the slots that a worker offers.
 
@@ -100,7 +107,12 @@ def plan_slots(
     Raises:
         ConfigurationError: the numbers don't go together.
     """
-    for name, value in (("slots-per-gpu", slots_per_gpu), ("gpus-per-slot", gpus_per_slot), ("cpus", cpus), ("slots", slots)):
+    for name, value in (
+        ("slots-per-gpu", slots_per_gpu),
+        ("gpus-per-slot", gpus_per_slot),
+        ("cpus", cpus),
+        ("slots", slots),
+    ):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} {value}: must be at least 1")
     cores = cpus or usable_cpus()
@@ -112,7 +124,9 @@ def plan_slots(
     if slots_per_gpu > 1 and gpus_per_slot > 1:
         raise ConfigurationError("--slots-per-gpu and --gpus-per-slot can't both be more than 1")
     if len(gpus) % gpus_per_slot:
-        raise ConfigurationError(f"--gpus-per-slot {gpus_per_slot} does not divide the {len(gpus)} GPUs {','.join(gpus)}")
+        raise ConfigurationError(
+            f"--gpus-per-slot {gpus_per_slot} does not divide the {len(gpus)} GPUs {','.join(gpus)}"
+        )
     if gpus_per_slot > 1:
         devices = tuple(gpus[at : at + gpus_per_slot] for at in range(0, len(gpus), gpus_per_slot))
     else:

@@ -21,7 +21,6 @@ from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.redis import RedisJournal
 from mqtune.messages import WorkerInfo, decode_value
 from mqtune.resources import queue_name
-from mqtune.trainable.spec import TrainableSpec
 from mqtune.version import __version__
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.devices import SlotPlan
@@ -146,11 +145,6 @@ class WorkerRuntime:
         for run in tuple(self.running):
             if run.task_id == task_id:
                 run.terminate(kill=number == signal.SIGKILL)
-
-    @staticmethod
-    def spec_of(definition: dict[str, Any]) -> TrainableSpec:
-        """Return the trainable that an experiment's definition names."""
-        return TrainableSpec(**definition["trainable"])
 
     def fetch_ahead(self) -> None:
         """Have the consumer fetch the next task while a trial ends."""

@@ -57,7 +57,9 @@ class WorkerSettings:
         get = environment.get
         broker = get("MQTUNE_BROKER")
         if not broker:
-            raise ConfigurationError("MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0")
+            raise ConfigurationError(
+                "MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0"
+            )
         return cls(
             broker=broker,
             gpus=get("MQTUNE_GPUS", "auto"),

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trainables
+from waiting import eventually
 
 import mqtune
-import trainables
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import EmbeddedServer, find_binary
-from waiting import eventually
 
 HERE = Path(__file__).parent
 #: A cold start of a worker takes a second or two, and more on a machine that runs other tests.

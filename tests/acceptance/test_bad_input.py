@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-import mqtune
 import trainables
 from running import running_worker
+from waiting import eventually
+
+import mqtune
 from mqtune.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -26,7 +27,6 @@ from mqtune.errors import (
     TrainableNotFound,
 )
 from mqtune.trial import AttemptEnd, Trial, TrialStatus
-from waiting import eventually
 
 Tune = Callable[..., mqtune.Tuner]
 SPACE = {"x": mqtune.uniform(0, 1)}
@@ -41,7 +41,9 @@ def test_a_broker_that_is_not_there_is_named_with_the_way_out():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", broker=f"redis://:geheim@127.0.0.1:{port}/0")
+    tuner = mqtune.Tuner(
+        trainables.steady, SPACE, metric="loss", mode="min", broker=f"redis://:geheim@127.0.0.1:{port}/0"
+    )
 
     with pytest.raises(BrokerUnavailable, match=rf"127\.0\.0\.1:{port}") as caught:
         tuner.run()
@@ -50,7 +52,7 @@ def test_a_broker_that_is_not_there_is_named_with_the_way_out():
 
 
 def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
-    wrong = broker.replace(broker.split("@")[0].split(":")[-1], "geheim")
+    wrong = broker.replace(broker.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1], "geheim")
     tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", broker=wrong)
 
     with pytest.raises(BrokerRefused) as caught:
@@ -86,7 +88,12 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
     def inner(config):
         pass
 
-    for trainable, what in ((inner, "inside a function"), (lambda config: None, "lambda"), (3, "not a function"), (pow, "not a function")):
+    for trainable, what in (
+        (inner, "inside a function"),
+        (lambda config: None, "lambda"),
+        (3, "not a function"),
+        (pow, "not a function"),
+    ):
         with pytest.raises(TrainableNotFound, match=what):
             mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")
 
@@ -99,7 +106,9 @@ def test_a_trainable_with_the_wrong_arguments_is_refused_with_what_was_found():
 def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
     root = tmp_path / "empty"
     root.mkdir()
-    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="bare", code_root=root):
+    with running_worker(
+        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="bare", code_root=root
+    ):
         tuner = mqtune.Tuner(
             trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-fails", progress=False,
             resources=mqtune.Resources(cpus=7), max_trials=5,
@@ -118,7 +127,9 @@ def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_
     root = tmp_path / "broken"
     root.mkdir()
     (root / "trainables.py").write_text("import does_not_exist\n")
-    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="broken", code_root=root):
+    with running_worker(
+        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="broken", code_root=root
+    ):
         tuner = mqtune.Tuner(
             trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-raises", progress=False,
             resources=mqtune.Resources(cpus=7), max_trials=5,
@@ -241,7 +252,9 @@ def test_nan_and_infinity_are_values_and_never_best(tune: Tune):
     assert results.best.config == {"x": 0.9}
 
 
-def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_reports_are_not_shown(tune: Tune, monkeypatch):
+def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_reports_are_not_shown(
+    tune: Tune, monkeypatch
+):
     tuner = tune("stubborn", scheduler=mqtune.ASHA(max_t=3))
 
     tuner.run()

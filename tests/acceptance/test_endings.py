@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from running import running_worker
+from waiting import eventually
 
 import mqtune
 from mqtune.results import Results
 from mqtune.trial import AttemptEnd, TrialStatus
-from running import running_worker
-from waiting import eventually
 
 SCRIPT = """
 import time
@@ -162,7 +162,9 @@ def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(scri
     finish(script)
 
 
-def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
+def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_script_goes_on(
+    script: Path, mqtune_home: Path
+):
     with running(script) as process:
         wait_for_trials(process, mqtune_home, 2)
         family = family_of(process)
@@ -176,8 +178,12 @@ def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_scrip
     finish(script)
 
 
-def test_a_worker_that_is_told_to_end_hands_its_trials_back(fleet: str, broker: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]):
-    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="leaving") as leaving:
+def test_a_worker_that_is_told_to_end_hands_its_trials_back(
+    fleet: str, broker: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
+):
+    with running_worker(
+        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="leaving"
+    ) as leaving:
         tuner = tune("slow", resources=mqtune.Resources(cpus=5))
         with contextlib.closing(tuner):
             eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
@@ -188,7 +194,9 @@ def test_a_worker_that_is_told_to_end_hands_its_trials_back(fleet: str, broker: 
             assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
             assert trial.failures == 0
 
-            with running_worker(broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="taking-over"):
+            with running_worker(
+                broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "5", name="taking-over"
+            ):
                 eventually(lambda: tuner.step(0.1) or running_trials(tuner), 20)
                 assert trial.attempt.number == 2
                 tuner.stop_all("the test is over")
@@ -197,14 +205,18 @@ def test_a_worker_that_is_told_to_end_hands_its_trials_back(fleet: str, broker: 
 
 
 @pytest.mark.timeout(90)
-def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]):
+def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
+    broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
+):
     pids: set[int] = set()
 
     class Watch(mqtune.Callback):
         def on_report(self, trial, report):
             pids.update(value for key, value in report.metrics.items() if key in ("child", "pid"))
 
-    with running_worker(broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="dying") as dying:
+    with running_worker(
+        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="dying"
+    ) as dying:
         tuner = tune("leaves_children", {"stay": True}, resources=mqtune.Resources(cpus=6), callbacks=[Watch()])
         with contextlib.closing(tuner):
             eventually(lambda: tuner.step(0.1) or len(pids) == 3, 20)

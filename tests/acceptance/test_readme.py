@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import find_binary
 from mqtune.results import Results
-from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -146,6 +146,11 @@ def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
 
 
 def test_every_link_of_the_docs_leads_somewhere():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"):
+    for page in (
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "benchmarks" / "README.md",
+    ):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -923,7 +923,9 @@ def test_a_lost_worker_is_noticed_and_its_trial_goes_on_elsewhere(world: World, 
     assert (trial.status, world.fleet.published[-1]) == (TrialStatus.STAGED, (TrialId("0001"), 2))
 
 
-def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped(world: World, clock: Clock) -> None:
+def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped(
+    world: World, clock: Clock
+) -> None:
     driver = world.driver()
     driver.step(0)
     world.fleet.act()
