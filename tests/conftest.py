@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,13 +15,12 @@ import pytest
 import redis
 from hypothesis import settings
 from waiting import eventually
+from watchdog import RUN_MARK, processes_of_run
 
 from mqtune.errors import NoServer
 from mqtune.journal.connection import connect
 from mqtune.journal.server import EmbeddedServer, find_binary
 
-#: In the environment of every process that a test starts, so that one that lost its parents is found too.
-RUN_MARK: Final = "MQTUNE_TEST_RUN"
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
 
@@ -30,31 +31,31 @@ settings.load_profile("mqtune")
 _homes = itertools.count(1)
 
 
-def processes_of_run(mark: str) -> list[str]:
-    """The living processes that the tests started: this process's descendants, and whoever carries the run's mark."""
-    me = psutil.Process()
-    found = set(me.children(recursive=True))
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process != me and process.environ().get(RUN_MARK) == mark:
-                found.add(process)
-    shown = []
-    for process in found:
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                shown.append(f"{process.pid}: {' '.join(process.cmdline())}")
-    return shown
-
-
 @pytest.fixture(scope="session", autouse=True)
-def no_process_is_left() -> Iterator[None]:
+def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """When all tests and their fixtures are done, no process that they started runs any more."""
-    mark = os.environ[RUN_MARK] = secrets.token_hex(8)
-    yield
+    mark, folder = secrets.token_hex(8), tmp_path_factory.getbasetemp()
+    # A run that is killed can't clean up. The watchdog, which doesn't carry the mark, does it then.
+    watchdog = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("watchdog.py"), mark, folder],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    os.environ[RUN_MARK] = mark
+    try:
+        yield
+        check_that_nothing_is_left(mark, folder, watchdog.pid)
+    finally:
+        watchdog.communicate()
+
+
+def check_that_nothing_is_left(mark: str, folder: Path, watchdog: int) -> None:
+    me = psutil.Process()
     left: list[str] = []
 
     def all_gone() -> bool:
-        left[:] = processes_of_run(mark)
+        found = {*me.children(recursive=True), *processes_of_run(mark, folder)}
+        left[:] = [str(process) for process in found if process.pid not in (me.pid, watchdog)]
         return not left
 
     with contextlib.suppress(AssertionError):

@@ -1,0 +1,255 @@
+"""What is deployed: every command line in it is one that the real programs take, and every setting one that they read."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import redis
+import yaml
+from celery.bin.celery import celery
+from flower.command import is_flower_envvar, is_flower_option
+from waiting import eventually
+
+from mqtune.cli import group
+from mqtune.errors import NoServer
+from mqtune.journal.server import find_binary
+from mqtune.resources import Resources
+from mqtune.worker.celery import create_app
+from mqtune.worker.leaving import LEAVE_S
+from mqtune.worker.settings import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+BROKER = "redis://:redis-secret@head:6379/0"
+PASSWORDS = {"REDIS_PASSWORD": "redis-secret", "FLOWER_PASSWORD": "flower-secret"}
+
+
+def interpolated(text: str, variables: dict[str, str]) -> str:
+    """Compose's interpolation, as far as the file uses it."""
+
+    def value(found: re.Match[str]) -> str:
+        name, sign, default = found[1], found[2], found[3]
+        if sign == ":?" and not variables.get(name):
+            raise KeyError(f"{name}: {default}")
+        return variables.get(name) or default or ""
+
+    return re.sub(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}", value, text)
+
+
+def compose(**variables: str) -> dict[str, Any]:
+    return yaml.safe_load(interpolated((ROOT / "docker-compose.yml").read_text(), variables))
+
+
+def services() -> dict[str, dict[str, Any]]:
+    return compose(**PASSWORDS)["services"]
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile and their arguments."""
+    text = re.sub(r"\\\n", " ", (ROOT / "workers/Dockerfile").read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
+
+
+def unit() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(ROOT / "workers/mqtune-worker.service")
+    return parser["Service"]
+
+
+def check_command(argv: list[str]) -> None:
+    """Have the program's own parser take a command line, without running it."""
+    if Path(argv[0]).name == "mqtune":
+        _, name, *options = argv
+        subcommand(group, click.Context(group), name).make_context(name, options)
+        return
+    program, _, _, name, *options = argv
+    assert argv[:3] == ["celery", "-A", "workers.gpu"]
+    context = celery.make_context(
+        program, argv[1:3], obj=SimpleNamespace(app=create_app(WorkerSettings(broker=BROKER)))
+    )
+    parsed = subcommand(celery, context, name).make_context(name, options, parent=context)
+    assert not parsed.args, "Celery takes what it does not know for settings"
+    for option in parsed.params.get("tornado_argv", ()):
+        assert is_flower_option(option), option
+
+
+def subcommand(of: click.Group, context: click.Context, name: str) -> click.Command:
+    found = of.get_command(context, name)
+    assert found is not None, name
+    return found
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    for name, service in services().items():
+        if service["command"][0] != "redis-server":
+            yield f"compose: {name}", service["command"]
+    yield "Dockerfile", yaml.safe_load(dict(dockerfile())["CMD"])
+    yield "systemd", shlex.split(unit()["ExecStart"])
+
+
+@pytest.mark.parametrize("argv", [pytest.param(argv, id=name) for name, argv in commands()])
+def test_the_program_takes_the_command_line(argv: list[str]) -> None:
+    check_command(argv)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "celery -A workers.gpu worker --log-level INFO",
+        "celery -A workers.gpu wroker",
+        "celery -A workers.gpu flower --prot=5555",
+        "mqtune worker --nmae gpu",
+        "mqtune wroker",
+    ],
+)
+def test_a_mistyped_command_line_would_be_noticed(command: str) -> None:
+    with pytest.raises((click.UsageError, AssertionError)):
+        check_command(shlex.split(command))
+
+
+def test_the_passwords_have_no_default() -> None:
+    for name in PASSWORDS:
+        with pytest.raises(KeyError, match=name):
+            compose(**{key: value for key, value in PASSWORDS.items() if key != name})
+
+
+def test_no_command_line_shows_a_password() -> None:
+    for name, service in services().items():
+        lines = yaml.dump([service.get("command"), service.get("healthcheck")])
+        assert not any(password in lines for password in PASSWORDS.values()), name
+
+
+def test_every_port_is_on_loopback_unless_the_operator_says_otherwise() -> None:
+    ports = [port for service in services().values() for port in service.get("ports", ())]
+
+    assert sorted(ports) == ["127.0.0.1:5555:5555", "127.0.0.1:6379:6379"]
+    there = compose(**PASSWORDS, MQTUNE_BIND="10.0.0.1")["services"]
+    assert there["redis"]["ports"] == ["10.0.0.1:6379:6379"]
+
+
+def test_everything_waits_for_redis_and_uses_its_password() -> None:
+    for name in ("flower", "worker"):
+        service = services()[name]
+        assert service["environment"]["MQTUNE_BROKER"] == "redis://:redis-secret@redis:6379/0"
+        assert service["depends_on"] == {"redis": {"condition": "service_healthy"}}
+        assert service["networks"] == services()["redis"]["networks"]
+
+
+def test_every_variable_of_flower_is_one_of_its_options() -> None:
+    names = [name for name in services()["flower"]["environment"] if name.startswith("FLOWER_")]
+
+    assert "FLOWER_BASIC_AUTH" in names
+    for name in names:
+        assert is_flower_envvar(name), name
+
+
+def test_the_columns_of_flower_are_fields_of_its_tasks() -> None:
+    from celery.events.state import Task
+
+    columns = services()["flower"]["environment"]["FLOWER_TASKS_COLUMNS"].split(",")
+
+    assert set(columns) <= {*Task._fields}
+
+
+def test_every_variable_of_the_worker_is_an_option_of_it() -> None:
+    names = {name for name in services()["worker"]["environment"] if name.startswith("MQTUNE_")}
+
+    assert names <= worker_variables()
+
+
+def worker_variables() -> set[str]:
+    command = subcommand(group, click.Context(group), "worker")
+    return {str(parameter.envvar) for parameter in command.params if getattr(parameter, "envvar", None)}
+
+
+def example_settings() -> dict[str, str]:
+    """The example's variables, with those that are commented out."""
+    text = (ROOT / "workers/worker.env.example").read_text()
+    return dict(re.findall(r"^#?(MQTUNE_\w+)=(.*)$", text, re.MULTILINE))
+
+
+def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
+    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"}
+
+
+def test_the_values_in_the_example_are_taken_as_they_stand() -> None:
+    settings = WorkerSettings.from_environment({**example_settings(), "MQTUNE_GPUS": "0"})
+
+    assert settings.code_root == Path("/srv/mqtune")
+    assert settings.plan().offer == Resources(cpus=2)
+    assert len(settings.plan().devices) == 8
+
+
+def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path) -> None:
+    try:
+        binary = find_binary()
+    except NoServer as error:
+        pytest.skip(str(error))
+    service = services()["redis"]
+    program, path = service["command"]
+    (mounted,) = service["configs"]
+    content = compose(**PASSWORDS)["configs"][mounted["source"]]["content"]
+    config, socket = tmp_path / "redis.conf", tmp_path / "s"
+    config.write_text(content.replace("dir /data", f"dir {tmp_path}"))
+
+    assert program == "redis-server"
+    assert mounted["target"] == path
+    with subprocess.Popen([binary.path, config, "--port", "0", "--unixsocket", socket]) as server:
+        try:
+            eventually(socket.exists)
+            with redis.Redis(unix_socket_path=str(socket), password="redis-secret") as client:
+                assert client.config_get("appendonly") == {"appendonly": "yes"}
+                assert client.config_get("bind")["bind"].startswith("*"), "the other containers could not connect"
+            with redis.Redis(unix_socket_path=str(socket)) as stranger, pytest.raises(redis.AuthenticationError):
+                stranger.ping()
+        finally:
+            server.terminate()
+
+
+def test_a_stop_leaves_the_worker_the_time_that_it_takes() -> None:
+    assert float(unit()["TimeoutStopSec"]) > LEAVE_S
+    assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > LEAVE_S
+
+
+def test_systemd_leaves_the_trials_to_the_worker() -> None:
+    assert unit()["KillMode"] == "mixed"
+    assert unit()["OOMPolicy"] == "continue"
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    for instruction, arguments in dockerfile():
+        if instruction == "COPY":
+            for source in arguments.split()[:-1]:
+                assert (ROOT / source).exists(), source
+
+
+def test_the_image_has_the_app_where_celery_looks_for_it() -> None:
+    instructions = dockerfile()
+    app = [arguments.split()[-1] for name, arguments in instructions if name == "COPY" and "gpu.py" in arguments]
+
+    assert app == [os.path.join(dict(instructions)["WORKDIR"], "workers/gpu.py")]
+
+
+def test_the_image_does_not_run_trials_as_root() -> None:
+    names = [name for name, _ in dockerfile()]
+
+    assert dict(dockerfile())["USER"] == "mqtune"
+    assert names.index("USER") < names.index("CMD")
+
+
+def test_the_worker_finds_the_folders_that_are_mounted() -> None:
+    environment = dict(pair.split("=") for pair in dict(dockerfile())["ENV"].split())
+    targets = {volume.split(":")[1] for volume in services()["worker"]["volumes"]}
+
+    assert targets == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"]}

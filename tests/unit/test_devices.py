@@ -1,0 +1,203 @@
+"""A worker's devices and slots, and that asking for them needs neither a GPU nor CUDA."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqtune.errors import ConfigurationError
+from mqtune.resources import Resources
+from mqtune.worker.devices import find_gpus, plan_slots, usable_cpus
+
+TWO = ("0", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without GPUs, whatever this one has."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A command of that name on the PATH that does what its script says; it notes how it was called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(folder))
+    write(command, "sys.stdout.write('0\\n1\\n2\\n')")
+    return command
+
+
+def write(command: Path, body: str) -> None:
+    called = command.with_name("called")
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(called)!r}, 'a').write(' '.join(sys.argv[1:]))\n{body}\n"
+    )
+    command.chmod(0o755)
+
+
+def test_auto_asks_nvidia_smi_for_the_indices(nvidia_smi: Path) -> None:
+    assert find_gpus("auto") == ("0", "1", "2")
+    assert nvidia_smi.with_name("called").read_text() == "--query-gpu=index --format=csv,noheader"
+
+
+def test_auto_finds_nothing_where_there_is_no_nvidia_smi() -> None:
+    assert find_gpus("auto") == ()
+
+
+@pytest.mark.parametrize("body", ["sys.exit(9)", "print('No devices were found'); sys.exit(6)", "pass"])
+def test_auto_finds_nothing_where_nvidia_smi_does_not(nvidia_smi: Path, body: str) -> None:
+    write(nvidia_smi, body)
+
+    assert find_gpus("auto") == ()
+
+
+def test_auto_finds_nothing_where_nvidia_smi_can_not_be_run(nvidia_smi: Path) -> None:
+    nvidia_smi.write_bytes(b"\x7fELF of another machine")
+
+    assert find_gpus("auto") == ()
+
+
+def test_auto_takes_the_visible_devices_and_asks_nobody(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5a6b")
+
+    assert find_gpus("auto") == ("2", "GPU-5a6b")
+    assert not nvidia_smi.with_name("called").exists()
+
+
+def test_auto_finds_nothing_when_no_device_is_visible(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert find_gpus("auto") == ()
+
+
+def test_a_number_is_the_first_devices() -> None:
+    assert find_gpus("3") == ("0", "1", "2")
+    assert find_gpus("0") == ()
+
+
+def test_a_number_counts_only_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+
+    assert find_gpus("2") == ("4", "6")
+    assert find_gpus("0") == ()
+
+
+def test_more_devices_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+
+    with pytest.raises(ConfigurationError, match=r"--gpus 2: CUDA_VISIBLE_DEVICES='4' shows only 1"):
+        find_gpus("2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices"),
+    [
+        ("0,1", ("0", "1")),
+        (" 3, 1 ", ("3", "1")),
+        ("3,", ("3",)),
+        ("GPU-8f3c0a1e-1,GPU-2", ("GPU-8f3c0a1e-1", "GPU-2")),
+        ("MIG-GPU-8f3c/1/0,", ("MIG-GPU-8f3c/1/0",)),
+    ],
+)
+def test_a_list_is_these_devices_in_this_order(asked: str, devices: tuple[str, ...]) -> None:
+    assert find_gpus(asked) == devices
+
+
+@pytest.mark.parametrize("asked", ["fish", "", ",", "-1", "1.5", "0,fish", "cuda:0", "0;1"])
+def test_what_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"makes no sense; give auto, a number, or a list such as 0,1"
+    ) as error:
+        find_gpus(asked)
+
+    assert repr(asked) in str(error.value)
+
+
+def test_a_device_named_twice_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigurationError, match=r"names a device twice.*--slots-per-gpu 2"):
+        find_gpus("0,1,0")
+
+
+def test_each_gpu_is_a_slot_with_its_share_of_the_cores() -> None:
+    plan = plan_slots(TWO, cpus=8)
+
+    assert plan.devices == (("0",), ("1",))
+    assert plan.offer == Resources(gpus=1, cpus=4)
+
+
+def test_trials_can_share_a_gpu() -> None:
+    plan = plan_slots(TWO, slots_per_gpu=2, cpus=8)
+
+    assert plan.devices == (("0",), ("0",), ("1",), ("1",))
+    assert plan.offer == Resources(gpus=0.5, cpus=2)
+
+
+def test_a_trial_can_get_several_gpus() -> None:
+    plan = plan_slots(("0", "1", "2", "3"), gpus_per_slot=2, cpus=8)
+
+    assert plan.devices == (("0", "1"), ("2", "3"))
+    assert plan.offer == Resources(gpus=2, cpus=4)
+
+
+def test_without_gpus_each_core_is_a_slot() -> None:
+    plan = plan_slots((), cpus=3)
+
+    assert plan.devices == ((), (), ())
+    assert plan.offer == Resources(cpus=1)
+
+
+def test_cpu_slots_share_the_cores() -> None:
+    assert plan_slots((), cpus=8, slots=2).offer == Resources(cpus=4)
+
+
+def test_every_slot_has_a_core_even_where_there_are_more_slots() -> None:
+    assert plan_slots((), cpus=2, slots=5).offer == Resources(cpus=1)
+    assert plan_slots(TWO, cpus=1).offer == Resources(gpus=1, cpus=1)
+
+
+def test_the_cores_are_those_that_this_process_may_run_on() -> None:
+    assert plan_slots((), slots=1).offer.cpus == usable_cpus() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots": 2}, r"--slots 2 is for workers without GPUs; use --slots-per-gpu"),
+        ({"gpus_per_slot": 2, "slots_per_gpu": 2}, r"can't both be more than 1"),
+        ({"gpus_per_slot": 3}, r"--gpus-per-slot 3 does not divide the 2 GPUs 0,1"),
+        ({"slots_per_gpu": 0}, r"--slots-per-gpu 0: must be at least 1"),
+        ({"cpus": 0}, r"--cpus 0: must be at least 1"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        plan_slots(TWO, **options)
+
+
+def test_a_slot_sees_its_devices_and_no_others() -> None:
+    plan = plan_slots(("GPU-a", "GPU-b"), cpus=2)
+
+    seen = [plan.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in (0, 1)]
+    assert seen == ["GPU-a", "GPU-b"]
+    assert plan.environment(0)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", (
+        "indices would mean other devices than nvidia-smi's"
+    )
+
+
+def test_a_slot_without_gpus_sees_none() -> None:
+    assert plan_slots((), slots=1).environment(0)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_numeric_libraries_keep_to_the_slots_cores_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    plan = plan_slots((), cpus=8, slots=2)
+
+    assert plan.environment(0)["OMP_NUM_THREADS"] == "4"
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert "OMP_NUM_THREADS" not in plan.environment(0)
