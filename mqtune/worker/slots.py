@@ -40,7 +40,7 @@ class Slot:
         self._last_over = threading.Event()
         self._last_over.set()
         self._environment = plan.environment(index)
-        self._log = log_root / "zygotes" / f"slot-{index}.log"
+        self._log = log_root / ".zygotes" / f"slot-{index}.log"
         self._zygote: ZygoteHandle | None = None
         self._used_at = time.monotonic()
 

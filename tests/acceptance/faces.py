@@ -1,0 +1,79 @@
+"""Celery's own command on the app in workers/, as an operator types it in the repository's root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from running import HERE, JOIN_S
+from waiting import eventually
+
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+
+ROOT: Final = Path(__file__).parents[2]
+_END_S: Final = 20.0
+
+
+def celery(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("celery")), "-A", "workers.gpu", *arguments]
+
+
+def settings(broker: str, folder: Path, **more: str) -> dict[str, str]:
+    """The variables of a worker without GPUs whose trainables are these tests' own."""
+    return {
+        "MQTUNE_BROKER": broker,
+        "MQTUNE_GPUS": "0",
+        "MQTUNE_SLOTS": "2",
+        "MQTUNE_CODE_ROOT": str(HERE),
+        "MQTUNE_LOG_ROOT": str(folder),
+        **more,
+    }
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], environment: dict[str, str], log: Path, cwd: Path = ROOT
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is told to end afterwards."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, cwd=cwd, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_END_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def wait_until_joined(broker: str, name: str) -> None:
+    """Wait until a worker of this node name is in the fleet."""
+    with contextlib.closing(connect(broker)) as client:
+        fleet = Fleet(client, patience_s=5)
+        eventually(lambda: any(info.name.startswith(f"{name}@") for info in fleet.workers()), JOIN_S)
+
+
+def run(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Celery's commands with nothing set but the broker."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MQTUNE_", "CELERY_"))}
+    return subprocess.run(
+        celery(*arguments),
+        env={**environment, "MQTUNE_BROKER": broker},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -1,0 +1,347 @@
+"""A worker is Celery's own: its commands work on it, what can't work is refused, and it goes as it should."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import trainables
+from faces import ROOT, celery, run, running, settings, wait_until_joined
+from terminal import terminal
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.trial import AttemptEnd, TrialStatus
+
+Tune = Callable[..., mqtune.Tuner]
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[str]:
+    """A server without any worker."""
+    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
+        yield server.url
+
+
+@pytest.fixture
+def tune_here(own_broker: str) -> Tune:
+    def build(trainable: str, **options: object) -> mqtune.Tuner:
+        given = {"metric": "loss", "mode": "min", "broker": own_broker, "name": "face", "progress": False, **options}
+        return mqtune.Tuner(getattr(trainables, trainable), {"x": mqtune.uniform(0, 1)}, **given)  # type: ignore[arg-type]
+
+    return build
+
+
+def reports_come(tuner: mqtune.Tuner, number: int = 1) -> bool:
+    tuner.step(0.1)
+    return (
+        sum(trial.status is TrialStatus.RUNNING and trial.attempt.reports > 0 for trial in tuner.get_trials()) == number
+    )
+
+
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = psutil.Process(process.pid)
+    return [found, *found.children(recursive=True)]
+
+
+def all_gone(family: list[psutil.Process]) -> bool:
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "worker",
+    [celery("worker", "-n", "here@%h"), [sys.executable, "-m", "mqtune", "worker", "--name", "here"]],
+    ids=["celery worker", "mqtune worker"],
+)
+def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_path: Path, tune_here: Tune, worker):
+    with (
+        running(worker, settings(own_broker, tmp_path), tmp_path / "w.log"),
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        wait_until_joined(own_broker, "here")
+        eventually(lambda: reports_come(tuner), 30)
+
+        assert "1 node online" in run(own_broker, "status").stdout
+        node = f"here@{socket.gethostname()}"
+        # A command that says whom it asks doesn't wait for others.
+        assert "pong" in run(own_broker, "inspect", "-d", node, "ping").stdout
+        active = json.loads(run(own_broker, "inspect", "-d", node, "active", "--json").stdout)
+        assert [(task["id"], task["name"]) for task in active[node]] == [("face/0001/1", "face/slow")]
+        pool = json.loads(run(own_broker, "inspect", "-d", node, "stats", "--json").stdout)[node]["pool"]
+        assert (pool["trials"], pool["slots"], pool["max-concurrency"]) == (["face/0001"], "1 CPU", 2)
+        refused = run(own_broker, "control", "-d", node, "pool_grow", "1")
+        assert "as many slots as it has devices" in refused.stdout
+
+        stopped = run(own_broker, "control", "-d", node, "terminate", "SIGTERM", "face/0001/1")
+        assert "terminate: face/0001/1" in stopped.stdout
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+        (trial,) = tuner.get_trials()
+        assert trial.status is TrialStatus.ABANDONED
+        assert trial.reason == "terminated by hand"
+
+
+def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
+    one = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
+    tuner = tune_here("slow", max_trials=2, max_concurrent=2)
+    with running(celery("worker"), one, tmp_path / "w.log"), contextlib.closing(tuner):
+        wait_until_joined(own_broker, "celery")
+        eventually(lambda: reports_come(tuner), 30)
+        first, second = tuner.get_trials()
+        if first.status is not TrialStatus.RUNNING:
+            first, second = second, first
+
+        assert "flagged as revoked" in run(own_broker, "control", "revoke", f"face/{second.id}/1").stdout
+        run(own_broker, "control", "terminate", "SIGTERM", f"face/{first.id}/1")
+
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20, "the driver would offer it again and again")
+        assert second.status is TrialStatus.ABANDONED
+        assert second.reason == "revoked by hand before it ran"
+        assert second.reports == 0
+
+
+#: What is asked for, and words of the one line that is the answer.
+REFUSED = {
+    "-c 7": ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS"),
+    "--pool prefork": ("--pool can't be used", "leave the option out"),
+    "--autoscale 3,1": ("--autoscale can't be used", "as many slots as it has devices"),
+    "-Q other": ("--queues can't be used",),
+    "--time-limit 5": ("--time-limit can't be used", "scheduler"),
+    "--max-tasks-per-child 1": ("--max-tasks-per-child can't be used", "process of its own"),
+    "-- worker.prefetch_multiplier=4": ("worker_prefetch_multiplier is 4", "trials need 1"),
+    "CELERY_RESULT_BACKEND=redis://:hush@other": ("result_backend is 'redis://:***@other'", "trials need None"),
+    "CELERY_WORKER_CONCURRENCY=9": ("--concurrency 9",),
+    "CELERY_BROKER_URL=redis://:hush@other:6379/0": (
+        "Celery's broker is redis://:***@other:6379/0",
+        "give only MQTUNE_BROKER",
+    ),
+    "MQTUNE_BROKER=": ("MQTUNE_BROKER is not set", "redis://:password@head:6379/0"),
+    "MQTUNE_BROKER=redis://:hush@127.0.0.1:1": ("no Redis answers at redis://:***@127.0.0.1:1", "start it"),
+    "MQTUNE_BROKER=wrong password": ("refuses the login", "put the right password into the URL"),
+    "MQTUNE_GPUS=fish": ("--gpus 'fish' makes no sense", "give auto, a number, or a list"),
+    "MQTUNE_SLOTS=two": ("MQTUNE_SLOTS='two' is not a whole number",),
+    "MQTUNE_CODE_ROOT=/nowhere": ("the code root /nowhere is not a folder",),
+    "MQTUNE_LOG_ROOT=/dev/null/logs": ("nothing can be written to the log root /dev/null/logs", "MQTUNE_LOG_ROOT"),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[int, str]]]:
+    """The exit code and words of a worker for each of these, started all at once."""
+    folder = tmp_path_factory.mktemp("refused")
+    with EmbeddedServer.start(folder, binary=find_binary()) as server, contextlib.ExitStack() as stack:
+        processes = {}
+        for asked in REFUSED:
+            name, is_variable, value = asked.partition("=")
+            environment = settings(server.url, folder)
+            if is_variable and name.isupper():
+                if value == "wrong password":
+                    value = server.url.replace("unix://:", "unix://:not")
+                environment[name] = value
+            options = [] if is_variable and name.isupper() else asked.split()
+            processes[asked] = stack.enter_context(
+                subprocess.Popen(
+                    celery("worker", *options),
+                    env={**os.environ, **environment},
+                    cwd=ROOT,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(processes[asked].kill)
+        found = {}
+        for asked, process in processes.items():
+            _, words = process.communicate(timeout=60)
+            found[asked] = process.returncode, words
+        yield found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_can_not_work_is_refused_in_one_line_with_the_way_out(answers: dict[str, tuple[int, str]], asked: str):
+    code, words = answers[asked]
+
+    assert code == 1
+    (line,) = words.splitlines()
+    assert line.startswith("mqtune: ")
+    assert "hush" not in line
+    for part in REFUSED[asked]:
+        assert part in line
+
+
+def test_inspecting_a_fleet_needs_nothing_but_the_broker(own_broker: str):
+    found = run(own_broker, "inspect", "ping")
+
+    assert found.returncode == 69
+    assert found.stderr.splitlines() == ["Error: No nodes replied within time constraint"]
+
+
+@pytest.mark.timeout(90)
+def test_two_workers_of_one_name_are_refused_but_not_one_that_was_killed(own_broker: str, tmp_path: Path):
+    environment, log = settings(own_broker, tmp_path), tmp_path / "w.log"
+    with running(celery("worker", "-n", "twin@%h"), environment, log) as first:
+        wait_until_joined(own_broker, "twin")
+        with running(celery("worker", "-n", "twin@%h"), environment, tmp_path / "second.log") as second:
+            assert second.wait(timeout=30) == 1
+        assert "the fleet has a worker twin@" in (tmp_path / "second.log").read_text()
+        first.kill()
+        first.wait()
+
+    with running(celery("worker", "-n", "twin@%h", "-l", "INFO"), environment, tmp_path / "third.log") as third:
+        eventually(lambda: "ready." in (tmp_path / "third.log").read_text() or third.poll() is not None, 30)
+        assert third.poll() is None
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
+    own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in settings(own_broker, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    with (
+        terminal(celery("worker", "-n", "first@%h")) as person,
+        contextlib.closing(tune_here("slow", max_trials=2)) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner, 2), 30)
+        family = family_of(person.process)
+        assert len(family) >= 5, "the worker, and a zygote and a trial for each slot"
+        began = time.monotonic()
+        person.press(b"\x03")
+        assert person.wait(20) == 0
+        assert time.monotonic() - began < 5
+        assert "handing the trials back" in person.text
+        assert "Traceback" not in person.text
+        eventually(lambda: all_gone(family), 5)
+
+        with running(celery("worker", "-n", "second@%h"), {}, tmp_path / "w.log"):
+            eventually(lambda: reports_come(tuner, 2), 30)
+            for trial in tuner.get_trials():
+                assert [attempt.number for attempt in trial.attempts] == [1, 2]
+                assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+                assert trial.attempt.worker.startswith("second@")
+                assert trial.failures == 0
+            tuner.stop_all("the test is over")
+            eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
+    own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in settings(own_broker, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    with terminal(celery("worker")) as person, contextlib.closing(tune_here("stubborn")) as tuner:
+        eventually(lambda: reports_come(tuner), 30)
+        family = family_of(person.process)
+        person.press(b"\x03")
+        person.wait_for("Ctrl-C again ends at once", 10)
+        assert person.process.poll() is None, "the trial takes no notice of being told, so the worker still waits"
+        began = time.monotonic()
+        person.press(b"\x03")
+        assert person.wait(10) == 1
+        assert time.monotonic() - began < 2
+        eventually(lambda: all_gone(family), 5)
+
+
+def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp_path: Path, tune_here: Tune):
+    with (
+        running(celery("worker"), settings(own_broker, tmp_path), tmp_path / "w.log") as worker,
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner), 30)
+        run(own_broker, "control", "shutdown")
+        assert worker.wait(timeout=20) == 0
+        (trial,) = tuner.get_trials()
+        eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
+        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+
+
+#: A trainable that notes at import which devices it sees and loads a library of that name, as frameworks load CUDA's.
+DEVICES = """
+import ctypes, os, pathlib, time
+import mqtune
+
+FOLDER = pathlib.Path(__file__).parent
+SEEN = os.environ["CUDA_VISIBLE_DEVICES"]
+LIBRARY = ctypes.CDLL(str(FOLDER / "libcuda.so.1"))
+
+def train(config):
+    (FOLDER / f"began-{SEEN}").touch()
+    while len(list(FOLDER.glob("began-*"))) < 2:
+        time.sleep(0.01)
+    mqtune.report({"loss": float(SEEN), "inside": os.environ["CUDA_VISIBLE_DEVICES"], "pid": os.getpid()})
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_never_loads_cuda(
+    own_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "on_devices.py").write_text(DEVICES)
+    shutil.copy(some_library(), code / "libcuda.so.1")
+    monkeypatch.syspath_prepend(code)
+    command = [sys.executable, "-m", "mqtune", "worker", "--gpus", "0,1", "--slots-per-gpu", "1", "--name", "gpu"]
+    environment = {"MQTUNE_BROKER": own_broker, "MQTUNE_CODE_ROOT": str(code), "MQTUNE_LOG_ROOT": str(tmp_path)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    import on_devices
+
+    reports = {}
+
+    class Note(mqtune.Callback):
+        def on_report(self, trial, report):
+            reports[report.metrics["loss"]] = report.metrics
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tuner = mqtune.Tuner(
+        on_devices.train,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=2,
+        broker=own_broker,
+        resources=mqtune.Resources(gpus=1),
+        callbacks=[Note()],
+        progress=False,
+    )
+    with running(command, environment, tmp_path / "w.log", cwd=tmp_path) as worker, contextlib.closing(tuner):
+        eventually(lambda: tuner.step(0.1) or len(reports) == 2, 30)
+        maps = {metrics["pid"]: Path(f"/proc/{metrics['pid']}/maps").read_text() for metrics in reports.values()}
+        of_worker = Path(f"/proc/{worker.pid}/maps").read_text()
+        (code / "go").touch()
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+
+    assert {loss: metrics["inside"] for loss, metrics in reports.items()} == {0.0: "0", 1.0: "1"}
+    assert [trial.attempt.devices for trial in sorted(tuner.get_trials(), key=lambda t: t.best_value)] == [
+        ("0",),
+        ("1",),
+    ]
+    assert all("libcuda" in text for text in maps.values()), "the trials have it"
+    assert "libcuda" not in of_worker
+
+
+def some_library() -> Path:
+    """A small shared library of the system."""
+    name = ctypes.util.find_library("m")
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if name and line.endswith(name):
+            return Path(line.split()[-1])
+    pytest.skip("no shared library to take for one of CUDA's")

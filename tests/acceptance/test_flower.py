@@ -1,0 +1,187 @@
+"""What Flower shows: one row for each attempt, readable while it runs, and with a state that is true at the end."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import trainables
+from faces import celery, running, settings, wait_until_joined
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.trial import TrialStatus
+
+Row = dict[str, Any]
+#: Flower asks workers for events every 5 s, and a worker puts rows right every 3 s.
+WATCHED_S = 20.0
+
+
+class Flower:
+    """A running Flower's API."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.login = "Basic " + base64.b64encode(b"person:secret").decode()
+
+    def call(self, path: str, *, post: bool = False, login: bool = True) -> str:
+        request = urllib.request.Request(self.url + path, method="POST" if post else "GET")
+        if login:
+            request.add_header("Authorization", self.login)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def rows(self) -> dict[str, Row]:
+        found: dict[str, Row] = json.loads(self.call("/api/tasks"))
+        return found
+
+    def row(self, experiment: str, attempt: int = 1) -> Row:
+        return self.rows().get(f"{experiment}/0001/{attempt}", {})
+
+    def is_up(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.rows() == {}
+        return False
+
+
+def tuner_of(broker: str, name: str, trainable: str, **options: Any) -> mqtune.Tuner:
+    given = {"metric": "loss", "mode": "min", "broker": broker, "name": name, "progress": False, **options}
+    return mqtune.Tuner(getattr(trainables, trainable), {"x": mqtune.uniform(0, 1), "width": 64}, **given)
+
+
+def until_it_runs(tuner: mqtune.Tuner) -> None:
+    def runs() -> bool:
+        tuner.step(0.1)
+        return any(trial.status is TrialStatus.RUNNING and trial.attempt.reports > 2 for trial in tuner.get_trials())
+
+    eventually(runs, 30)
+
+
+def until_it_ends(tuner: mqtune.Tuner) -> None:
+    eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """A Flower that has seen an attempt come to each of its ends, and one that had begun before Flower came."""
+    folder = tmp_path_factory.mktemp("flower")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with EmbeddedServer.start(folder / "server", binary=find_binary()) as server, contextlib.ExitStack() as stack:
+        broker, found = server.url, Flower(port)
+        one_slot = settings(broker, folder, MQTUNE_SLOTS="1", MQTUNE_CPUS="5")
+        stack.enter_context(running(celery("worker", "-n", "early@%h"), one_slot, folder / "early.log"))
+        early = tuner_of(broker, "early", "slow", resources=mqtune.Resources(cpus=5))
+        stack.callback(early.close)
+        until_it_runs(early)
+
+        login = {"MQTUNE_BROKER": broker, "FLOWER_BASIC_AUTH": "person:secret"}
+        command = celery("flower", "--address=127.0.0.1", f"--port={port}")
+        stack.enter_context(running(command, login, folder / "flower.log"))
+        eventually(found.is_up, 30)
+        begin_and_end(broker, folder, found)
+
+        eventually(lambda: early.step(0.1) or found.row("early").get("state") == "RUNNING", WATCHED_S)
+        early.stop_all("the test is over")
+        until_it_ends(early)
+        eventually(lambda: found.row("early")["state"] != "RUNNING", WATCHED_S)
+        yield found
+
+
+def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
+    """Have an attempt end in each way, on a worker that starts now and leaves at last."""
+    with running(celery("worker", "-n", "late@%h"), settings(broker, folder), folder / "late.log") as worker:
+        wait_until_joined(broker, "late")
+        for name, trainable in (("completes", "steady"), ("fails", "raises")):
+            with contextlib.closing(tuner_of(broker, name, trainable)) as tuner:
+                until_it_ends(tuner)
+        with contextlib.closing(tuner_of(broker, "stopped", "slow")) as tuner:
+            until_it_runs(tuner)
+            tuner.stop_all("it is bad")
+            until_it_ends(tuner)
+        with contextlib.closing(tuner_of(broker, "terminated", "slow")) as tuner:
+            until_it_runs(tuner)
+            flower.call(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}?terminate=true", post=True)
+            until_it_ends(tuner)
+            assert tuner.get_trials()[0].status is TrialStatus.ABANDONED
+        with contextlib.closing(tuner_of(broker, "handed-back", "slow")) as tuner:
+            until_it_runs(tuner)
+            worker.send_signal(signal.SIGINT)
+            assert worker.wait(timeout=20) == 0
+            eventually(lambda: tuner.step(0.1) or tuner.get_trials()[0].attempts[0].end, 10)
+    eventually(lambda: flower.row("handed-back").get("state") == "HANDED_BACK", WATCHED_S)
+
+
+#: Experiment, its row's last state, and how often its only trial has reported.
+ENDS = [
+    ("completes", "SUCCESS", r"report 9: loss=0\.\d+ epoch=9"),
+    ("fails", "FAILURE", r"report 1: loss=1"),
+    ("stopped", "EARLY_STOPPED", r"report \d+: loss=[\d.e-]+"),
+    ("terminated", "ABANDONED", r"report \d+: loss=[\d.e-]+"),
+    ("handed-back", "HANDED_BACK", r"report \d+: loss=[\d.e-]+"),
+    ("early", "EARLY_STOPPED", r"report \d+: loss=[\d.e-]+"),
+]
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.mark.parametrize(("experiment", "state", "result"), ENDS)
+def test_each_end_has_its_state_with_config_and_latest_metrics(
+    flower: Flower, experiment: str, state: str, result: str
+):
+    row = flower.row(experiment)
+
+    assert row["state"] == state
+    assert (
+        row["name"]
+        == f"{experiment}/{'steady' if experiment == 'completes' else 'raises' if experiment == 'fails' else 'slow'}"
+    )
+    assert re.fullmatch(r"x=0\.\d+ width=64", row["kwargs"])
+    assert re.fullmatch(result, row["result"])
+    assert row["worker"].startswith("early@" if experiment == "early" else "late@")
+    assert row["received"]
+    assert row["started"]
+
+
+def test_there_is_one_row_for_each_attempt_that_a_worker_had(flower: Flower):
+    assert sorted(flower.rows()) == sorted(f"{experiment}/0001/1" for experiment, _, _ in ENDS)
+
+
+def test_a_failure_is_shown_with_what_the_trainable_raised_and_where(flower: Flower):
+    row = flower.row("fails")
+
+    assert row["exception"] == "TrialFailed('ValueError: the learning rate exploded')"
+    assert "trainables.py" in row["traceback"]
+
+
+def test_the_page_of_an_attempt_can_be_opened(flower: Flower):
+    page = flower.call(f"/task/{quote('completes/0001/1', safe='')}")
+
+    assert "completes/steady" in page
+
+
+def test_the_api_wants_the_password(flower: Flower):
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        flower.call("/api/tasks", login=False)
+
+
+def test_the_page_of_a_worker_shows_its_slots(flower: Flower):
+    workers = json.loads(flower.call("/api/workers?refresh=1"))
+    (early,) = (worker for name, worker in workers.items() if name.startswith("early@"))
+
+    assert early["stats"]["pool"]["slots"] == "5 CPUs"
+    assert [queue["name"] for queue in early["active_queues"]] == ["mqtune-0-1.gpu0.cpu5"]
