@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
+from mqtune.callbacks.view import trial_table
+from mqtune.experiment import Experiment
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import find_binary
@@ -154,3 +157,17 @@ def test_every_link_of_the_docs_leads_somewhere():
     ):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_pictures_of_the_demo_show_what_the_demo_shows_now():
+    heads = [str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns]
+    svg = html.unescape(re.sub(r"<[^>]+>", " ", (ROOT / "docs" / "demo.svg").read_text()))
+    (text,) = (block for block in blocks("") if "mqtune show train-" in block)
+
+    for picture in (svg.replace("\xa0", " "), text):
+        assert re.search(r"\s+".join(heads), picture)
+        assert re.search(r"\d+/150 trials: ", picture)
+        assert re.search(r"best accuracy=0\.\d+ in trial \d{4}: width=", picture)
+    said = re.findall(r'print\(f?"\\?n?([a-z][a-z 0-9]+)', (ROOT / "examples" / "digits.py").read_text())
+    assert len(said) == 4
+    assert all(words in text for words in said)
