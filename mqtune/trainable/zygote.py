@@ -6,7 +6,7 @@ the parent and the subreaper of the trial, so that whatever the trial leaves beh
 one trial at a time.
 
 From the worker: ``start`` (with the pipe's write end; it may come while the trial before is on its way out, and then waits
-until that is gone), ``tell``, ``terminate``, ``kill``.
+until that is gone), and with the trial's process id ``tell``, ``terminate`` and ``kill``.
 To the worker: ``ready`` or ``broken``, then for each trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent
 when its process group, and every descendant that left it, is gone).
 """
@@ -169,11 +169,11 @@ class Zygote:
             case "start":
                 self._next = message, fds
             case "tell":
-                self._signal(STOP_SIGNAL, group=False)
+                self._signal(message["pid"], STOP_SIGNAL, group=False)
             case "terminate":
-                self._signal(signal.SIGTERM, group=True)
+                self._signal(message["pid"], signal.SIGTERM, group=True)
             case "kill":
-                self._signal(signal.SIGKILL, group=True)
+                self._signal(message["pid"], signal.SIGKILL, group=True)
         return True
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -190,11 +190,18 @@ class Zygote:
         if spare.pidfd is not None:
             os.close(spare.pidfd)
 
-    def _signal(self, number: signal.Signals, *, group: bool) -> None:
-        # The trial is not reaped before it is forgotten here, so its number can't be another process's.
-        if self._trial is not None:
-            with contextlib.suppress(ProcessLookupError):
-                (os.killpg if group else os.kill)(self._trial, number)
+    def _signal(self, pid: int, number: signal.Signals, *, group: bool) -> None:
+        # What is meant for a trial that has ended must not hit the next. One that is not reaped yet keeps its number, so
+        # this can't hit another process either.
+        if pid != self._trial:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if group:
+                os.killpg(pid, number)
+                return
+        # A process that has just been started may not have made its group yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     def _bury(self) -> None:
         """When the trial's leader has died, kill what it left, reap everything, tell the worker and make the next spare."""
@@ -232,7 +239,7 @@ class Zygote:
         if self._spare is not None:
             self._spare.channel.close()
         if self._trial is not None:
-            self._signal(signal.SIGKILL, group=True)
+            self._signal(self._trial, signal.SIGKILL, group=True)
             self._sweep(self._trial)
 
 
@@ -257,12 +264,13 @@ def _group_exists(group: int) -> bool:
 
 
 def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[str]:
-    """Return the command line of a zygote (``fork`` or ``spawn``) or of a spare that is not forked (``spare``)."""
+    """Return the command line by which this process starts a zygote (``fork`` or ``spawn``) or a ``spare``."""
     return [
         sys.executable,
         "-m",
         "mqtune.trainable.zygote",
         role,
+        str(os.getpid()),
         str(fd),
         spec.name,
         spec.module,
@@ -273,17 +281,19 @@ def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[
 
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
-    role, fd, name, module, script, root = argv
+    role, parent, fd, name, module, script, root = argv
+    # It came here by inheritance, and must not go on to children, who would hold it open.
+    os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
     spec, code_root = TrainableSpec(name, module, script), Path(root)
     shape_output()
     if role == "spare":
-        die_with_parent(os.getppid())
+        die_with_parent(int(parent))
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
         run_spare(channel, lambda: spec.load(code_root))
     # While user code is imported nothing watches the channel; afterwards a dead worker is seen there, and what the
     # trial started can be killed, which a signal that kills the zygote would leave alive.
-    die_with_parent(os.getppid(), signal.SIGTERM)
+    die_with_parent(int(parent), signal.SIGTERM)
     become_subreaper()
     # Libraries whose native threads survive a fork in good order (BLAS) are no reason to warn on each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)

@@ -48,6 +48,7 @@ class Host(Protocol):
     log_root: Path
     lease_s: float
     closing: threading.Event
+    draining: bool
     running: set[AttemptRun]
     uplink: Uplink
 
@@ -79,11 +80,11 @@ class AttemptRun:
         self.stream: Stream | None = None
         self._intent = Intent.RUN
         self._reason = ""
-        self._fenced = False
         self._ending = threading.Event()
         self._slot: Slot | None = None
         self._wake = Wake()
-        self._zygote: ZygoteHandle | None = None
+        #: The zygote of the trial's process and its number, while it may be signalled.
+        self._process: tuple[ZygoteHandle, int] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -94,7 +95,6 @@ class AttemptRun:
     def on_answer(self, answer: str) -> None:
         """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
         if answer in (FENCED, GAP):
-            self._fenced = True
             logger.warning(
                 "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
             )
@@ -123,9 +123,10 @@ class AttemptRun:
             first = self._intent is Intent.RUN and intent is not Intent.RUN
             if first:
                 self._intent = intent
-            zygote = self._zygote
-        if zygote is not None and (first or kill):
-            zygote.kill() if kill else zygote.tell()
+            process = self._process
+        if process is not None and (first or kill):
+            zygote, pid = process
+            zygote.kill(pid) if kill else zygote.tell(pid)
         if first:
             self._mark_ending()
             self._wake.set()
@@ -158,6 +159,8 @@ class AttemptRun:
 
     def _run(self, slot: Slot, turn: Turn) -> Outcome:
         zygote, problem = self._ready_zygote(slot, turn)
+        if self.runtime.draining:
+            return Outcome(None, "not run: the worker is closing")
         logs = self.runtime.log_root / self.journal.experiment / self.claim.trial
         stdout, stderr = logs / f"{self.claim.attempt}.stdout", logs / f"{self.claim.attempt}.stderr"
         started = AttemptStarted(
@@ -238,21 +241,21 @@ class AttemptRun:
             turn.wait()
             pid = zygote.wait_started()
             with self._lock:
-                self._zygote = zygote
+                self._process = zygote, pid
             if self._intent is not Intent.RUN:
-                zygote.tell()
-            self._climb(zygote)
+                zygote.tell(pid)
+            self._climb(zygote, pid)
             return pid, zygote.wait_ended()
         finally:
             with self._lock:
-                self._zygote = None
+                self._process = None
             turn.end()
             self._offer_slot()
             while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
                 if self.runtime.closing.is_set():
                     break
 
-    def _climb(self, zygote: ZygoteHandle) -> None:
+    def _climb(self, zygote: ZygoteHandle, pid: int) -> None:
         """Wait for the trial's end, and climb the stop ladder once it is wanted, or the trainable has returned."""
         poll = select.poll()
         told = zygote.fileno()
@@ -269,7 +272,7 @@ class AttemptRun:
                 return
             self._wake.clear()
             if deadline is not None and time.monotonic() >= deadline:
-                rungs.pop(0)[1]()
+                rungs.pop(0)[1](pid)
                 deadline = None
 
     def _ended(
@@ -293,7 +296,9 @@ class AttemptRun:
 
     def _how_it_ended(self, status: int | None, problem: tuple[str, str]) -> tuple[AttemptEnd, str, str]:
         said = decode_value(self.stream.end) if self.stream is not None and self.stream.end is not None else None
-        if said is not None and said["end"] == AttemptEnd.COMPLETED.value:
+        unasked = self._intent is Intent.RUN and said is not None and said["end"] == AttemptEnd.STOPPED.value
+        if unasked or (said is not None and said["end"] == AttemptEnd.COMPLETED.value):
+            # A trainable that raises StopTrial by itself has ended itself.
             return AttemptEnd.COMPLETED, "", ""
         kind, text = problem if said is None else (said["error_type"], said["error"])
         if self._intent is Intent.HAND_BACK:

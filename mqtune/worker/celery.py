@@ -27,6 +27,7 @@ from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.signals import task_revoked
 from celery.worker import state
+from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as redis_transport
@@ -306,7 +307,7 @@ class TrialApp(Celery):
 
 
 class RuntimeStep(bootsteps.StartStopStep):
-    """Starts the runtime after the pool and before the consumer; stops it after both."""
+    """Starts the runtime after the pool and before the consumer, and stops it between them in turn."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
@@ -336,10 +337,11 @@ class RuntimeStep(bootsteps.StartStopStep):
 
     def stop(self, worker: Any) -> None:
         if self._runtime is not None:
+            worker.app.hand_back_all()
+            if tasks := worker.consumer.task_consumer:
+                # A message that Redis hands out in this moment goes back into the queue now, not when all trials have ended.
+                ignore_errors(worker.consumer, tasks.channel.close)
             self._runtime.close(grace_s=STOP_S)
-            if dispatcher := worker.consumer.event_dispatcher:
-                # The loop that sends what is buffered has ended.
-                dispatcher.flush()
 
     def terminate(self, worker: Any) -> None:
         if self._runtime is not None:
@@ -371,6 +373,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     @task_revoked.connect(weak=False)
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:
         if not terminated:
+            app.rows.abandoned(request.id, request.shadow, request.kwargsrepr)
             app.trials.submit(partial(abandon, app.runtime, app.client, request.id))
 
     return app

@@ -52,7 +52,7 @@ class Rows:
 
     def running(self, run: AttemptRun) -> None:
         """Show an attempt as it stands; once its end is shown this does nothing."""
-        self._send(run, "running")
+        self._show(run, "running")
 
     def end(self, run: AttemptRun, outcome: Outcome, *, by_hand: bool) -> None:
         """Show an attempt's last state, where it is none of Celery's own; one that was never claimed is another's row."""
@@ -65,21 +65,28 @@ class Rows:
             state = TrialStatus.ABANDONED.value
         else:
             state = _LAST_STATE[outcome.end]
-        self._send(run, state, last=True)
+        self._show(run, state, last=True)
 
-    def _send(self, run: AttemptRun, state: str, *, last: bool = False) -> None:
+    def abandoned(self, task_id: str, name: str, config: str) -> None:
+        """Show the last state of an attempt that a person revoked before it ran."""
+        self._send(f"task-{TrialStatus.ABANDONED.value}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
+
+    def _show(self, run: AttemptRun, state: str, *, last: bool = False) -> None:
+        with self._lock:
+            if run in self._ended:
+                return
+            if last:
+                self._ended.add(run)
+            self._send(f"task-{state}", lambda: {"uuid": run.task_id, **self._fields(run)})
+
+    def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
         dispatcher = self._dispatcher()
         if dispatcher is None or (dispatcher.groups and "task" not in dispatcher.groups):
             return
         try:
-            with self._lock:
-                if run in self._ended:
-                    return
-                if last:
-                    self._ended.add(run)
-                dispatcher.send(f"task-{state}", uuid=run.task_id, **self._fields(run))
+            dispatcher.send(kind, **fields())
         except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
-            logger.warning("Flower could not be told of %s: %s", run.task_id, error)
+            logger.warning("Flower could not be told of a %s event: %s", kind, error)
 
     def _fields(self, run: AttemptRun) -> dict[str, Any]:
         since = self._since.get(run)

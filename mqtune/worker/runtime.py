@@ -83,7 +83,7 @@ class WorkerRuntime:
         self._definitions: dict[tuple[str, str], dict[str, Any]] = {}
         self._wake_consumer = wake_consumer
         self._show = show
-        self._draining = False
+        self.draining = False
         self._idle = threading.Event()
         self._joined_at = time.time()
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
@@ -121,9 +121,9 @@ class WorkerRuntime:
     def run(self, run: AttemptRun) -> Outcome:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
-            if self._draining:
+            if self.draining:
                 break
-        if slot is None or self._draining:
+        if slot is None or self.draining:
             return Outcome(None, "not run: the worker is closing")
         try:
             return run.run(slot)
@@ -156,7 +156,7 @@ class WorkerRuntime:
 
     def hand_back_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials can run elsewhere."""
-        self._draining = True
+        self.draining = True
         for run in tuple(self.running):
             run.hand_back(reason)
 
@@ -174,8 +174,8 @@ class WorkerRuntime:
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
         for slot in self._slots.all:
-            if slot.is_vacant:
-                slot.close_zygote()
+            # One that is not vacant is importing a trainable for an attempt that was not claimed.
+            slot.close_zygote() if slot.is_vacant else slot.kill()
         self.uplink.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:

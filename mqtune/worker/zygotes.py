@@ -118,22 +118,24 @@ class ZygoteHandle:
             self._pidfd = pidfds[0] if pidfds else None
         return self._trial
 
-    def tell(self) -> None:
-        """Send the trial the stop signal; directly where a pidfd says that it can't hit another process."""
+    def tell(self, pid: int) -> None:
+        """Send the trial *pid* the stop signal, directly where there is a pidfd; nothing happens once it has ended."""
         with self._telling:
+            if pid != self._trial:
+                return
             if self._pidfd is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, STOP_SIGNAL)
                 return
-        self._channel.send({"do": "tell"})
+        self._channel.send({"do": "tell", "pid": pid})
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the trial's process group."""
-        self._channel.send({"do": "terminate"})
+    def terminate(self, pid: int) -> None:
+        """Send SIGTERM to the process group of the trial *pid*; nothing happens once it has ended."""
+        self._channel.send({"do": "terminate", "pid": pid})
 
-    def kill(self) -> None:
-        """Send SIGKILL to the trial's process group."""
-        self._channel.send({"do": "kill"})
+    def kill(self, pid: int) -> None:
+        """Send SIGKILL to the process group of the trial *pid*; nothing happens once it has ended."""
+        self._channel.send({"do": "kill", "pid": pid})
 
     def wait_ended(self) -> int:
         """Wait until the trial's process group is gone and return the leader's wait status.
