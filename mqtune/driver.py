@@ -247,7 +247,8 @@ class Driver:
             raise ConfigurationError(
                 f"{type(self._scheduler).__name__} wants trial {trial.id} paused, which can't be done yet; let it stop or go on"
             )
-        self._decide(trial, sequence, Intent.STOP, decision.action.value, decision.reason)
+        intent = Intent.COMPLETE if decision.action is Action.COMPLETE else Intent.STOP
+        self._decide(trial, sequence, intent, decision.action.value, decision.reason)
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""

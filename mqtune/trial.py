@@ -105,6 +105,8 @@ class Intent(Enum):
     RUN = "run"
     STOP = "stop"
     PAUSE = "pause"
+    #: Stop, as COMPLETED: the trial has used the whole budget it was given.
+    COMPLETE = "complete"
     #: Give the attempt back: it ends as HANDED_BACK and the trial may run again.
     HAND_BACK = "hand_back"
 

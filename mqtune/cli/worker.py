@@ -69,7 +69,6 @@ def command(
     It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C hands its trials back.
     """
     from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
-    from mqtune.journal.connection import connect  # noqa: PLC0415
     from mqtune.worker.celery import create_app  # noqa: PLC0415
     from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
 
@@ -88,6 +87,5 @@ def command(
         log_root=(log_root or mqtune_home()).absolute(),
         owner_fd=owner_fd,
     )
-    connect(broker, role="worker").close()
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
     sys.exit(create_app(settings).worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))

@@ -301,6 +301,8 @@ class AttemptRun:
             # A trainable that raises StopTrial by itself has ended itself.
             return AttemptEnd.COMPLETED, "", ""
         kind, text = problem if said is None else (said["error_type"], said["error"])
+        if self._intent is Intent.COMPLETE:
+            return AttemptEnd.COMPLETED, kind, text
         if self._intent is Intent.HAND_BACK:
             return AttemptEnd.HANDED_BACK, kind, text
         if self._intent is not Intent.RUN:

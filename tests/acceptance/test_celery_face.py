@@ -7,6 +7,7 @@ import ctypes.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -117,12 +118,8 @@ REFUSED = {
     "-c 7": ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS"),
     "--pool prefork": ("--pool can't be used", "leave the option out"),
     "--autoscale 3,1": ("--autoscale can't be used", "as many slots as it has devices"),
-    "-Q other": ("--queues can't be used",),
-    "--time-limit 5": ("--time-limit can't be used", "scheduler"),
-    "--max-tasks-per-child 1": ("--max-tasks-per-child can't be used", "process of its own"),
     "-- worker.prefetch_multiplier=4": ("worker_prefetch_multiplier is 4", "trials need 1"),
     "CELERY_RESULT_BACKEND=redis://:hush@other": ("result_backend is 'redis://:***@other'", "trials need None"),
-    "CELERY_WORKER_CONCURRENCY=9": ("--concurrency 9",),
     "CELERY_BROKER_URL=redis://:hush@other:6379/0": (
         "Celery's broker is redis://:***@other:6379/0",
         "give only MQTUNE_BROKER",
@@ -131,8 +128,6 @@ REFUSED = {
     "MQTUNE_BROKER=redis://:hush@127.0.0.1:1": ("no Redis answers at redis://:***@127.0.0.1:1", "start it"),
     "MQTUNE_BROKER=wrong password": ("refuses the login", "put the right password into the URL"),
     "MQTUNE_GPUS=fish": ("--gpus 'fish' makes no sense", "give auto, a number, or a list"),
-    "MQTUNE_SLOTS=two": ("MQTUNE_SLOTS='two' is not a whole number",),
-    "MQTUNE_CODE_ROOT=/nowhere": ("the code root /nowhere is not a folder",),
     "MQTUNE_LOG_ROOT=/dev/null/logs": ("nothing can be written to the log root /dev/null/logs", "MQTUNE_LOG_ROOT"),
 }
 
@@ -269,6 +264,28 @@ def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp
         (trial,) = tuner.get_trials()
         eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
         assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+
+
+@pytest.mark.timeout(90)
+def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: str, tmp_path: Path, tune_here: Tune):
+    environment = settings(own_broker, tmp_path)
+    with (
+        running(celery("worker", "-n", "leaving@%h"), environment, tmp_path / "leaving.log") as leaving,
+        contextlib.closing(tune_here("stubborn")) as first,
+        contextlib.closing(tune_here("steady", name="second")) as second,
+    ):
+        eventually(lambda: reports_come(first), 30)
+        with running(celery("worker", "-n", "staying@%h"), environment, tmp_path / "staying.log"):
+            wait_until_joined(own_broker, "staying")
+            # It has a slot that waits for a message, and a trial that takes no notice of being told.
+            leaving.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            eventually(lambda: second.step(0.05) or second.is_finished, 20)
+            assert time.monotonic() - began < 5, "the message was lost, and published again ten seconds later"
+            assert leaving.poll() is None
+            assert second.get_trials()[0].attempt.worker.startswith("staying@")
+        leaving.send_signal(signal.SIGINT)
+        leaving.wait(timeout=5)
 
 
 #: A trainable that notes at import which devices it sees and loads a library of that name, as frameworks load CUDA's.

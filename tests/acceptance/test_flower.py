@@ -10,14 +10,15 @@ import signal
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-import trainables
 from faces import celery, running, settings, wait_until_joined
+from lingering import lingers
+from trainables import raises, slow, steady
 from waiting import eventually
 
 import mqtune
@@ -57,9 +58,9 @@ class Flower:
         return False
 
 
-def tuner_of(broker: str, name: str, trainable: str, **options: Any) -> mqtune.Tuner:
+def tuner_of(broker: str, name: str, trainable: Callable[..., None], **options: Any) -> mqtune.Tuner:
     given = {"metric": "loss", "mode": "min", "broker": broker, "name": name, "progress": False, **options}
-    return mqtune.Tuner(getattr(trainables, trainable), {"x": mqtune.uniform(0, 1), "width": 64}, **given)
+    return mqtune.Tuner(trainable, {"x": mqtune.uniform(0, 1), "width": 64}, **given)
 
 
 def until_it_runs(tuner: mqtune.Tuner) -> None:
@@ -83,9 +84,10 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         port = probe.getsockname()[1]
     with EmbeddedServer.start(folder / "server", binary=find_binary()) as server, contextlib.ExitStack() as stack:
         broker, found = server.url, Flower(port)
-        one_slot = settings(broker, folder, MQTUNE_SLOTS="1", MQTUNE_CPUS="5")
-        stack.enter_context(running(celery("worker", "-n", "early@%h"), one_slot, folder / "early.log"))
-        early = tuner_of(broker, "early", "slow", resources=mqtune.Resources(cpus=5))
+        # What needs no GPU doesn't fit it.
+        a_gpu = settings(broker, folder, MQTUNE_GPUS="7,", MQTUNE_SLOTS="", MQTUNE_CPUS="2")
+        stack.enter_context(running(celery("worker", "-n", "early@%h"), a_gpu, folder / "early.log"))
+        early = tuner_of(broker, "early", slow, resources=mqtune.Resources(gpus=1))
         stack.callback(early.close)
         until_it_runs(early)
 
@@ -106,19 +108,19 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
     """Have an attempt end in each way, on a worker that starts now and leaves at last."""
     with running(celery("worker", "-n", "late@%h"), settings(broker, folder), folder / "late.log") as worker:
         wait_until_joined(broker, "late")
-        for name, trainable in (("completes", "steady"), ("fails", "raises")):
+        for name, trainable in (("completes", steady), ("fails", raises)):
             with contextlib.closing(tuner_of(broker, name, trainable)) as tuner:
                 until_it_ends(tuner)
-        with contextlib.closing(tuner_of(broker, "stopped", "slow")) as tuner:
+        with contextlib.closing(tuner_of(broker, "stopped", slow)) as tuner:
             until_it_runs(tuner)
             tuner.stop_all("it is bad")
             until_it_ends(tuner)
-        with contextlib.closing(tuner_of(broker, "terminated", "slow")) as tuner:
+        with contextlib.closing(tuner_of(broker, "terminated", slow)) as tuner:
             until_it_runs(tuner)
             flower.call(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}?terminate=true", post=True)
             until_it_ends(tuner)
             assert tuner.get_trials()[0].status is TrialStatus.ABANDONED
-        with contextlib.closing(tuner_of(broker, "handed-back", "slow")) as tuner:
+        with contextlib.closing(tuner_of(broker, "handed-back", lingers)) as tuner:
             until_it_runs(tuner)
             worker.send_signal(signal.SIGINT)
             assert worker.wait(timeout=20) == 0
@@ -126,31 +128,29 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
     eventually(lambda: flower.row("handed-back").get("state") == "HANDED_BACK", WATCHED_S)
 
 
-#: Experiment, its row's last state, and how often its only trial has reported.
+LAST_REPORT = r"report \d+: loss=[\d.e-]+"
+#: Experiment, its trainable, its row's last state, and the result column.
 ENDS = [
-    ("completes", "SUCCESS", r"report 9: loss=0\.\d+ epoch=9"),
-    ("fails", "FAILURE", r"report 1: loss=1"),
-    ("stopped", "EARLY_STOPPED", r"report \d+: loss=[\d.e-]+"),
-    ("terminated", "ABANDONED", r"report \d+: loss=[\d.e-]+"),
-    ("handed-back", "HANDED_BACK", r"report \d+: loss=[\d.e-]+"),
-    ("early", "EARLY_STOPPED", r"report \d+: loss=[\d.e-]+"),
+    ("completes", "steady", "SUCCESS", r"report 9: loss=[\d.e-]+ epoch=9"),
+    ("fails", "raises", "FAILURE", "report 1: loss=1"),
+    ("stopped", "slow", "EARLY_STOPPED", LAST_REPORT),
+    ("terminated", "slow", "ABANDONED", LAST_REPORT),
+    ("handed-back", "lingers", "HANDED_BACK", LAST_REPORT),
+    ("early", "slow", "EARLY_STOPPED", LAST_REPORT),
 ]
 
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.mark.parametrize(("experiment", "state", "result"), ENDS)
+@pytest.mark.parametrize(("experiment", "trainable", "state", "result"), ENDS)
 def test_each_end_has_its_state_with_config_and_latest_metrics(
-    flower: Flower, experiment: str, state: str, result: str
+    flower: Flower, experiment: str, trainable: str, state: str, result: str
 ):
     row = flower.row(experiment)
 
     assert row["state"] == state
-    assert (
-        row["name"]
-        == f"{experiment}/{'steady' if experiment == 'completes' else 'raises' if experiment == 'fails' else 'slow'}"
-    )
-    assert re.fullmatch(r"x=0\.\d+ width=64", row["kwargs"])
+    assert row["name"] == f"{experiment}/{trainable}"
+    assert re.fullmatch(r"x=[\d.e-]+ width=64", row["kwargs"])
     assert re.fullmatch(result, row["result"])
     assert row["worker"].startswith("early@" if experiment == "early" else "late@")
     assert row["received"]
@@ -158,7 +158,7 @@ def test_each_end_has_its_state_with_config_and_latest_metrics(
 
 
 def test_there_is_one_row_for_each_attempt_that_a_worker_had(flower: Flower):
-    assert sorted(flower.rows()) == sorted(f"{experiment}/0001/1" for experiment, _, _ in ENDS)
+    assert sorted(flower.rows()) == sorted(f"{experiment}/0001/1" for experiment, *_ in ENDS)
 
 
 def test_a_failure_is_shown_with_what_the_trainable_raised_and_where(flower: Flower):
@@ -183,5 +183,5 @@ def test_the_page_of_a_worker_shows_its_slots(flower: Flower):
     workers = json.loads(flower.call("/api/workers?refresh=1"))
     (early,) = (worker for name, worker in workers.items() if name.startswith("early@"))
 
-    assert early["stats"]["pool"]["slots"] == "5 CPUs"
-    assert [queue["name"] for queue in early["active_queues"]] == ["mqtune-0-1.gpu0.cpu5"]
+    assert early["stats"]["pool"]["slots"] == "1 GPU, 2 CPUs"
+    assert [queue["name"] for queue in early["active_queues"]] == ["mqtune-0-1.gpu1.cpu2"]

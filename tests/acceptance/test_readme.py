@@ -160,7 +160,9 @@ def test_every_link_of_the_docs_leads_somewhere():
 
 
 def test_the_pictures_of_the_demo_show_what_the_demo_shows_now():
-    heads = [str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns]
+    heads = [
+        str(column.header) for column in trial_table(Experiment("e", metric="m", mode="min"), [], width=120).columns
+    ]
     svg = html.unescape(re.sub(r"<[^>]+>", " ", (ROOT / "docs" / "demo.svg").read_text()))
     (text,) = (block for block in blocks("") if "mqtune show train-" in block)
 

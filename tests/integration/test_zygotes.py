@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from mqtune.messages import decode_value
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
-from waiting import eventually
 
 CODE = """
 import os, subprocess, sys, time

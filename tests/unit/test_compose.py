@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import re
 import shlex
@@ -14,14 +15,14 @@ from typing import Any
 
 import click
 import pytest
-import redis
 import yaml
 from celery.bin.celery import celery
 from flower.command import is_flower_envvar, is_flower_option
 from waiting import eventually
 
 from mqtune.cli import group
-from mqtune.errors import NoServer
+from mqtune.errors import BrokerRefused, NoServer
+from mqtune.journal.connection import connect
 from mqtune.journal.server import find_binary
 from mqtune.resources import Resources
 from mqtune.worker.celery import create_app
@@ -205,14 +206,16 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
 
     assert program == "redis-server"
     assert mounted["target"] == path
-    with subprocess.Popen([binary.path, config, "--port", "0", "--unixsocket", socket]) as server:
+    with subprocess.Popen(
+        [binary.path, config, "--port", "0", "--unixsocket", socket], stdout=subprocess.DEVNULL
+    ) as server:
         try:
             eventually(socket.exists)
-            with redis.Redis(unix_socket_path=str(socket), password="redis-secret") as client:
+            with contextlib.closing(connect(f"unix://:redis-secret@{socket}")) as client:
                 assert client.config_get("appendonly") == {"appendonly": "yes"}
                 assert client.config_get("bind")["bind"].startswith("*"), "the other containers could not connect"
-            with redis.Redis(unix_socket_path=str(socket)) as stranger, pytest.raises(redis.AuthenticationError):
-                stranger.ping()
+            with pytest.raises(BrokerRefused):
+                connect(f"unix://{socket}")
         finally:
             server.terminate()
 

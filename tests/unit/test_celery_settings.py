@@ -1,0 +1,141 @@
+"""What is checked before a worker starts; tests/acceptance/test_celery_face.py has the real worker's answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mqtune.errors import ConfigurationError, WorkerStartError
+from mqtune.worker.celery_settings import (
+    OWNED_SETTINGS,
+    check_broker,
+    check_concurrency,
+    check_folders,
+    check_name,
+    check_options,
+    check_settings,
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("pool", "--pool can't be used, because trials need mqtune's own pool"),
+        ("queues", "--queues can't be used"),
+        ("exclude_queues", "--exclude-queues can't be used"),
+        ("time_limit", "--time-limit can't be used, because how long a trial may take is its scheduler's to say"),
+        ("max_tasks_per_child", "--max-tasks-per-child can't be used, because each trial has a process of its own"),
+        ("prefetch_multiplier", "--prefetch-multiplier can't be used"),
+    ],
+)
+def test_an_option_that_would_do_harm_or_nothing_is_refused(option: str, named: str) -> None:
+    with pytest.raises(WorkerStartError, match=f"{named}.*leave the option out"):
+        check_options(lambda name: name == option)
+
+
+def test_other_options_are_celerys() -> None:
+    check_options(lambda name: name in ("hostname", "loglevel", "task_events", "statedb", "pidfile"))
+
+
+def test_the_refused_options_are_celerys_names_for_them() -> None:
+    from celery.bin.worker import worker
+
+    asked: list[str] = []
+    check_options(lambda name: bool(asked.append(name)))
+
+    assert {*asked} <= {parameter.name for parameter in worker.params}
+
+
+def test_settings_as_they_must_be_are_accepted() -> None:
+    check_settings(SimpleNamespace(**OWNED_SETTINGS))
+
+
+@pytest.mark.parametrize(("name", "value"), [("task_acks_late", True), ("worker_disable_prefetch", False)])
+def test_a_setting_that_was_changed_is_named_with_both_values(name: str, value: Any) -> None:
+    changed = SimpleNamespace(**{**OWNED_SETTINGS, name: value})
+
+    with pytest.raises(WorkerStartError, match=f"{name} is {value}, but trials need {OWNED_SETTINGS[name]}"):
+        check_settings(changed)
+
+
+def test_a_password_in_a_setting_is_not_shown() -> None:
+    changed = SimpleNamespace(**{**OWNED_SETTINGS, "result_backend": "redis://:hush@head"})
+
+    with pytest.raises(WorkerStartError, match=r"redis://:\*\*\*@head"):
+        check_settings(changed)
+
+
+@pytest.mark.parametrize("concurrency", [None, 0, 4])
+def test_a_concurrency_that_says_nothing_else_is_accepted(concurrency: object) -> None:
+    check_concurrency(concurrency, 4)
+
+
+@pytest.mark.parametrize("concurrency", [1, 7, "auto"])
+def test_another_concurrency_is_refused_with_the_way_to_choose(concurrency: object) -> None:
+    with pytest.raises(WorkerStartError, match=f"--concurrency {concurrency}: this worker has 4 slots.*MQTUNE_SLOTS"):
+        check_concurrency(concurrency, 4)
+
+
+def test_one_broker_in_two_spellings_is_one() -> None:
+    check_broker("redis://head", "redis://head:6379/0")
+
+
+def test_two_brokers_are_refused_without_their_passwords() -> None:
+    with pytest.raises(WorkerStartError, match="give only MQTUNE_BROKER") as error:
+        check_broker("redis://:hush@head", "redis://:hush@other")
+
+    assert "hush" not in str(error.value)
+
+
+def test_the_log_root_is_made(tmp_path: Path) -> None:
+    check_folders(tmp_path, tmp_path / "a/b")
+
+    assert (tmp_path / "a/b").is_dir()
+
+
+def test_a_code_root_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"code root .*/nowhere is not a folder"):
+        check_folders(tmp_path / "nowhere", tmp_path)
+
+
+def test_a_log_root_that_can_not_be_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigurationError, match=r"log root .*/file/logs: choose another folder by --log-root"):
+        check_folders(tmp_path, tmp_path / "file/logs")
+
+
+def fleet_with(name: str, host: str, pid: int) -> Any:
+    return SimpleNamespace(workers=lambda: [SimpleNamespace(name=name, host=host, pid=pid)])
+
+
+def gone() -> int:
+    """The id of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+def test_a_name_that_a_living_worker_has_is_refused_with_the_way_out(host: str) -> None:
+    with pytest.raises(WorkerStartError, match=r"process \d+ on .*; call this one otherwise: --name gpu1"):
+        check_name(fleet_with("gpu@a", host, os.getppid()), "gpu@a")
+
+
+def test_a_name_of_a_worker_that_was_killed_can_be_taken() -> None:
+    check_name(fleet_with("gpu@a", socket.gethostname(), gone()), "gpu@a")
+
+
+def test_a_container_that_was_restarted_has_its_workers_number_again() -> None:
+    check_name(fleet_with("gpu@a", socket.gethostname(), os.getpid()), "gpu@a")
+
+
+def test_other_names_are_no_matter() -> None:
+    check_name(fleet_with("gpu@b", "elsewhere", os.getppid()), "gpu@a")

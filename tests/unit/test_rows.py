@@ -1,0 +1,167 @@
+"""What is sent to Flower of an attempt, and when nothing is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mqtune.messages import encode_value
+from mqtune.trial import AttemptEnd
+from mqtune.worker.attempt import Outcome
+from mqtune.worker.rows import Rows, Text, failure, latest_report
+
+
+class Dispatcher:
+    """Celery's event dispatcher, as far as rows use it."""
+
+    def __init__(self, *groups: str) -> None:
+        self.groups = set(groups)
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self.sent.append((kind, fields))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.sent]
+
+
+class Run(SimpleNamespace):
+    """An attempt that runs."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def dispatcher() -> Dispatcher:
+    return Dispatcher("worker", "task")
+
+
+@pytest.fixture
+def rows(dispatcher: Dispatcher) -> Rows:
+    return Rows(lambda: dispatcher)
+
+
+@pytest.fixture
+def run() -> Any:
+    return Run(
+        task_id="mnist/0007/2",
+        journal=SimpleNamespace(experiment="mnist"),
+        definition={"trainable": {"name": "train"}},
+        config={"lr": 0.000123456, "width": 64},
+        stream=SimpleNamespace(sequence=12, last_report=encode_value([1.5, {"loss": 0.25, "epoch": 12}])),
+    )
+
+
+def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    rows.begin(run)
+    rows.running(run)
+
+    ((kind, fields),) = dispatcher.sent
+    assert kind == "task-running"
+    assert fields["uuid"] == "mnist/0007/2"
+    assert fields["name"] == "mnist/train"
+    assert fields["kwargs"] == "lr=0.00012346 width=64"
+    assert fields["result"] == "report 12: loss=0.25 epoch=12"
+    assert fields["received"] == fields["started"] > 0
+
+
+def test_a_row_without_a_report_has_no_result(run: Any) -> None:
+    run.stream = None
+
+    assert latest_report(run) == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "by_hand", "kind"),
+    [
+        (AttemptEnd.STOPPED, False, "task-early_stopped"),
+        (AttemptEnd.STOPPED, True, "task-abandoned"),
+        (AttemptEnd.HANDED_BACK, False, "task-handed_back"),
+        # Whoever says so first: the worker went before the person's word took effect.
+        (AttemptEnd.HANDED_BACK, True, "task-handed_back"),
+        (AttemptEnd.PAUSED, False, "task-paused"),
+        (AttemptEnd.LOST, False, "task-lost"),
+        (None, False, "task-lost"),
+        # Celery's own event, which has neither config nor metrics, follows and takes precedence.
+        (AttemptEnd.COMPLETED, False, "task-running"),
+        (AttemptEnd.FAILED, False, "task-running"),
+    ],
+)
+def test_each_end_has_its_state(
+    rows: Rows, dispatcher: Dispatcher, run: Any, end: AttemptEnd | None, by_hand: bool, kind: str
+) -> None:
+    rows.end(run, Outcome(end, ""), by_hand=by_hand)
+
+    assert dispatcher.kinds == [kind]
+
+
+def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
+    rows: Rows, dispatcher: Dispatcher, run: Any
+) -> None:
+    rows.running(run)
+    rows.end(run, Outcome(AttemptEnd.HANDED_BACK, ""), by_hand=False)
+    rows.running(run)
+
+    assert dispatcher.kinds == ["task-running", "task-handed_back"]
+
+
+def test_an_attempt_that_another_worker_has_is_not_this_ones_row(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    run.config = {}
+    rows.end(run, Outcome(None, "not run: taken"), by_hand=False)
+
+    assert dispatcher.sent == []
+
+
+def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows, dispatcher: Dispatcher) -> None:
+    rows.abandoned("mnist/0007/1", "mnist/train", "lr=0.1")
+
+    assert dispatcher.sent == [("task-abandoned", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})]
+
+
+def test_nothing_is_put_together_when_nobody_watches(run: Any) -> None:
+    dispatcher = Dispatcher("worker")
+    run.config = None
+
+    Rows(lambda: dispatcher).running(run)
+
+    assert dispatcher.sent == []
+
+
+def test_a_dispatcher_without_groups_takes_everything(run: Any) -> None:
+    dispatcher = Dispatcher()
+
+    Rows(lambda: dispatcher).running(run)
+
+    assert dispatcher.kinds == ["task-running"]
+
+
+def test_without_a_connection_nothing_happens(run: Any) -> None:
+    Rows(lambda: None).running(run)
+
+
+def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    broken = SimpleNamespace(groups=set(), send=None)
+
+    Rows(lambda: broken).running(run)
+
+    assert "Flower could not be told of a task-running event" in caplog.text
+
+
+def test_a_result_is_shown_without_quotes() -> None:
+    assert repr(Text("report 1: loss=1")) == "report 1: loss=1"
+
+
+def test_a_failure_has_the_last_line_as_its_message_and_all_of_it_below() -> None:
+    note = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: too high\n\n(worker gpu@a, code root /)'
+
+    error = failure(Outcome(AttemptEnd.FAILED, note))
+
+    assert str(error) == "ValueError: too high"
+    assert error.__notes__ == [note]
+
+
+def test_a_failure_without_words_is_a_failure_all_the_same() -> None:
+    assert isinstance(failure(Outcome(AttemptEnd.FAILED, "")), Exception)
