@@ -39,11 +39,13 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXPERIMENTS", "FLEET", "WORKERS", "ExperimentKeys", "control_channel", "worker_key"]
+__all__ = ["EXPERIMENTS", "FLEET", "TASK_NAME", "WORKERS", "ExperimentKeys", "control_channel", "worker_key"]
 
 FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"
+#: The Celery task that carries an attempt from the driver's side to a worker's.
+TASK_NAME: Final = "mqtune.run_trial"
 
 
 def worker_key(worker: str) -> str:

@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 from mqtune.journal.connection import Client, celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
+from mqtune.keys import TASK_NAME
 from mqtune.messages import WorkerInfo
 from mqtune.resources import Resources, queue_name
 from mqtune.trial import Config, TrialId
@@ -22,8 +23,6 @@ from mqtune.version import __version__
 __all__ = ["CeleryBackend"]
 
 logger = logging.getLogger(__name__)
-
-TASK_NAME: Final = "mqtune.run_trial"
 
 
 class CeleryBackend:

@@ -36,6 +36,7 @@ from kombu.utils.objects import cached_property
 from mqtune.errors import BrokerUnavailable, MqtuneError, TrialFailed
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, celery_url, connect
 from mqtune.journal.fleet import Fleet
+from mqtune.keys import TASK_NAME
 from mqtune.resources import queue_name
 from mqtune.trainable.process import become_subreaper
 from mqtune.trial import AttemptEnd
@@ -59,11 +60,9 @@ from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.uplink import Wake
 
-__all__ = ["TASK_NAME", "TrialApp", "TrialPool", "TrialWorker", "create_app"]
+__all__ = ["TrialApp", "TrialPool", "TrialWorker", "create_app"]
 
 logger = logging.getLogger(__name__)
-
-TASK_NAME: Final = "mqtune.run_trial"
 
 #: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
 #: time in which a trial is stopped.
