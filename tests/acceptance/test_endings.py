@@ -18,6 +18,8 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.journal.connection import connect
+from mqtune.keys import ExperimentKeys
 from mqtune.results import Results
 from mqtune.trial import AttemptEnd, TrialStatus
 
@@ -109,6 +111,18 @@ def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(sc
 
     assert (mqtune_home / "endings" / "journal.msgpack").read_bytes() == before
     assert time.monotonic() - started < 10
+
+
+def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
+    script: Path, mqtune_home: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MQTUNE_REDIS_URL", broker)
+
+    finish(script)
+
+    assert not (mqtune_home / "endings" / "redis").exists()
+    with contextlib.closing(connect(broker)) as client:
+        assert client.exists(ExperimentKeys("endings").journal)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 12])
