@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+import psutil
+
 T = TypeVar("T")
 
 #: How long a test waits for what should come at once: some hundred times what it takes on a busy machine.
@@ -20,3 +22,11 @@ def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: 
         assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {why or condition}"
         time.sleep(_POLL_S)
     return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process still does something; a dead one that nobody has waited for doesn't."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

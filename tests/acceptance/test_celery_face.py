@@ -20,7 +20,7 @@ import pytest
 import trainables
 from faces import ROOT, celery, run, running, settings, wait_until_joined
 from terminal import terminal
-from waiting import eventually
+from waiting import eventually, lives
 
 import mqtune
 from mqtune.journal.server import EmbeddedServer, find_binary
@@ -58,7 +58,7 @@ def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def all_gone(family: list[psutil.Process]) -> bool:
-    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+    return not any(map(lives, family))
 
 
 @pytest.mark.timeout(120)

@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 from running import running_worker
-from waiting import eventually
+from waiting import eventually, lives
 
 import mqtune
 from mqtune.journal.connection import connect
+from mqtune.journal.server import EmbeddedServer, find_binary
 from mqtune.keys import ExperimentKeys
 from mqtune.results import Results
 from mqtune.trial import AttemptEnd, TrialStatus
@@ -74,7 +75,7 @@ def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def all_gone(family: list[psutil.Process]) -> bool:
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family if psutil.pid_exists(p.pid))
+    return not any(map(lives, family))
 
 
 def trials_started(home: Path) -> int:
@@ -114,15 +115,16 @@ def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(sc
 
 
 def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
-    script: Path, mqtune_home: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+    script: Path, mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("MQTUNE_REDIS_URL", broker)
+    with EmbeddedServer.start(tmp_path / "elsewhere", binary=find_binary()) as server:
+        monkeypatch.setenv("MQTUNE_REDIS_URL", server.url)
 
-    finish(script)
+        finish(script)
 
-    assert not (mqtune_home / "endings" / "redis").exists()
-    with contextlib.closing(connect(broker)) as client:
-        assert client.exists(ExperimentKeys("endings").journal)
+        assert not (mqtune_home / "endings" / "redis").exists()
+        with contextlib.closing(connect(server.url)) as client:
+            assert client.exists(ExperimentKeys("endings").journal)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 12])

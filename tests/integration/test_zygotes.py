@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import eventually
+from waiting import eventually, lives
 
 from mqtune.messages import decode_value
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
@@ -171,14 +171,15 @@ def test_what_a_trial_leaves_in_its_group_or_in_a_session_of_its_own_is_gone_whe
 def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
     one = trials("waits")
     pid, pipe = one.start({})
-    zygote = psutil.Process(pid).parent()
+    trial = psutil.Process(pid)
+    zygote = trial.parent()
     assert zygote is not None
 
     zygote.kill()
 
     with pytest.raises(ZygoteDied):
         one.zygote.wait_ended()
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 5)
+    eventually(lambda: not lives(trial), 5)
     os.close(pipe)
 
 
