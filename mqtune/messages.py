@@ -13,7 +13,7 @@ import dataclasses
 import reprlib
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import UnionType
 from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
@@ -350,7 +350,6 @@ class WorkerInfo:
     devices: list[str]
     code_root: str
     joined_at: float
-    problems: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Return the description as it stands in the register."""

@@ -19,7 +19,7 @@ from watchdog import RUN_MARK, processes_of_run
 
 from mqtune.errors import NoServer
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.journal.server import EmbeddedServer, ServerBinary, find_binary
 
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
@@ -80,15 +80,20 @@ def mqtune_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server for all tests of the run; without a program for one they are skipped, but not in CI."""
+def server_binary() -> ServerBinary:
+    """The program of a server; without one the tests that need it are skipped, but not in CI."""
     try:
-        binary = find_binary()
+        return find_binary()
     except NoServer as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), binary=binary) as server:
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory, server_binary: ServerBinary) -> Iterator[EmbeddedServer]:
+    """A server for all tests of the run."""
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), binary=server_binary) as server:
         yield server
 
 

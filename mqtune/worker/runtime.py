@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -139,12 +138,6 @@ class WorkerRuntime:
         if definition is None:
             definition = self._definitions[experiment, digest] = decode_value(journal.definition() or b"\x80")
         return AttemptRun(self, journal, Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
-
-    def terminate(self, task_id: str, number: int | None) -> None:
-        """End the attempt of a Celery task because a person said so, with SIGKILL at once if that is the signal."""
-        for run in tuple(self.running):
-            if run.task_id == task_id:
-                run.terminate(kill=number == signal.SIGKILL)
 
     def fetch_ahead(self) -> None:
         """Have the consumer fetch the next task while a trial ends."""

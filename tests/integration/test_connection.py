@@ -18,7 +18,7 @@ import celery
 import pytest
 import redis
 
-from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError, NoServer
+from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.journal.connection import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
@@ -27,21 +27,15 @@ from mqtune.journal.connection import (
     open_client,
     redact,
 )
-from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.journal.server import EmbeddedServer, ServerBinary
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    try:
-        binary = find_binary()
-    except NoServer as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
-    with EmbeddedServer.start(tmp_path_factory.mktemp("experiment"), binary=binary) as running:
+def server(tmp_path_factory: pytest.TempPathFactory, server_binary: ServerBinary) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("experiment"), binary=server_binary) as running:
         yield running
 
 

@@ -474,7 +474,6 @@ WORKER = WorkerInfo(
     devices=["0", "1"],
     code_root="/srv/code",
     joined_at=1_700_000_000.5,
-    problems=["a GPU is hot"],
 )
 T = TrialId("0001")
 FIXTURES: dict[str, object] = {
