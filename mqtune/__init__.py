@@ -8,10 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.version import __version__
 
 if TYPE_CHECKING:
+    from mqtune.backends.simulated import Simulated
     from mqtune.callback import Callback
+    from mqtune.checkpoints import Checkpoint, CheckpointStore, Retention
     from mqtune.resources import Resources
     from mqtune.results import Results
-    from mqtune.schedulers import ASHA, FIFO
+    from mqtune.schedulers import (
+        ASHA,
+        FIFO,
+        PBT,
+        HyperBand,
+        MedianStopping,
+        PBTReplay,
+        PolicyStep,
+        PromotionASHA,
+        Scheduler,
+        policy_of,
+    )
+    from mqtune.schedulers.base import Fork, Release, Resume, Start, Wait
     from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher
     from mqtune.space import (
         choice,
@@ -26,49 +40,137 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from mqtune.trainable.session import StopTrial, report
-    from mqtune.trial import Action, Decision, TrialStatus
+    from mqtune.status import TrialStatus
+    from mqtune.stopping import (
+        ExperimentPlateau,
+        MaximumIteration,
+        MetricMaximum,
+        StopRule,
+        TargetReached,
+        TimeLimit,
+        TrialPlateau,
+        TrialsCompleted,
+        TrialsFailed,
+        TrialsStarted,
+    )
+    from mqtune.trainable.function import checkpoint_dir
+    from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
+    from mqtune.trainable.session import StopTrial
+    from mqtune.trainable.stepping import Trainable
+    from mqtune.trial import Action, Decision
     from mqtune.tuner import Tuner
 
 __all__ = [
     "ASHA",
     "FIFO",
+    "PBT",
     "Action",
     "Callback",
+    "Checkpoint",
+    "CheckpointStore",
     "Decision",
+    "ExperimentPlateau",
+    "Fork",
     "GridSearcher",
+    "HyperBand",
+    "MaximumIteration",
+    "MedianStopping",
+    "MetricMaximum",
+    "PBTReplay",
     "PointsFirst",
+    "PolicyStep",
+    "PromotionASHA",
     "RandomSearcher",
+    "Release",
     "Resources",
     "Results",
+    "Resume",
+    "Retention",
+    "Scheduler",
+    "Simulated",
+    "Start",
+    "StopRule",
     "StopTrial",
+    "TargetReached",
+    "TimeLimit",
+    "Trainable",
+    "TrialPlateau",
     "TrialStatus",
+    "TrialsCompleted",
+    "TrialsFailed",
+    "TrialsStarted",
     "Tuner",
+    "Wait",
     "__version__",
+    "checkpoint_dir",
     "choice",
+    "get_checkpoint",
+    "get_context",
     "grid_search",
     "lograndint",
     "loguniform",
     "normal",
+    "policy_of",
     "qloguniform",
     "qrandint",
     "quniform",
     "randint",
     "report",
     "sample_from",
+    "save_checkpoint",
+    "should_checkpoint",
     "uniform",
 ]
 
 # A trial process imports mqtune for ``report`` alone, and must not wait for redis and celery: names are found when used.
 _HOMES: Final[dict[str, str]] = {
-    **dict.fromkeys(("ASHA", "FIFO"), "mqtune.schedulers"),
+    **dict.fromkeys(
+        (
+            "ASHA",
+            "FIFO",
+            "PBT",
+            "HyperBand",
+            "MedianStopping",
+            "PBTReplay",
+            "PolicyStep",
+            "PromotionASHA",
+            "Scheduler",
+            "policy_of",
+        ),
+        "mqtune.schedulers",
+    ),
+    **dict.fromkeys(("Fork", "Release", "Resume", "Start", "Wait"), "mqtune.schedulers.base"),
     **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher"), "mqtune.searchers"),
-    **dict.fromkeys(("StopTrial", "report"), "mqtune.trainable.session"),
-    **dict.fromkeys(("Action", "Decision", "TrialStatus"), "mqtune.trial"),
+    **dict.fromkeys(
+        (
+            "ExperimentPlateau",
+            "MaximumIteration",
+            "MetricMaximum",
+            "StopRule",
+            "TargetReached",
+            "TimeLimit",
+            "TrialPlateau",
+            "TrialsCompleted",
+            "TrialsFailed",
+            "TrialsStarted",
+        ),
+        "mqtune.stopping",
+    ),
+    **dict.fromkeys(
+        ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
+        "mqtune.trainable.reporting",
+    ),
+    "StopTrial": "mqtune.trainable.session",
+    "checkpoint_dir": "mqtune.trainable.function",
+    "Trainable": "mqtune.trainable.stepping",
+    **dict.fromkeys(("Action", "Decision"), "mqtune.trial"),
+    **dict.fromkeys(("Checkpoint", "CheckpointStore", "Retention"), "mqtune.checkpoints"),
     "Callback": "mqtune.callback",
+    "TrialStatus": "mqtune.status",
     "Resources": "mqtune.resources",
     "Results": "mqtune.results",
     "Tuner": "mqtune.tuner",
+    "Simulated": "mqtune.backends.simulated",
 }
 
 

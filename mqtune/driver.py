@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from mqtune.backends.base import Backend
-from mqtune.callback import Callback
-from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrainableNotFound
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.clock import Clock
+from mqtune.commands import Commands
+from mqtune.errors import (
+    ConfigurationError,
+    ExperimentFinished,
+    MqtuneError,
+    NothingResumes,
+)
 from mqtune.experiment import Experiment
+from mqtune.filling import Filling
 from mqtune.interrupts import Interrupted, Interrupts
-from mqtune.journal.base import Entry, Journal
+from mqtune.journal.base import Cleared, Entry, Journal
 from mqtune.journal.file import JournalFile
+from mqtune.keeping import Keeping
+from mqtune.limits import LOOK_S, Limits
 from mqtune.messages import (
     START,
-    AttemptEnded,
     Cursor,
     DecisionTaken,
     Event,
     ExperimentCreated,
-    ExperimentEnded,
     Reports,
     TrialStaged,
     decode_event,
-    encode_value,
 )
 from mqtune.replay import driver_events
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Intent, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.telling import Telling
+from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.upkeep import Upkeep
+from mqtune.version import __version__
+from mqtune.wire import encode_value
 
 __all__ = ["Driver"]
-
-logger = logging.getLogger(__name__)
 
 #: Entries that one read takes: enough for a flood, few enough to look at timers in between.
 READ_COUNT: Final = 1_000
 _REPLAY_COUNT: Final = 10_000
+#: Trials that a message names; more would not be read.
+_SHOWN: Final = 5
 
 
 class Driver:
@@ -53,11 +62,13 @@ class Driver:
         experiment: the fold, empty.
         scheduler: bound to the metric.
         searcher: fresh; a replay brings it to where it was.
-        max_trials: how many trials the searcher is asked for; None for as many as it has.
-        max_concurrent: how many attempts may be live at once; None for as many as there are slots.
+        limits: how far it goes.
+        keeping: which checkpoints are kept.
+        is_lockstep: whether trials wait until their report is decided on.
         copy: the local copy of the journal.
         callbacks: who is told.
         owner: a token that no other driver has.
+        clock: what everything here goes by.
         interrupts: what may end a wait.
     """
 
@@ -69,121 +80,189 @@ class Driver:
         experiment: Experiment,
         scheduler: Scheduler,
         searcher: Searcher,
-        max_trials: int | None,
-        max_concurrent: int | None,
+        limits: Limits,
+        keeping: Keeping,
+        is_lockstep: bool,
         copy: JournalFile,
-        callbacks: Sequence[Callback],
+        callbacks: CallbackDispatcher,
         owner: str,
+        clock: Clock,
         interrupts: Interrupts | None = None,
     ) -> None:
         self.experiment = experiment
-        self.exhausted = False
-        self.failure: MqtuneError | None = None
         self._journal = journal
-        self._backend = backend
         self._scheduler = scheduler
         self._searcher = searcher
-        self._max_trials = max_trials
-        self._max_concurrent = max_concurrent
+        self._limits = limits
+        self._rule = limits.rule
+        self._keeping = keeping
+        self.backend = backend
+        self._is_lockstep = is_lockstep
         self._copy = copy
         self._callbacks = callbacks
         self._owner = owner
+        self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
-        self._added: deque[Config] = deque()
-        self._suggested = 0
         self._entry, self._number = START
         self._read_to = START.entry
         self._pending: dict[Cursor, list[Event]] = {}
         self._draining = False
+        self._to_clear: dict[str, Cleared] = {}
+        self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
-        self._on_report = _overridden("on_report", Searcher, [searcher])
-        #: Callbacks, once the replay is over: what happened before is not told again.
-        self._told: Sequence[Callback] = ()
-        self._upkeep = Upkeep(
-            journal, backend, experiment, owner=owner, end=self._apply_end, cursor=lambda: self._cursor
+        self._on_report: list[Callable[[Trial, Report], object]] = []
+        if type(searcher).on_report is not Searcher.on_report:
+            self.hear_reports(searcher.on_report)
+        self.telling = Telling(experiment, backend, scheduler, searcher, keeping, callbacks, limits)
+        self.commands = Commands(
+            journal,
+            backend,
+            experiment,
+            clock=clock,
+            cursor=lambda: self._cursor,
+            on_staged=self.telling.staged,
+            on_event=self.telling.apply,
         )
+        self.filling = Filling(
+            experiment,
+            backend,
+            scheduler,
+            searcher,
+            self.commands,
+            max_trials=limits.max_trials,
+            max_concurrent=limits.max_concurrent,
+            ttl_s=limits.ttl_s,
+            may_go_on=self._may_go_on,
+        )
+        self._upkeep = Upkeep(
+            journal,
+            backend,
+            experiment,
+            owner=owner,
+            end=self.telling.apply,
+            cursor=lambda: self._cursor,
+            clock=clock,
+        )
+        keeping.bind(self.commands)
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing runs and nothing is left to start."""
+        """Whether nothing runs and nothing is left to start or to resume."""
         if self.experiment.live:
             return False
-        return self._draining or not (self.experiment.to_retry or self._added or self._wants_more())
+        return self._draining or not (self.filling.has_more or self.experiment.counts[TrialStatus.PAUSED])
+
+    @property
+    def failure(self) -> MqtuneError | None:
+        """What the experiment has failed of, or None."""
+        return self.telling.failure
+
+    @property
+    def over(self) -> str:
+        """Why it ends although there is more to do, or empty."""
+        return self.telling.over
 
     @property
     def waiting_for(self) -> str:
         """Why nothing runs, or an empty text."""
         if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:
             return ""
-        return "" if self._backend.slots else self._backend.why_no_slot()
+        if not self.backend.slots:
+            return self.backend.why_no_slot()
+        return "" if self.experiment.live else self.filling.waits_for
 
-    def begin(self, name: str, definition: dict[str, Any], *, is_new: bool) -> None:
+    def begin(self, name: str, definition: dict[str, Any], *, is_new: bool, driver: str) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
-            created = ExperimentCreated(name=name, definition=definition, at=time.time())
+            created = ExperimentCreated(name=name, definition=definition, at=self._clock.time())
             self._journal.record(created.encode(), definition=encode_value(definition))
         self._replay()
         # What ended an earlier driver need not end this one.
-        self.failure = None
-        self._told = self._callbacks
-        self._on_report += _overridden("on_report", Callback, self._callbacks)
-        self._backend.refresh()
-        for callback in self._callbacks:
-            callback.on_start(self.experiment)
-
-    def add(self, config: Config) -> None:
-        """Have a config tried next, before the searcher's."""
-        self._added.append(config)
+        self.telling.failure = None
+        self.telling.is_live = True
+        if self._callbacks.hears("on_report"):
+            self.hear_reports(partial(self._callbacks.tell, "on_report"))
+        if not self.is_finished:
+            self.commands.begin(driver, __version__)
+        self._clear_again()
+        self._keeping.look_through()
+        self.backend.refresh()
+        self._callbacks.tell("on_start", self.experiment)
 
     def step(self, block_s: float) -> None:
-        """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it."""
+        """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.
+
+        Raises:
+            ExperimentFinished: there was nothing left to do before.
+            NothingResumes: all that is left are paused trials, and neither the scheduler nor a user resumes one.
+        """
+        if self.is_finished and not self._draining and self.telling.failure is None:
+            raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
         self._fill()
-        deadline = time.monotonic() + block_s
-        intervals = [time.monotonic() + c.interval_s for c in self._callbacks if c.interval_s is not None]
-        until = min(deadline, self._upkeep.due, *intervals) if not self.is_finished else 0.0
+        self._check_that_something_happens()
+        now = self._clock.monotonic()
+        until = min(now + block_s, self._upkeep.due)
+        if self._callbacks.interval_s is not None:
+            until = min(until, now + self._callbacks.interval_s)
+        if self._limits.is_timed:
+            until = min(until, self._look_at)
+        if self._rule is not None:
+            at = self._clock.time()
+            until = min(until, now + self._rule.due(self.experiment, at) - at)
         entries: list[Entry] = []
+        block_s = 0.0 if self.is_finished else max(0.0, until - now)
         with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
-            entries = self._journal.read(self._read_to, count=READ_COUNT, block_s=max(0.0, until - time.monotonic()))
+            entries = self._journal.read(self._read_to, count=READ_COUNT, block_s=block_s)
         if entries:
             self._copy.append(entries)
             self._read_to = entries[-1].id
             for entry in entries:
                 self._take(entry)
+            if self._to_clear:
+                self._clear()
         if self._journal.fleet_changed:
             self._journal.fleet_changed = False
-            self._backend.refresh()
+            self.backend.refresh()
         self._upkeep.run_due()
+        self._may_go_on()
         self._fill()
-        for callback in self._callbacks:
-            callback.on_step(self.waiting_for)
+        if self._callbacks.hears("on_step"):
+            self._callbacks.tell("on_step", self.waiting_for)
 
     def hand_back_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
         self._draining = True
         for trial in list(self.experiment.trials.values()):
-            if trial.is_busy and trial.attempt.end is None and trial.attempt.intent is Intent.RUN:
-                self._decide(trial, 0, Intent.HAND_BACK, "hand_back", reason)
+            if trial.is_busy and trial.attempt.end is None and trial.decision is None:
+                self.commands.hand_back(trial, reason)
+
+    def stop_all(self, reason: str, *, by: str) -> None:
+        """Start nothing more, and stop whatever runs, waits or is paused."""
+        self._draining = True
+        self.telling.over = reason
+        for trial in list(self.experiment.trials.values()):
+            decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
+            if not trial.status.is_terminal and decided in (None, Action.PAUSE):
+                self.commands.decide(trial, Action.STOP, by=by, reason=reason)
 
     def forfeit_leases(self) -> None:
         """End all running attempts as lost; for when no worker can be left."""
         self._upkeep.forfeit_leases()
 
-    def stop(self, trial: Trial, reason: str) -> None:
-        """Stop a trial, whatever the scheduler thinks."""
-        self._decide(trial, 0, Intent.STOP, Action.STOP.value, reason)
-
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal in the copy."""
-        if self.experiment.outcome != outcome:
-            event = ExperimentEnded(outcome=outcome, reason=reason, at=time.time(), cursor=self._cursor)
-            self._journal.record(event.encode())
-            self.experiment.apply(event)
+        self.commands.end(outcome, reason)
         while entries := self._journal.read(self._read_to, count=_REPLAY_COUNT):
             self._copy.append(entries)
             self._read_to = entries[-1].id
 
+    def hear_reports(self, hear: Callable[[Trial, Report], object]) -> None:
+        """Have *hear* called with each report from now on, when the scheduler has seen it."""
+        self._on_report.append(hear)
+
     def close(self) -> None:
         """Close the copy, and give the lock back, so that another driver may go on at once."""
+        self._keeping.close()
         self._copy.close()
         self._journal.unlock(self._owner)
 
@@ -205,7 +284,7 @@ class Driver:
             self._take(entry)
         for events in list(self._pending.values()):
             for event in events:
-                self._apply_own(event)
+                self._apply_written(event)
         self._pending = {}
 
     def _take(self, entry: Entry) -> None:
@@ -216,147 +295,106 @@ class Driver:
         if isinstance(event, Reports):
             self._take_reports(entry.id, event)
             return
-        if isinstance(event, AttemptEnded):
-            self._apply_end(event)
-        else:
-            self.experiment.apply(event)
         if not isinstance(event, ExperimentCreated):
             self._entry, self._number = entry.id, 0
+        self.telling.apply(event)
         self._catch_up()
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         self._entry = entry
-        apply, decide = self.experiment.apply_report, self._scheduler.on_report
+        apply, decide, rule = self.experiment.apply_report, self._scheduler.on_report, self._rule
         for number, report in enumerate(reports, 1):
             self._number = number
             trial = apply(report)
             if trial is not None:
-                decision = decide(trial, report)
+                decision, by = decide(trial, report), "scheduler"
+                if rule is not None and (reason := rule.stops_trial(trial, report)):
+                    decision, by = Decision(Action.COMPLETE, reason), "stop rule"
                 for told in self._on_report:
                     told(trial, report)
                 if decision is not CONTINUE and decision.action is not Action.CONTINUE:
-                    self._obey(trial, report.sequence, decision)
+                    self._obey(trial, report.sequence, decision, by)
+                elif self._is_lockstep:
+                    self._to_clear[trial.id] = Cleared(trial.id, report.attempt, report.sequence)
+            if report.checkpoint:
+                self.telling.saved(self.experiment.trials[report.trial], report.checkpoint)
             if self._pending:
                 self._catch_up()
 
-    def _obey(self, trial: Trial, sequence: int, decision: Decision) -> None:
+    def _obey(self, trial: Trial, sequence: int, decision: Decision, by: str) -> None:
         written = self._pending.get(self._cursor, ())
         if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
             return
-        if decision.action is Action.PAUSE:
+        if decision.action is Action.ABANDON:
             raise ConfigurationError(
-                f"{type(self._scheduler).__name__} wants trial {trial.id} paused, which can't be done yet; let it stop or go on"
+                f"{type(self._scheduler).__name__} wants trial {trial.id} abandoned, which only a user may; let it stop"
             )
-        intent = Intent.COMPLETE if decision.action is Action.COMPLETE else Intent.STOP
-        self._decide(trial, sequence, intent, decision.action.value, decision.reason)
+        self.commands.decide(trial, decision.action, by=by, reason=decision.reason, sequence=sequence)
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""
         for event in self._pending.pop(self._cursor, ()):
-            self._apply_own(event)
+            self._apply_written(event)
 
-    def _apply_own(self, event: Event) -> None:
-        if isinstance(event, AttemptEnded):
-            self._apply_end(event)
+    def _apply_written(self, event: Event) -> None:
+        """Apply an event of an earlier driver."""
+        if isinstance(event, TrialStaged):
+            self.filling.replay(event)
+            self.experiment.apply(event)
+            self.telling.staged(self.experiment.trials[event.trial])
             return
-        if isinstance(event, TrialStaged) and event.attempt == 1 and event.suggested:
-            suggested = self._searcher.suggest()
-            self._suggested += 1
-            if suggested != event.config:
-                logger.warning(
-                    "trial %s: the searcher now suggests %r, the journal has %r and counts",
-                    event.trial,
-                    suggested,
-                    event.config,
-                )
-        self.experiment.apply(event)
-
-    def _apply_end(self, event: AttemptEnded) -> None:
-        self.experiment.apply(event)
-        trial = self.experiment.trials[event.trial]
-        attempt = trial.attempts[event.attempt - 1]
-        if attempt.end is AttemptEnd.FAILED and not attempt.pid and not self.experiment.reports:
-            self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {attempt.error}")
-        if trial.status.is_terminal:
-            if trial.status is TrialStatus.FAILED and attempt.reports and not self.experiment.metric_seen:
-                self.failure = MetricMissing(f"trial {trial.id}: {trial.reason}")
-            self._scheduler.on_trial_end(trial)
-            self._searcher.on_trial_end(trial)
-            for callback in self._told:
-                callback.on_trial_end(trial)
+        self.telling.apply(event)
 
     # Acting.
 
-    def _wants_more(self) -> bool:
-        return not self.exhausted and (self._max_trials is None or self._suggested < self._max_trials)
-
     def _fill(self) -> None:
-        """Stage attempts until each slot has one, and, if the searcher doesn't mind, another that waits for it."""
-        if self._draining or self.failure is not None:
-            return
-        room = self._backend.slots * (1 if self._searcher.adaptive else 2)
-        if self._max_concurrent is not None:
-            room = min(room, self._max_concurrent)
-        while self.experiment.live < room and self._stage_next():
-            pass
+        if not self._draining and self.telling.failure is None:
+            self.filling.fill()
 
-    def _stage_next(self) -> bool:
-        """Stage one attempt: a retry, an added config, or the searcher's next; False when there is none."""
+    def _check_that_something_happens(self) -> None:
+        """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
-        if experiment.to_retry:
-            trial = experiment.trials[experiment.to_retry[0]]
-            self._stage(trial.id, len(trial.attempts) + 1, trial.config, reason=trial.reason)
-            return True
-        suggested = not self._added
-        if self._added:
-            config: Config | None = self._added.popleft()
-        elif self._wants_more():
-            config = self._searcher.suggest()
-        else:
-            return False
-        if config is None:
-            self.exhausted = True
-            return False
-        self._suggested += suggested
-        self._stage(TrialId(f"{len(experiment.trials) + 1:04d}"), 1, config, suggested=suggested)
-        return True
-
-    def _stage(self, trial: TrialId, attempt: int, config: Config, *, suggested: bool = True, reason: str = "") -> None:
-        event = TrialStaged(
-            trial=trial,
-            attempt=attempt,
-            config=config,
-            at=time.time(),
-            cursor=self._cursor,
-            suggested=suggested,
-            reason=reason,
+        if (
+            experiment.live
+            or self._draining
+            or self.telling.failure is not None
+            or not self.backend.slots
+            or self.is_finished
+        ):
+            return
+        paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
+        shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
+        raise NothingResumes(
+            f"{len(paused)} trials are paused ({shown}), nothing runs, and {type(self._scheduler).__name__} starts and "
+            f"resumes nothing: {self.filling.waits_for or 'it starts new trials only'}; resume or abandon them"
         )
-        self._journal.stage(trial, attempt, config, event.encode())
-        self.experiment.apply(event)
-        self._backend.publish(trial, attempt, config)
 
-    def _decide(self, trial: Trial, sequence: int, intent: Intent, action: str, reason: str) -> None:
-        """Journal a decision and have it carried out; both happen in one step, on the server."""
-        attempt = trial.attempt
-        now = time.time()
-        decision = DecisionTaken(
-            trial=trial.id,
-            attempt=attempt.number,
-            sequence=sequence,
-            action=action,
-            intent=intent,
-            reason=reason,
-            at=now,
-            cursor=self._cursor,
-        )
-        end = AttemptEnd.HANDED_BACK if intent is Intent.HAND_BACK else AttemptEnd.STOPPED
-        ended = AttemptEnded(trial=trial.id, attempt=attempt.number, end=end, at=now, error=reason, cursor=self._cursor)
-        answer = self._journal.intend(trial.id, attempt.number, intent, decision.encode(), ended.encode())
-        self.experiment.apply(decision)
-        if answer == "unclaimed":
-            self._apply_end(ended)
+    def _clear(self) -> None:
+        """Let the trials in lockstep go on whose reports were decided on."""
+        self.commands.clear(list(self._to_clear.values()))
+        self._to_clear.clear()
 
+    def _clear_again(self) -> None:
+        """Let trials go on that an earlier driver may have left waiting."""
+        if self._is_lockstep:
+            running = [t for t in self.experiment.trials.values() if t.status is TrialStatus.RUNNING]
+            self._to_clear = {
+                t.id: Cleared(t.id, t.attempt.number, t.attempt.reports)
+                for t in running
+                if t.attempt.reports and t.decision is None
+            }
+            self._clear()
 
-def _overridden(method: str, base: type, targets: Sequence[object]) -> list[Callable[..., None]]:
-    """Return the bound methods of those targets that do more than their base class, which does nothing."""
-    return [getattr(t, method) for t in targets if getattr(type(t), method) is not getattr(base, method)]
+    def _may_go_on(self) -> bool:
+        """Whether more may be started; stops everything once a budget is used up, a rule ends the experiment, or a failure does."""
+        if self._draining:
+            return False
+        reason, by = self.over, "driver"
+        if not reason and self._rule is not None:
+            reason, by = self._rule.stops_experiment(self.experiment, self._clock.time()), "stop rule"
+        if not reason and self._limits.is_timed and self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + LOOK_S
+            reason, by = self._limits.spent(self.experiment, self._clock.time()), "driver"
+        if reason:
+            self.stop_all(reason, by=by)
+        return not reason

@@ -6,15 +6,23 @@ __all__ = [
     "BrokerRefused",
     "BrokerTooOld",
     "BrokerUnavailable",
+    "CheckpointBroken",
+    "CheckpointExists",
+    "CheckpointGone",
+    "CheckpointVersionError",
     "ConfigurationError",
     "DriverFenced",
+    "ExperimentFinished",
+    "InsufficientResources",
     "InvalidTransition",
     "MessageVersionError",
     "MetricMissing",
     "MqtuneError",
     "NameTaken",
     "NoServer",
+    "NothingResumes",
     "SpaceError",
+    "StoreUnavailable",
     "TrainableNotFound",
     "TrialFailed",
     "WorkerStartError",
@@ -52,6 +60,26 @@ class BrokerTooOld(BrokerUnavailable):
     """The Redis server is older than the oldest one that mqtune works with."""
 
 
+class CheckpointGone(MqtuneError):
+    """There is no checkpoint of that id: it was deleted, or never saved."""
+
+
+class CheckpointBroken(MqtuneError):
+    """A checkpoint is not what was saved: something of it is missing, cut short or changed."""
+
+
+class CheckpointExists(MqtuneError):
+    """There is another checkpoint of that id already, and checkpoints never change."""
+
+
+class CheckpointVersionError(MqtuneError):
+    """A checkpoint was written by a version of mqtune that this one can't read."""
+
+
+class StoreUnavailable(MqtuneError):
+    """The store of checkpoints, or the folder that one is copied to, can't be reached, read or written."""
+
+
 class NoServer(MqtuneError):
     """No broker was given and no Redis server can be started here."""
 
@@ -70,6 +98,18 @@ class NameTaken(MqtuneError):
 
 class DriverFenced(MqtuneError):
     """Another driver has taken this experiment over; this one may no longer write."""
+
+
+class InsufficientResources(MqtuneError):
+    """No worker that is connected has a slot with what a trial asks for."""
+
+
+class ExperimentFinished(MqtuneError):
+    """An experiment has nothing left to do."""
+
+
+class NothingResumes(MqtuneError):
+    """All that is left of an experiment are paused trials, and nothing will resume them."""
 
 
 class InvalidTransition(MqtuneError):

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from mqtune.messages import (
     AttemptEnded,
     AttemptStarted,
+    CheckpointSaved,
+    CheckpointsDropped,
     DecisionTaken,
+    DriverStarted,
     Event,
     ExperimentCreated,
     ExperimentEnded,
     Reports,
+    TrialClosed,
     TrialStaged,
 )
-from mqtune.trial import Action, Attempt, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import (
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Intent,
+    Metrics,
+    Report,
+    SavedCheckpoint,
+    Stop,
+    Transition,
+    Trial,
+    TrialId,
+    trial_of,
+)
 
 __all__ = ["Experiment", "Mode"]
 
@@ -36,17 +57,23 @@ class Experiment:
         metric: the metric that it optimises.
         mode: "min" or "max".
         max_failures: how often a trial may fail in user code and run again; -1 for any number.
+        accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
     """
 
-    def __init__(self, name: str, *, metric: str, mode: Mode, max_failures: int = 0) -> None:
+    def __init__(
+        self, name: str, *, metric: str, mode: Mode, max_failures: int = 0, accept_no_report: bool = False
+    ) -> None:
         self.name = name
         self.metric = metric
         self.mode = mode
         self.max_failures = max_failures
+        self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
         self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
         #: Trials whose attempt ended and that want another one, in the order in which they came to it.
         self.to_retry: deque[TrialId] = deque()
+        #: Trials that were paused to go on at once, in the order in which they came to it.
+        self.to_restart: deque[TrialId] = deque()
         self.created_at: float | None = None
         self.outcome = ""
         self.reason = ""
@@ -54,14 +81,23 @@ class Experiment:
         self.reports = 0
         #: Attempts that were staged and have not ended.
         self.live = 0
+        #: How long all attempts that have ended ran, in seconds.
+        self.run_s = 0.0
         #: Whether any report had a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if mode == "min" else -1.0
+        self._driven_before_s = 0.0
+        self._driven_since: float | None = None
+        self._driven_at = 0.0
 
     @property
     def busy(self) -> int:
         """How many trials are staged or running."""
         return self.counts[TrialStatus.STAGED] + self.counts[TrialStatus.RUNNING]
+
+    def driven_s(self, now: float) -> float:
+        """Return for how long drivers have driven it, up to *now* (seconds since the epoch); no driver, no time."""
+        return self._driven_before_s + (0.0 if self._driven_since is None else max(0.0, now - self._driven_since))
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
@@ -82,19 +118,36 @@ class Experiment:
                 self._decide(event)
             case AttemptEnded():
                 self._end(event)
+            case CheckpointSaved():
+                trial = self.trials[event.trial]
+                if event.attempt == trial.attempt.number and trial.attempt.end is None:
+                    _keep(trial, CheckpointId(event.checkpoint), event.at, trial.last_metrics)
+            case CheckpointsDropped():
+                self._drop(event.checkpoints)
+            case TrialClosed():
+                self._close(event)
             case Reports():
                 for report in event:
                     self.apply_report(report)
             case ExperimentCreated():
                 self.created_at = event.at
+            case DriverStarted():
+                if self._driven_since is not None:
+                    self._driven_before_s += max(0.0, self._driven_at - self._driven_since)
+                self._driven_since = self._driven_at = event.at
             case ExperimentEnded():
+                self._driven_at = event.at
                 self.outcome, self.reason = event.outcome, event.reason
 
     def apply_report(self, report: Report) -> Trial | None:
         """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
         trial = self.trials[report.trial]
         attempt = trial.attempts[-1]
-        if report.attempt != attempt.number or trial.decision is not None or attempt.end is not None:
+        is_current = report.attempt == attempt.number and attempt.end is None
+        if report.checkpoint and is_current:
+            # Also one that came after the decision: a trial that is to pause saves one then.
+            _keep(trial, report.checkpoint, report.timestamp, report.metrics)
+        if not is_current or trial.decision is not None:
             trial.late_reports += 1
             return None
         attempt.reports = report.sequence
@@ -120,22 +173,34 @@ class Experiment:
         if self.best is None or self.is_better(value, self.best.best_value):
             self.best = trial
 
-    def _advance(self, trial: Trial, status: TrialStatus, reason: str = "") -> None:
+    def _advance(self, trial: Trial, status: TrialStatus, reason: str, by: str, at: float) -> None:
         before = trial.status
-        trial.advance(status, reason=reason)
+        trial.advance(status, reason=reason, by=by, at=at)
         self.counts[before] -= 1
         self.counts[status] += 1
 
     def _stage(self, event: TrialStaged) -> None:
+        self._driven_at = event.at
         trial = self.trials.get(event.trial)
         if trial is None:
-            trial = self.trials[event.trial] = Trial(event.trial, event.config)
+            trial = self.trials[event.trial] = Trial(
+                event.trial, event.config, parent=TrialId(event.source) if event.source else None
+            )
+            trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
-        elif self.to_retry and event.trial in self.to_retry:
-            self.to_retry.remove(event.trial)
-        self._advance(trial, TrialStatus.STAGED, event.reason)
-        trial.decision = None
-        trial.attempts.append(Attempt(event.attempt, staged_at=event.at))
+        else:
+            for waiting in (self.to_retry, self.to_restart):
+                if waiting and event.trial in waiting:
+                    waiting.remove(event.trial)
+        self._advance(trial, TrialStatus.STAGED, event.reason, event.by, event.at)
+        trial.config = event.config
+        trial.ttl_s = event.ttl_s
+        trial.decision = trial.restart = None
+        trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
+        source = TrialId(event.source) if event.source else None
+        trial.attempts.append(
+            Attempt(event.attempt, staged_at=event.at, config=event.config, checkpoint=checkpoint, source=source)
+        )
         self.live += 1
         # Whatever ended the experiment before, it goes on.
         self.outcome = self.reason = ""
@@ -143,19 +208,24 @@ class Experiment:
     def _start(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
         attempt = trial.attempt
-        attempt.worker, attempt.host = event.worker, event.host
+        attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at
+        attempt.environment = event.environment
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
         if event.attempt == attempt.number and attempt.end is None:
-            self._advance(trial, TrialStatus.RUNNING)
+            self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _decide(self, event: DecisionTaken) -> None:
+        self._driven_at = event.at
         trial = self.trials[event.trial]
         if event.attempt == trial.attempt.number:
-            trial.attempt.intent = event.intent
+            attempt = trial.attempt
+            attempt.intent = event.intent
+            attempt.stop = Stop(event.by, event.reason, event.at, event.sequence)
             if event.intent is not Intent.HAND_BACK:
                 trial.decision = Decision(Action(event.action), event.reason)
+                trial.restart = event.restart or None
             trial.reason = event.reason
 
     def _end(self, event: AttemptEnded) -> None:
@@ -168,11 +238,37 @@ class Experiment:
         attempt.exit_code, attempt.signal = event.exit_code, event.signal
         attempt.error_type, attempt.error = event.error_type, event.error
         attempt.stdout_tail, attempt.stderr_tail = event.stdout_tail, event.stderr_tail
+        if attempt.started_at is not None:
+            ran_s = max(0.0, event.at - attempt.started_at)
+            trial.run_s += ran_s
+            self.run_s += ran_s
         if attempt is trial.attempt:
             status, reason = self._status_after(trial, attempt)
             if status is TrialStatus.STAGED:
                 self.to_retry.append(trial.id)
-            self._advance(trial, status, reason)
+            elif status is TrialStatus.PAUSED and trial.restart is not None:
+                self.to_restart.append(trial.id)
+            decided = trial.decision is not None and attempt.stop is not None
+            by = attempt.stop.by if decided and attempt.stop else attempt.worker or "driver"
+            self._advance(trial, status, reason, by, event.at)
+
+    def _close(self, event: TrialClosed) -> None:
+        self._driven_at = event.at
+        trial = self.trials[event.trial]
+        for waiting in (self.to_retry, self.to_restart):
+            if trial.id in waiting:
+                waiting.remove(trial.id)
+        trial.restart = None
+        self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
+
+    def _drop(self, checkpoints: Sequence[str]) -> None:
+        for name in checkpoints:
+            checkpoint = CheckpointId(name)
+            trial = self.trials.get(trial_of(checkpoint))
+            if trial is not None:
+                trial.checkpoints.pop(checkpoint, None)
+                if trial.checkpoint == checkpoint:
+                    trial.checkpoint = CheckpointId("")
 
     def _status_after(self, trial: Trial, attempt: Attempt) -> tuple[TrialStatus, str]:
         """Return what the end of its attempt makes of a trial, and why."""
@@ -181,7 +277,7 @@ class Experiment:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
             if trial.decision.action is Action.COMPLETE:
                 return self._status_of_completed(trial, trial.decision.reason)
-            return TrialStatus.EARLY_STOPPED, trial.decision.reason
+            return _AFTER_DECISION[trial.decision.action], trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
         if attempt.intent is Intent.HAND_BACK:
@@ -202,7 +298,7 @@ class Experiment:
         return TrialStatus.STAGED, what
 
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
-        if trial.has_metric:
+        if trial.has_metric or self.accept_no_report:
             return TrialStatus.COMPLETED, reason
         hint = f"call mqtune.report({{{self.metric!r}: …}})"
         if not trial.last_metrics and not trial.attempt.reports:
@@ -217,6 +313,19 @@ class Experiment:
         trial.failures += 1
         again = self.max_failures < 0 or trial.failures <= self.max_failures
         return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
+
+
+#: What a trial is when its attempt has ended as was decided.
+_AFTER_DECISION: Final = {
+    Action.STOP: TrialStatus.EARLY_STOPPED,
+    Action.PAUSE: TrialStatus.PAUSED,
+    Action.ABANDON: TrialStatus.ABANDONED,
+}
+
+
+def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:
+    trial.checkpoint = checkpoint
+    trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, at, metrics)
 
 
 def _in_short(attempt: Attempt) -> str:

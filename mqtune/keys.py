@@ -5,7 +5,7 @@ The fleet, shared by all experiments::
     mqtune:fleet                    stream  workers that joined or left, newest some 1,000
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
     mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
-    mqtune:control:<worker>         channel msgpack [experiment, trial, attempt, intent]; a hint, the trial's hash is the truth
+    mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
 
 One experiment ``E``::
@@ -17,13 +17,15 @@ One experiment ``E``::
                                             driver      who that is, for people
                                             driver_until  server time (ms) at which its lock runs out
                                             recorded    mark of the newest event that the record script wrote
+                                            dropped     mark of the checkpoints that were dropped last
     mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.messages)
     mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
     mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
+    mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    attempt     number of the current attempt, the fencing token
                                             state       staged | running | ended
-                                            config      msgpack
+                                            assignment  msgpack (see mqtune.journal.base)
                                             worker      who claimed it
                                             token       of that claim; later writes must carry it
                                             ended_by    token of the claim, or epoch of the driver, that ended it
@@ -31,6 +33,11 @@ One experiment ``E``::
                                             timestamp   of the last accepted report of the trial
                                             intent      what the driver wants, "" for run
                                             decided     "<attempt>:<intent>" of the last journaled decision
+                                            closed      number of the attempt after which the trial was ended
+                                            saves       how many checkpoints were wished for of this attempt
+                                            wished      mark of the last such wish
+                                            saved       id of the last checkpoint that came without a report
+                                            cleared     sequence number up to which a trial in lockstep may go on
 
 The braces make one experiment one slot of a Redis Cluster, which scripts need.
 """
@@ -61,7 +68,7 @@ def control_channel(worker: str) -> str:
 class ExperimentKeys:
     """The keys of one experiment."""
 
-    __slots__ = ("_trial", "journal", "leases", "meta", "metrics", "staged")
+    __slots__ = ("_trial", "checkpoints", "journal", "leases", "meta", "metrics", "staged")
 
     def __init__(self, experiment: str) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
@@ -70,6 +77,7 @@ class ExperimentKeys:
         self.metrics = f"{prefix}:metrics"
         self.leases = f"{prefix}:leases"
         self.staged = f"{prefix}:staged"
+        self.checkpoints = f"{prefix}:checkpoints"
         self._trial = f"{prefix}:trial:"
 
     def trial(self, trial: str) -> str:

@@ -2,7 +2,8 @@
 
 An event is ``[VERSION, kind, body]``. A body is a map of the event's fields, except that of ``reports``, whose body is
 a list of segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]`` so that a worker can join
-reports to a batch, and Redis can drop refused ones, without reading their metrics.
+reports to a batch, and Redis can drop refused ones, without reading their metrics. A report that came with a checkpoint
+is ``[timestamp, metrics, checkpoint id]``.
 
 Fields that a reader doesn't know are ignored; a version that it doesn't know is a clear error.
 """
@@ -10,39 +11,33 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import dataclasses
-import reprlib
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
-import msgpack
-
 from mqtune.errors import MessageVersionError
 from mqtune.trial import AttemptEnd, Config, Intent, Metrics, Report, TrialId
+from mqtune.wire import REPORTS, VERSION, decode_value, encode_value
 
 __all__ = [
     "START",
     "AttemptEnded",
     "AttemptStarted",
+    "CheckpointSaved",
+    "CheckpointsDropped",
     "Cursor",
     "DecisionTaken",
+    "DriverStarted",
     "Event",
     "ExperimentCreated",
     "ExperimentEnded",
     "Reports",
+    "TrialClosed",
     "TrialStaged",
     "WorkerInfo",
     "decode_event",
-    "decode_value",
-    "encode_value",
-    "pack_metrics",
-    "reports_prefix",
-    "segment_bytes",
 ]
-
-VERSION: Final = 1
 
 
 class Cursor(NamedTuple):
@@ -53,88 +48,6 @@ class Cursor(NamedTuple):
 
 
 START: Final = Cursor("0-0")
-
-
-def encode_value(value: Any) -> bytes:
-    """Return *value* as msgpack; NumPy scalars become numbers.
-
-    Raises:
-        TypeError: msgpack can't carry it.
-    """
-    try:
-        packed: bytes = msgpack.packb(value, default=_number)
-    except (ValueError, OverflowError) as error:
-        raise TypeError(str(error)) from None
-    return packed
-
-
-def decode_value(data: bytes) -> Any:
-    """Return the value that *data* carries.
-
-    Raises:
-        ValueError: the bytes are not one complete msgpack value.
-    """
-    try:
-        return msgpack.unpackb(data, strict_map_key=False)
-    except TypeError as error:
-        # A list or dict as the key of a dict.
-        raise ValueError(str(error)) from None
-
-
-def _number(value: Any) -> Any:
-    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70 ms.
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
-
-
-def pack_metrics(timestamp: float, metrics: Mapping[str, Any]) -> bytes:
-    """Return one report's ``[timestamp, metrics]`` as msgpack; NaN and infinity are values like any other.
-
-    Raises:
-        TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
-    """
-    try:
-        nested = False
-        for key, value in metrics.items():
-            if type(key) is not str and not isinstance(key, str):
-                raise TypeError
-            nested = nested or isinstance(value, dict | list | tuple)
-        packed: bytes = msgpack.packb((timestamp, metrics), default=_number)
-        if nested:
-            # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
-            decode_value(packed)
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        raise TypeError(_what_is_wrong(metrics)) from None
-    return packed
-
-
-def _what_is_wrong(metrics: object) -> str:
-    if not isinstance(metrics, dict):
-        return f"report: metrics must be a dict such as {{'loss': 0.1}}, not {type(metrics).__name__}"
-    for key, value in metrics.items():
-        if not isinstance(key, str):
-            return f"report: the key {key!r} is {type(key).__name__}; metric names are strings"
-        try:
-            decode_value(encode_value({key: value}))
-        except (TypeError, ValueError) as error:
-            shown = reprlib.repr(value)
-            return (
-                f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
-            )
-    return "report: the metrics can't be sent"
-
-
-def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
-    """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
-    head = msgpack.packb([trial, attempt, first_sequence])
-    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that follows.
-    return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
-
-
-def reports_prefix() -> bytes:
-    """Return what stands before the list of segments in a ``reports`` event; the report script appends the list."""
-    return b"\x93" + encode_value(VERSION) + encode_value(Reports.KIND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +85,7 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "bool": bool,
     "dict[str, Any]": dict,
     "float": float | int,
+    "float | None": float | int | None,
     "int": int,
     "int | None": int | None,
     "list[str]": list,
@@ -216,6 +130,13 @@ class TrialStaged(_Body):
     #: Whether the searcher suggested it (a replayed searcher is asked again) or a person added it.
     suggested: bool = True
     reason: str = ""
+    #: Who wants it: "searcher", "scheduler", "user" or "driver" (which runs failed and lost attempts again).
+    by: str = ""
+    #: The checkpoint that it starts from, and the trial whose it is, if that is another; empty for none.
+    checkpoint: str = ""
+    source: str = ""
+    #: How long the attempt may run.
+    ttl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +152,9 @@ class AttemptStarted(_Body):
     at: float
     stdout_path: str = ""
     stderr_path: str = ""
+    queue: str = ""
+    #: Versions of Python, of the packages that the trainable has imported, and of its code.
+    environment: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +168,55 @@ class DecisionTaken(_Body):
     action: str
     intent: Intent
     reason: str
+    at: float
+    cursor: Cursor
+    #: Who decided: "scheduler", "user", "driver", or the rule that stops trials.
+    by: str = "scheduler"
+    #: With a pause: the config, checkpoint and source that the trial goes on with at once; empty: it stays paused.
+    restart: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(_Body):
+    """A worker has a complete checkpoint that came without a report: one saved on demand, or before a pause."""
+
+    KIND: ClassVar[str] = "saved"
+    trial: TrialId
+    attempt: int
+    checkpoint: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsDropped(_Body):
+    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them."""
+
+    KIND: ClassVar[str] = "dropped"
+    checkpoints: list[str]
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialClosed(_Body):
+    """The driver ends, or pauses, a trial that has no attempt under way: a paused one, or one that waits for another try."""
+
+    KIND: ClassVar[str] = "trial_closed"
+    trial: TrialId
+    status: str
+    reason: str
+    by: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStarted(_Body):
+    """A driver begins, or goes on with what an earlier one left."""
+
+    KIND: ClassVar[str] = "driven"
+    driver: str
+    version: str
     at: float
     cursor: Cursor
 
@@ -282,20 +255,43 @@ class ExperimentEnded(_Body):
 class Reports:
     """A batch of reports, in order within each attempt."""
 
-    KIND: ClassVar[str] = "reports"
+    KIND: ClassVar[str] = REPORTS
     segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
 
     def __iter__(self) -> Iterator[Report]:
         for trial, attempt, first, reports in self.segments:
-            for sequence, (timestamp, metrics) in enumerate(reports, first):
-                yield Report(trial, attempt, sequence, timestamp, metrics)
+            for sequence, report in enumerate(reports, first):
+                yield Report(trial, attempt, sequence, *report)
 
 
-Event = ExperimentCreated | TrialStaged | AttemptStarted | DecisionTaken | AttemptEnded | ExperimentEnded | Reports
+Event = (
+    ExperimentCreated
+    | TrialStaged
+    | AttemptStarted
+    | DecisionTaken
+    | AttemptEnded
+    | CheckpointSaved
+    | CheckpointsDropped
+    | TrialClosed
+    | DriverStarted
+    | ExperimentEnded
+    | Reports
+)
 
 _KINDS: Final[dict[str, type[_Body]]] = {
     kind.KIND: kind
-    for kind in (ExperimentCreated, TrialStaged, AttemptStarted, DecisionTaken, AttemptEnded, ExperimentEnded)
+    for kind in (
+        ExperimentCreated,
+        TrialStaged,
+        AttemptStarted,
+        DecisionTaken,
+        AttemptEnded,
+        CheckpointSaved,
+        CheckpointsDropped,
+        TrialClosed,
+        DriverStarted,
+        ExperimentEnded,
+    )
 }
 
 
@@ -330,9 +326,11 @@ def _check_segments(segments: Any) -> None:
     for trial, attempt, first, reports in segments:
         if type(trial) is not str or type(attempt) is not int or type(first) is not int or type(reports) is not list:
             raise TypeError(f"a segment begins with {trial!r}, {attempt!r}, {first!r}")
-        for timestamp, metrics in reports:
+        for timestamp, metrics, *more in reports:
             if type(metrics) is not dict or type(timestamp) is not float:
                 raise TypeError(f"a report of trial {trial!r} attempt {attempt} has neither time nor metrics")
+            if more and (len(more) > 1 or type(more[0]) is not str):
+                raise TypeError(f"a report of trial {trial!r} attempt {attempt} has {more!r} for a checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +348,9 @@ class WorkerInfo:
     devices: list[str]
     code_root: str
     joined_at: float
+    #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
+    gpu_memory_gb: float = 0
+    tags: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Return the description as it stands in the register."""

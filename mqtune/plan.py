@@ -8,20 +8,25 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
+from mqtune.checkpoints import Retention
 from mqtune.errors import ConfigurationError, NameTaken
 from mqtune.experiment import Experiment, Mode
-from mqtune.messages import decode_value, encode_value
+from mqtune.limits import FailFast, Limits, at_least
 from mqtune.resources import Resources
 from mqtune.schedulers import FIFO, Scheduler
 from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
 from mqtune.space import Space
-from mqtune.trainable.spec import Trainable, TrainableSpec
+from mqtune.stopping import as_rule
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.trial import Config
 from mqtune.version import __version__
+from mqtune.wire import decode_value, encode_value
 
-__all__ = ["Plan", "at_least"]
+__all__ = ["Plan", "Sync"]
+
+Sync = Literal["stream", "lockstep"]
 
 #: Names become keys, file names and parts of task ids.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -38,7 +43,7 @@ class Plan:
 
     def __init__(
         self,
-        trainable: Trainable,
+        trainable: object,
         space: Mapping[str, Any] | Space,
         *,
         metric: str,
@@ -51,23 +56,54 @@ class Plan:
         name: str | None,
         seed: int | None,
         max_failures: int,
+        max_concurrent: int | None,
         start_method: str | None,
+        sync: Sync,
+        stop: object,
+        ttl_s: float | None,
+        time_budget_s: float | None,
+        trial_time_budget_s: float | None,
+        fail_fast: FailFast,
+        accept_no_report: bool,
+        pass_config: str,
+        retention: Retention | None,
+        delete_checkpoints: bool,
     ) -> None:
         self.spec, self.code_root = TrainableSpec.of(trainable)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
         self.name = name if name is not None else _new_name(self.spec)
+        self.sync = sync
+        self.retention = retention if retention is not None else Retention()
+        self.delete_checkpoints = delete_checkpoints
+        self.pass_config = pass_config
         self.max_trials = at_least("max_trials", max_trials, 1)
         self.seed = at_least("seed", seed, 0)
         self.scheduler = scheduler if scheduler is not None else FIFO()
+        #: The URL of the checkpoint store, or empty; known once the broker is.
+        self.store = ""
         self.start_method = start_method or ("spawn" if sys.platform == "darwin" else "fork")
         self._own_searcher = searcher
         self._points = list(points_to_evaluate)
         self._check(max_failures)
         if self.max_trials is None and searcher is None:
             self.max_trials = max(self.space.grid_size, len(self._points), 1)
+        rule = as_rule(stop)
         self.scheduler.bind(metric, mode)
-        self.experiment = Experiment(self.name, metric=metric, mode=mode, max_failures=max_failures)
+        if rule is not None:
+            rule.bind(metric, mode)
+        self.limits = Limits(
+            max_trials=self.max_trials,
+            max_concurrent=max_concurrent,
+            ttl_s=ttl_s,
+            time_budget_s=time_budget_s,
+            trial_time_budget_s=trial_time_budget_s,
+            fail_fast=fail_fast,
+            rule=rule,
+        )
+        self.experiment = Experiment(
+            self.name, metric=metric, mode=mode, max_failures=max_failures, accept_no_report=accept_no_report
+        )
 
     def _check(self, max_failures: object) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -90,6 +126,10 @@ class Plan:
             )
         if self.start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
+        if self.sync not in get_args(Sync):
+            raise ConfigurationError(f"sync={self.sync!r} is neither 'stream' nor 'lockstep'")
+        if not isinstance(self.retention, Retention):
+            raise ConfigurationError(f"retention={self.retention!r}: give mqtune.Retention(keep_last=…, keep_best=…)")
         if self._own_searcher is not None and self._points:
             raise ConfigurationError(
                 "points_to_evaluate goes with the default searcher; wrap yours in mqtune.PointsFirst"
@@ -140,6 +180,10 @@ class Plan:
             "max_failures": self.experiment.max_failures,
             "seed": self.seed,
             "start_method": self.start_method,
+            "sync": self.sync,
+            "accept_no_report": self.experiment.accept_no_report,
+            "pass_config": self.pass_config,
+            "store": self.store,
             "max_trials": self.max_trials,
             "version": __version__,
         }
@@ -149,17 +193,6 @@ def _same(value: Any) -> Any:
     """Return what must be equal; a script may be started from another folder."""
     if isinstance(value, dict) and "script" in value:
         return {**value, "script": Path(value["script"]).name}
-    return value
-
-
-def at_least(name: str, value: int | None, least: int) -> int | None:
-    """Return *value*.
-
-    Raises:
-        ConfigurationError: it is no whole number, or less than *least*.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise ConfigurationError(f"{name}={value!r} makes no sense; give a whole number of at least {least}")
     return value
 
 

@@ -14,7 +14,8 @@ from mqtune.experiment import Experiment
 from mqtune.export import csv_text, json_text, replace_file, trial_rows
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
-from mqtune.trial import Attempt, Config, Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
 
 __all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
 
@@ -34,6 +35,7 @@ class RecordedReport(NamedTuple):
     sequence: int
     timestamp: float
     metrics: Metrics
+    checkpoint: CheckpointId
     late: bool
 
 

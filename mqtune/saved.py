@@ -90,7 +90,8 @@ def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
 def empty_experiment(created: ExperimentCreated) -> Experiment:
     """Return the fold that the rest of a journal goes into."""
     settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
-    experiment = Experiment(created.name, **settings)
+    accepts = created.definition.get("accept_no_report", False)
+    experiment = Experiment(created.name, **settings, accept_no_report=accepts)
     experiment.apply(created)
     return experiment
 

@@ -1,91 +1,68 @@
-"""A trial, its attempts, and the one table of what may follow what."""
+"""A trial, its attempts, its reports, and what may be decided about it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple, NewType
 
 from mqtune.errors import InvalidTransition
+from mqtune.status import ALLOWED, TrialStatus
 
 __all__ = [
-    "ALLOWED",
     "CONTINUE",
     "Action",
     "Attempt",
     "AttemptEnd",
+    "CheckpointId",
     "Config",
     "Decision",
     "Intent",
+    "Metrics",
     "Report",
+    "SavedCheckpoint",
+    "Stop",
+    "Transition",
     "Trial",
     "TrialId",
-    "TrialStatus",
+    "attempt_and_number",
+    "checkpoint_id",
+    "is_in_memory",
+    "trial_of",
 ]
 
 TrialId = NewType("TrialId", str)
+#: Names one checkpoint for ever; see ``checkpoint_id``.
+CheckpointId = NewType("CheckpointId", str)
 Config = dict[str, Any]
 Metrics = dict[str, Any]
 
-
-class TrialStatus(Enum):
-    """The status of a trial.
-
-    ::
-
-                        ┌────────────── resume ───────────────┐
-                        ▼                                     │
-        CANDIDATE ──▶ STAGED ──▶ RUNNING ──▶ PAUSED ──────────┘
-                        ▲          │ ├──▶ COMPLETED
-                        └─ retry ──┘ ├──▶ EARLY_STOPPED
-                                     └──▶ FAILED          any that is not terminal ──▶ ABANDONED
-    """
-
-    CANDIDATE = "candidate"  #: has a config, nobody was asked to run it
-    STAGED = "staged"  #: an attempt waits in a queue
-    RUNNING = "running"  #: a worker holds the lease on an attempt
-    PAUSED = "paused"  #: its process is gone; the scheduler may resume it
-    COMPLETED = "completed"  #: ended by itself, or used the whole budget it was given
-    EARLY_STOPPED = "early_stopped"  #: the scheduler stopped it
-    FAILED = "failed"  #: its attempts ended in errors, and no retry is left
-    ABANDONED = "abandoned"  #: given up by a person, or with its experiment
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing can follow."""
-        return not ALLOWED[self]
+#: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
+_PERSISTENT: Final = "p"
+_IN_MEMORY: Final = "m"
 
 
-#: What may follow each status.
-ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
-    TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
-    # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails.
-    TrialStatus.STAGED: frozenset(
-        {
-            TrialStatus.RUNNING,
-            TrialStatus.STAGED,
-            TrialStatus.FAILED,
-            TrialStatus.EARLY_STOPPED,
-            TrialStatus.ABANDONED,
-        }
-    ),
-    TrialStatus.RUNNING: frozenset(
-        {
-            TrialStatus.STAGED,
-            TrialStatus.PAUSED,
-            TrialStatus.COMPLETED,
-            TrialStatus.EARLY_STOPPED,
-            TrialStatus.FAILED,
-            TrialStatus.ABANDONED,
-        }
-    ),
-    TrialStatus.PAUSED: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
-    TrialStatus.COMPLETED: frozenset(),
-    TrialStatus.EARLY_STOPPED: frozenset(),
-    TrialStatus.FAILED: frozenset(),
-    TrialStatus.ABANDONED: frozenset(),
-}
+def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool) -> CheckpointId:
+    """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it."""
+    return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}")
+
+
+def trial_of(checkpoint: CheckpointId) -> TrialId:
+    """Return the trial that saved a checkpoint."""
+    return TrialId(checkpoint.partition("-")[2].rsplit("-", 2)[0])
+
+
+def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
+    """Return the attempt that saved a checkpoint, and which of its checkpoints it is; zeros for a name that is no such id."""
+    words = checkpoint.rsplit("-", 2)[1:]
+    return (int(words[0]), int(words[1])) if len(words) > 1 and all(map(str.isdecimal, words)) else (0, 0)
+
+
+def is_in_memory(checkpoint: CheckpointId) -> bool:
+    """Whether a checkpoint is a dict in Redis, which no store holds."""
+    return checkpoint.startswith(f"{_IN_MEMORY}-")
 
 
 class AttemptEnd(Enum):
@@ -107,18 +84,22 @@ class Intent(Enum):
     PAUSE = "pause"
     #: Stop, as COMPLETED: the trial has used the whole budget it was given.
     COMPLETE = "complete"
+    #: Stop, as ABANDONED: a person has given the trial up.
+    ABANDON = "abandon"
     #: Give the attempt back: it ends as HANDED_BACK and the trial may run again.
     HAND_BACK = "hand_back"
 
 
 class Action(Enum):
-    """What a scheduler wants done with a trial after a report."""
+    """What is to be done with a trial; a scheduler returns one of the first four for a report."""
 
     CONTINUE = "continue"
     STOP = "stop"
     PAUSE = "pause"
     #: Stop it as COMPLETED: it has used the whole budget it was given.
     COMPLETE = "complete"
+    #: Stop it as ABANDONED: a person has given it up.
+    ABANDON = "abandon"
 
 
 class Decision(NamedTuple):
@@ -135,7 +116,8 @@ class Report(NamedTuple):
     """One metrics dict from a trainable.
 
     ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is the worker's clock in
-    seconds since the epoch (UTC) and never goes backwards within a trial.
+    seconds since the epoch (UTC) and never goes backwards within a trial. ``checkpoint`` is the one that was
+    saved with it, or empty.
     """
 
     trial: TrialId
@@ -143,22 +125,62 @@ class Report(NamedTuple):
     sequence: int
     timestamp: float
     metrics: Metrics
+    checkpoint: CheckpointId = CheckpointId("")
+
+
+class SavedCheckpoint(NamedTuple):
+    """A complete checkpoint that still exists: its id, when it was saved, and the metrics of the report before it."""
+
+    id: CheckpointId
+    at: float
+    metrics: Metrics
+
+
+class Transition(NamedTuple):
+    """A trial's step to a status: when (seconds since the epoch, UTC), why, and who had it done.
+
+    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or what else the event says.
+    """
+
+    status: TrialStatus
+    at: float
+    reason: str
+    by: str
+
+
+class Stop(NamedTuple):
+    """That an attempt was told to end: who wanted it, why, when, and because of which report (0: none)."""
+
+    by: str
+    reason: str
+    at: float
+    sequence: int
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a trial on one worker; times are seconds since the epoch (UTC)."""
+    """One run of a trial on one worker; times are seconds since the epoch (UTC).
+
+    ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
+    has the versions of Python, of the packages that the trainable has imported, and of its code.
+    """
 
     number: int
     staged_at: float
+    config: Config = field(default_factory=dict)
+    checkpoint: CheckpointId = CheckpointId("")
+    source: TrialId | None = None
     worker: str = ""
     host: str = ""
+    queue: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
     pid: int = 0
     devices: tuple[str, ...] = ()
     started_at: float | None = None
     ended_at: float | None = None
     end: AttemptEnd | None = None
     intent: Intent = Intent.RUN
+    stop: Stop | None = None
     exit_code: int | None = None
     signal: int | None = None
     error_type: str = ""
@@ -182,8 +204,22 @@ class Trial:
     config: Config
     status: TrialStatus = TrialStatus.CANDIDATE
     attempts: list[Attempt] = field(default_factory=list)
+    #: Every status it has had, in order.
+    history: list[Transition] = field(default_factory=list)
+    #: The trial whose checkpoint or config it began with, if there is one.
+    parent: TrialId | None = None
+    #: How long an attempt may run, in seconds.
+    ttl_s: float | None = None
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
+    #: What the next attempt begins with once the decision to pause is carried out: a restart.
+    restart: dict[str, Any] | None = None
+    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began with.
+    checkpoint: CheckpointId = CheckpointId("")
+    #: Its own checkpoints that still exist, oldest first.
+    checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
+    #: How long its attempts ran that have ended, in seconds.
+    run_s: float = 0.0
     reason: str = ""
     reports: int = 0
     late_reports: int = 0
@@ -207,15 +243,48 @@ class Trial:
         return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
 
     @property
+    def time_created(self) -> datetime | None:
+        """When it was proposed, in UTC."""
+        return self._first(TrialStatus.CANDIDATE)
+
+    @property
+    def time_staged(self) -> datetime | None:
+        """When its first attempt was put into a queue, in UTC."""
+        return self._first(TrialStatus.STAGED)
+
+    @property
+    def time_run_started(self) -> datetime | None:
+        """When its first attempt was claimed, in UTC."""
+        return self._first(TrialStatus.RUNNING)
+
+    @property
+    def time_completed(self) -> datetime | None:
+        """When it reached a status that nothing follows, in UTC."""
+        return _utc(self.history[-1].at) if self.status.is_terminal and self.history else None
+
+    def _first(self, status: TrialStatus) -> datetime | None:
+        return next((_utc(step.at) for step in self.history if step.status is status), None)
+
+    @property
+    def completed_successfully(self) -> bool:
+        """Whether it is COMPLETED."""
+        return self.status is TrialStatus.COMPLETED
+
+    @property
+    def did_not_complete(self) -> bool:
+        """Whether it has ended, but not as COMPLETED."""
+        return self.status.is_terminal and not self.completed_successfully
+
+    @property
     def average(self) -> float:
         """The mean of the experiment's metric over all reports that had a number for it, or NaN."""
         return self.metric_sum / self.metric_count if self.metric_count else math.nan
 
-    def advance(self, status: TrialStatus, *, reason: str = "") -> None:
-        """Go to *status*.
+    def check(self, status: TrialStatus) -> None:
+        """Raise unless *status* may follow; to be called before anything is done about it.
 
         Raises:
-            InvalidTransition: the table ``ALLOWED`` has no such step; nothing was changed.
+            InvalidTransition: the table ``ALLOWED`` has no such step.
         """
         allowed = ALLOWED[self.status]
         if status not in allowed:
@@ -223,5 +292,18 @@ class Trial:
             raise InvalidTransition(
                 f"trial {self.id} is {self.status.name} and can't become {status.name}; what may follow: {ways}"
             )
+
+    def advance(self, status: TrialStatus, *, reason: str = "", by: str = "", at: float = 0.0) -> None:
+        """Go to *status*.
+
+        Raises:
+            InvalidTransition: the table ``ALLOWED`` has no such step; nothing was changed.
+        """
+        self.check(status)
         self.status = status
         self.reason = reason
+        self.history.append(Transition(status, at, reason, by))
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import os
-import random
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from mqtune.backends.celery import CeleryBackend
-from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, find_server
+from mqtune.backends.local import LocalWorker
 from mqtune.callback import Callback
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.callbacks.error_log import ErrorLog
+from mqtune.checkpoints import Retention
+from mqtune.control import Control
 from mqtune.driver import Driver
-from mqtune.errors import BrokerUnavailable, ConfigurationError, MqtuneError, WorkerStartError
+from mqtune.errors import MqtuneError, WorkerStartError
 from mqtune.experiment import Mode
 from mqtune.home import mqtune_home
 from mqtune.interrupts import Interrupts
-from mqtune.journal.connection import connect
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.journal.redis import RedisJournal
-from mqtune.journal.takeover import take_lock
-from mqtune.messages import encode_value
-from mqtune.plan import Plan, at_least
+from mqtune.keeping import Keeping
+from mqtune.limits import FailFast, at_least
+from mqtune.opening import place_of, unless_away
+from mqtune.plan import Plan, Sync
 from mqtune.resources import Resources
 from mqtune.results import Results
 from mqtune.schedulers import Scheduler
 from mqtune.searchers import Searcher
 from mqtune.space import Space
-from mqtune.trainable.spec import Trainable
-from mqtune.trial import Config, Trial
+from mqtune.trainable.spec import AnyTrainable
+from mqtune.trial import Config
 
 __all__ = ["Tuner"]
 
@@ -42,11 +41,9 @@ logger = logging.getLogger(__name__)
 _STEP_S: Final = 4.0
 #: After Ctrl-C, how long trials have to end: the worker's stop ladder takes 15 s.
 _INTERRUPT_S: Final = 20.0
-#: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
-_PATIENCE_S: Final = 300.0
 
 
-class Tuner:
+class Tuner(Control):
     """Tunes a trainable's config over the workers of a broker, or over this machine's cores and GPUs.
 
     The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). A run that
@@ -54,7 +51,8 @@ class Tuner:
     same name. One driver at a time.
 
     Args:
-        trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``.
+        trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``; a
+            subclass of ``mqtune.Trainable``; or the path of a script or other executable.
         space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them.
         metric: the key, in the reports, of what is optimised.
         mode: "min" or "max".
@@ -68,10 +66,28 @@ class Tuner:
         name: the experiment's name; by default the trainable's with the time.
         seed: for everything that is random; drawn and kept with the experiment if left out.
         max_concurrent: the most trials at once; by default as many as there are slots.
-        max_failures: how often a trial that fails is run again; -1: always.
+        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always. Attempts that
+            are lost with their worker, or handed back by it, have a budget of their own.
+        fail_fast: what the first trial that fails for good does: nothing; True: all others are stopped; "raise":
+            ``run`` raises TrialFailed at once, with the others handed back.
+        stop: what ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
+            report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.
+        time_budget_s: for how long drivers drive the experiment, in seconds; then everything is stopped.
+        trial_time_budget_s: for how long its trials run, summed, in seconds; then everything is stopped.
+        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and it has failed.
+        sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
+            waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
+        checkpoints: folder, or fsspec URL, of the checkpoint store, which this machine and all workers must reach; by
+            default a folder of the experiment's if all runs on this machine, else none: then only dicts can be saved.
+        retention: which checkpoints are kept; by default each trial's last and best.
+        delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all their checkpoints.
+        accept_no_report: whether a trial that ends without reporting the metric is completed, and not failed.
+        pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
+        queue_trials: whether trials wait for workers that offer what they ask for, or InsufficientResources is raised.
         local_slots: without a broker, the number of trials at once on this machine; by default one for each core, or GPU.
         start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
             "spawn" imports it anew for each trial, for libraries that can't be forked.
+        backend: where trials run instead of on workers: ``mqtune.Simulated(…)``.
         callbacks: who is told what happens.
         progress: whether to show how it goes: a table in a terminal, else a line now and then.
 
@@ -81,7 +97,7 @@ class Tuner:
 
     def __init__(
         self,
-        trainable: Trainable,
+        trainable: AnyTrainable,
         space: Mapping[str, Any] | Space,
         *,
         metric: str,
@@ -96,11 +112,25 @@ class Tuner:
         seed: int | None = None,
         max_concurrent: int | None = None,
         max_failures: int = 0,
+        fail_fast: FailFast = False,
+        stop: object = None,
+        time_budget_s: float | None = None,
+        trial_time_budget_s: float | None = None,
+        ttl_s: float | None = None,
+        sync: Sync = "stream",
+        checkpoints: str | Path | None = None,
+        retention: Retention | None = None,
+        delete_checkpoints: bool = False,
+        accept_no_report: bool = False,
+        pass_config: str = "arguments",  # noqa: S107 - no password
+        queue_trials: bool = True,
         local_slots: int | None = None,
         start_method: str | None = None,
+        backend: object = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> None:
+        super().__init__()
         self._plan = Plan(
             trainable,
             space,
@@ -114,15 +144,26 @@ class Tuner:
             name=name,
             seed=seed,
             max_failures=max_failures,
+            max_concurrent=max_concurrent,
             start_method=start_method,
+            sync=sync,
+            stop=stop,
+            ttl_s=ttl_s,
+            time_budget_s=time_budget_s,
+            trial_time_budget_s=trial_time_budget_s,
+            fail_fast=fail_fast,
+            accept_no_report=accept_no_report,
+            pass_config=pass_config,
+            retention=retention,
+            delete_checkpoints=delete_checkpoints,
         )
-        self._broker = broker or os.environ.get("MQTUNE_BROKER") or None
-        self._local_slots = at_least("local_slots", local_slots, 1)
-        self._max_concurrent = at_least("max_concurrent", max_concurrent, 1)
-        if local_slots is not None and broker is not None:
-            raise ConfigurationError(
-                "local_slots is for a run without a broker; with one, each worker says how many slots it has"
-            )
+        self._place = place_of(
+            backend=backend,
+            broker=broker,
+            local_slots=at_least("local_slots", local_slots, 1),
+            checkpoints=checkpoints,
+            queue_trials=queue_trials,
+        )
         self.name = self._plan.name
         self.folder = mqtune_home() / self.name
         self._experiment = self._plan.experiment
@@ -177,26 +218,6 @@ class Tuner:
         """Whether every trial has ended and there will be no other."""
         return self._open().is_finished
 
-    def add_trial(self, config: Config) -> None:
-        """Have a config tried next, before the searcher's; what it leaves out is sampled.
-
-        Raises:
-            SpaceError: it does not fit the space.
-        """
-        number = len(self._experiment.trials) + 1
-        self._open().add(self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}")))
-
-    def stop_all(self, reason: str) -> None:
-        """Stop every trial that is staged or running; they end as EARLY_STOPPED within the next steps."""
-        driver = self._open()
-        for trial in self.get_trials():
-            if trial.is_busy:
-                driver.stop(trial, reason)
-
-    def get_trials(self) -> list[Trial]:
-        """Return all trials so far, in the order in which they were staged; they may be read only."""
-        return list(self._experiment.trials.values())
-
     def debug_string(self) -> str:
         """Return a few lines on how it stands, and why nothing runs if nothing does."""
         counts = ", ".join(f"{number} {status.name}" for status, number in self._experiment.counts.items() if number)
@@ -231,68 +252,34 @@ class Tuner:
 
     def _connect(self) -> Driver:
         plan, opened = self._plan, self._opened
-        broker, is_local, is_private = self._find_broker()
-        client = connect(broker, role="driver")
-        opened.callback(client.close)
-        journal = RedisJournal(client, self.name, patience_s=_PATIENCE_S)
-        owner = secrets.token_hex(8)
-        take_lock(journal, owner)
-        opened.callback(_unless_away, journal.unlock, owner)
-        kept = journal.definition()
-        definition = plan.definition(kept)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        backend = CeleryBackend(
-            client,
-            broker,
-            experiment=self.name,
-            title=f"{self.name}/{plan.spec.name}",
-            digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
-            resources=plan.resources,
-            patience_s=_PATIENCE_S,
-        )
-        opened.callback(backend.close)
+        place = self._place.open(plan, self.folder, opened)
         opened.callback(self._end_worker)
+        callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         driver = Driver(
-            journal=journal,
-            backend=backend,
+            journal=place.journal,
+            backend=place.backend,
             experiment=self._experiment,
             scheduler=plan.scheduler,
             searcher=plan.searcher(),
-            max_trials=plan.max_trials,
-            max_concurrent=self._max_concurrent,
+            limits=plan.limits,
+            keeping=Keeping(self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints),
+            is_lockstep=plan.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
-            callbacks=self._callbacks,
-            owner=owner,
+            callbacks=callbacks,
+            owner=place.owner,
+            clock=place.clock,
             interrupts=self._interrupts,
         )
-        opened.callback(_unless_away, driver.close)
-        for callback in self._callbacks:
-            opened.callback(callback.on_end)
-        driver.begin(self.name, definition, is_new=kept is None)
-        if is_private:
+        opened.callback(unless_away, driver.close)
+        opened.callback(callbacks.close)
+        opened.callback(callbacks.tell, "on_end")
+        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver)
+        if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases()
-        if is_local and not driver.is_finished:
-            self._worker = LocalWorker(
-                broker,
-                folder=self.folder,
-                code_root=plan.code_root,
-                slots=self._local_slots,
-                gpus="auto" if plan.resources.gpus else "0",
-            )
+        if not driver.is_finished:
+            self._worker = place.start_worker()
         return driver
-
-    def _find_broker(self) -> tuple[str, bool, bool]:
-        """Return the broker's URL, whether a worker is to be started here, and whether the server is this run's own."""
-        if self._broker is not None:
-            return self._broker, False, False
-        found = find_server()
-        if isinstance(found, ExternalServer):
-            return found.url, True, False
-        self.folder.mkdir(parents=True, exist_ok=True)
-        server = EmbeddedServer.start(self.folder, binary=found)
-        self._opened.callback(server.stop)
-        return server.url, True, True
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -306,7 +293,8 @@ class Tuner:
         interrupted = bool(self._interrupts.count)
         if interrupted:
             self._hand_back(driver, "the driver was interrupted")
-        driver.end("interrupted" if interrupted else "finished", "Ctrl-C" if interrupted else "")
+        outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
+        driver.end(outcome, reason)
         results = self.results()
         results.save()
         if interrupted:
@@ -337,8 +325,3 @@ def _progress(total: int | None) -> list[Callback]:
     from mqtune.callbacks.progress import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
 
     return [Progress(total=total)]
-
-
-def _unless_away(action: Callable[..., None], *arguments: Any) -> None:
-    with contextlib.suppress(BrokerUnavailable):
-        action(*arguments)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
 from mqtune.backends.base import Backend
+from mqtune.clock import Clock
 from mqtune.experiment import Experiment
 from mqtune.journal.base import Journal
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.messages import AttemptEnded, Cursor
-from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd
 
 __all__ = ["REAP_GRACE_S", "Upkeep"]
 
@@ -39,6 +40,7 @@ class Upkeep:
         owner: the driver's token.
         end: applies the end of an attempt that was journaled here.
         cursor: how far the driver has come.
+        clock: what its timers go by.
     """
 
     def __init__(
@@ -50,30 +52,33 @@ class Upkeep:
         owner: str,
         end: Callable[[AttemptEnded], None],
         cursor: Callable[[], Cursor],
+        clock: Clock,
     ) -> None:
         self._journal = journal
         self._backend = backend
         self._experiment = experiment
         self._end = end
         self._cursor = cursor
+        self._clock = clock
         self._outages = 0
-        self._reap_from = time.monotonic() + REAP_GRACE_S
+        now = clock.monotonic()
+        self._reap_from = now + REAP_GRACE_S
         self._timers = [
-            _Timer(KEEP_LOCK_S, lambda: journal.lock(owner, "", LOCK_S)),
-            _Timer(REAP_S, self._reap),
-            _Timer(REFRESH_S, backend.refresh),
-            _Timer(UNCLAIMED_S, self._publish_lost),
+            _Timer(KEEP_LOCK_S, lambda: journal.lock(owner, "", LOCK_S), now),
+            _Timer(REAP_S, self._reap, now),
+            _Timer(REFRESH_S, backend.refresh, now),
+            _Timer(UNCLAIMED_S, self._publish_lost, now),
         ]
-
-    @property
-    def due(self) -> float:
-        """When the next of it is due, by the monotonic clock."""
-        return min(timer.due for timer in self._timers)
+        #: When the next of it is due, by the monotonic clock.
+        self.due = min(timer.due for timer in self._timers)
 
     def run_due(self) -> None:
         """Do what is due."""
-        for timer in self._timers:
-            timer.run_if_due()
+        now = self._clock.monotonic()
+        if now >= self.due:
+            for timer in self._timers:
+                timer.run_if_due(now)
+            self.due = min(timer.due for timer in self._timers)
 
     def forfeit_leases(self) -> None:
         """End all running attempts as lost; for when no worker can be left."""
@@ -85,8 +90,8 @@ class Upkeep:
         """End attempts whose lease has run out."""
         if self._journal.outages != self._outages:
             self._outages = self._journal.outages
-            self._reap_from = time.monotonic() + REAP_GRACE_S
-        if time.monotonic() < self._reap_from:
+            self._reap_from = self._clock.monotonic() + REAP_GRACE_S
+        if self._clock.monotonic() < self._reap_from:
             return
         for id_ in self._journal.expired():
             trial = self._experiment.trials[id_]
@@ -96,7 +101,7 @@ class Upkeep:
                 trial=id_,
                 attempt=attempt.number,
                 end=AttemptEnd.LOST,
-                at=time.time(),
+                at=self._clock.time(),
                 error=error,
                 cursor=self._cursor(),
             )
@@ -116,7 +121,7 @@ class Upkeep:
             trial = self._experiment.trials[id_]
             if (id_, trial.attempt.number) not in queued:
                 logger.warning(
-                    "trial %s attempt %d: its message was lost; publishing it again", id_, trial.attempt.number
+                    "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
                 )
                 self._backend.publish(id_, trial.attempt.number, trial.config)
 
@@ -124,13 +129,13 @@ class Upkeep:
 class _Timer:
     """Something to do now and then, from the loop."""
 
-    def __init__(self, interval_s: float, action: Callable[[], None]) -> None:
+    def __init__(self, interval_s: float, action: Callable[[], None], now: float) -> None:
         self._interval_s = interval_s
         self._action = action
-        self.due = time.monotonic() + interval_s
+        self.due = now + interval_s
 
-    def run_if_due(self) -> None:
+    def run_if_due(self, now: float) -> None:
         """Do it if it is time."""
-        if time.monotonic() >= self.due:
+        if now >= self.due:
             self._action()
-            self.due = time.monotonic() + self._interval_s
+            self.due = now + self._interval_s

@@ -18,9 +18,9 @@ from mqtune.messages import (
     ExperimentEnded,
     Reports,
     TrialStaged,
-    encode_value,
 )
 from mqtune.trial import AttemptEnd, Intent, TrialId
+from mqtune.wire import encode_value
 
 ASHA = {"scheduler": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3, "time_attr": "training_iteration"}
 

@@ -75,7 +75,7 @@ def _run(
     """
     import mqtune
     from benchmarks import trainables
-    from mqtune.trial import TrialStatus
+    from mqtune.status import TrialStatus
 
     try:
         tuner = mqtune.Tuner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mqtune.resources import Resources
 from mqtune.trial import Config, TrialId
 
 __all__ = ["Backend"]
@@ -25,7 +26,22 @@ class Backend(Protocol):
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Offer a staged attempt to the slots; doing it twice does no harm."""
 
-    def queued(self) -> set[tuple[str, int]] | None:
+    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
+        """Hear that a worker has claimed an attempt that came by *queue*."""
+
+    def ended(self, trial: TrialId, attempt: int) -> None:
+        """Hear that an attempt has ended, or is taken back."""
+
+    def has_resources(self, resources: Resources) -> bool:
+        """Whether any slot, free or not, offers this."""
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, for people."""
+
+    def has_gpus(self) -> bool | None:
+        """Whether any slot has a GPU; None when there is no slot to ask."""
+
+    def queued(self) -> set[tuple[TrialId, int]] | None:
         """Return the attempts that wait to be claimed; None when that can't be told."""
 
     def close(self) -> None:

@@ -6,11 +6,16 @@ This is the only module of the driver's side that imports celery.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from mqtune.errors import ConfigurationError, InsufficientResources
 from mqtune.journal.connection import Client, celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
@@ -24,12 +29,67 @@ __all__ = ["CeleryBackend"]
 
 logger = logging.getLogger(__name__)
 
+_Key = tuple[TrialId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """All slots of one shape that fit, and their queue."""
+
+    queue: str
+    offer: Resources
+    slots: int
+
+    @property
+    def size(self) -> tuple[Any, ...]:
+        """Sorts what is scarce behind what is not: tags, then GPU memory, then cores."""
+        tags = sorted(self.offer.tags)
+        return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags
+
+
+@dataclass(slots=True)
+class _Load:
+    """Which queue each attempt of this experiment was published to, until it ends."""
+
+    queues: dict[_Key, str] = field(default_factory=dict)
+    busy: Counter[str] = field(default_factory=Counter)
+
+    def put(self, key: _Key, queue: str) -> None:
+        """Count an attempt on a queue, and no longer on another."""
+        self.drop(key)
+        self.queues[key] = queue
+        self.busy[queue] += 1
+
+    def drop(self, key: _Key) -> None:
+        """Count an attempt no longer; one that isn't counted is none the worse for it."""
+        if (queue := self.queues.pop(key, None)) is not None:
+            self.busy[queue] -= 1
+
+    def free(self, shape: _Shape) -> int:
+        """Return how many slots have no attempt of this experiment; below 0, so many attempts wait."""
+        return shape.slots - self.busy[shape.queue]
+
+    def choose(self, shapes: Collection[_Shape]) -> _Shape:
+        """Return the smallest shape with a free slot, so that large slots are left to those who need them.
+
+        Where none is free, the one with the fewest attempts for its slots is it.
+        """
+        free = [shape for shape in shapes if self.free(shape) > 0]
+        if free:
+            return min(free, key=lambda shape: shape.size)
+        return min(shapes, key=lambda shape: (Fraction(self.busy[shape.queue], shape.slots), shape.size))
+
 
 class CeleryBackend:
     """Publishes attempts of one experiment.
 
     Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A published
     message may be lost; the driver then publishes it again.
+
+    Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
+    attempt of this experiment has. That slot may be another experiment's, or its worker may leave: ``queued`` leaves out an
+    attempt that waits while another shape has room, and the driver then publishes it again, which puts it into that queue
+    too. Whichever worker comes first has it.
 
     Args:
         client: a checked connection.
@@ -58,8 +118,11 @@ class CeleryBackend:
         self._title = title
         self._digest = digest
         self._resources = resources
-        self._workers: list[WorkerInfo] = []
-        self._fitting: list[WorkerInfo] = []
+        self._workers: list[tuple[WorkerInfo, Resources]] = []
+        self._fitting: list[_Shape] = []
+        self._load = _Load()
+        #: The queues in which an attempt's message was seen at the last look.
+        self._waits_in: dict[_Key, set[str]] = {}
         self._app = Celery("mqtune-driver", set_as_current=False)
         self._app.conf.update(
             broker_url=celery_url(broker),
@@ -76,23 +139,53 @@ class CeleryBackend:
 
     def refresh(self) -> None:
         """Look at which workers there are now."""
-        self._workers = self._fleet.workers()
-        self._fitting = [
-            info
-            for info in self._workers
-            if info.version.split(".")[:2] == __version__.split(".")[:2] and self._resources.fits(_offer(info))
-        ]
+        self._workers = []
+        fitting: Counter[tuple[str, Resources]] = Counter()
+        for info in self._fleet.workers():
+            try:
+                offer = Resources(gpus=info.gpus, cpus=info.cpus, gpu_memory_gb=info.gpu_memory_gb, tags=info.tags)
+            except ConfigurationError as error:
+                logger.warning("worker %s is left out: %s", info.name, error)
+                continue
+            self._workers.append((info, offer))
+            if _is_usable(info) and self._resources.fits(offer):
+                fitting[info.queue, offer] += info.slots
+        self._fitting = [_Shape(queue, offer, slots) for (queue, offer), slots in fitting.items() if slots > 0]
 
     @property
     def slots(self) -> int:
         """How many slots fit, over all workers, as of the last refresh; other experiments may use them too."""
-        return sum(info.slots for info in self._fitting)
+        return sum(shape.slots for shape in self._fitting)
 
-    @property
-    def queue(self) -> str:
-        """The queue of the smallest slots that fit."""
-        offers = {info.queue: info.cpus for info in self._fitting}
-        return min(offers, key=lambda queue: offers[queue]) if offers else queue_name(self._resources)
+    def has_resources(self, resources: Resources) -> bool:
+        """Whether any slot, free or not, offers this."""
+        return any(resources.fits(offer) for info, offer in self._workers if _is_usable(info))
+
+    def has_gpus(self) -> bool | None:
+        """Whether any slot has a GPU; None when there is no slot to ask."""
+        offers = [offer for info, offer in self._workers if _is_usable(info)]
+        return any(offer.gpus > 0 for offer in offers) if offers else None
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
+        usable = [(info, offer) for info, offer in self._workers if _is_usable(info)]
+        if not usable:
+            return "no worker"
+        slots: Counter[Resources] = Counter()
+        for info, offer in usable:
+            slots[offer] += info.slots
+        shapes = sorted(slots, key=lambda offer: (-offer.gpus, -offer.gpu_memory_gb, -offer.cpus, sorted(offer.tags)))
+        offers = "; ".join(f"{slots[offer]} × {offer}" for offer in shapes)
+        return f"{len(usable)} worker{'s' * (len(usable) > 1)}: {offers}"
+
+    def check_offer(self) -> None:
+        """Check, as of the last refresh, that some slot fits, free or not.
+
+        Raises:
+            InsufficientResources: none does; it says what was asked for and what there is.
+        """
+        if not self._fitting:
+            raise InsufficientResources(self.why_no_slot())
 
     def why_no_slot(self) -> str:
         """Say what was asked for, and what the workers offer instead."""
@@ -100,19 +193,45 @@ class CeleryBackend:
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"
         offers = "; ".join(
-            f"{info.name}: {info.slots} × {_offer(info)}, mqtune {info.version}"
-            for info in self._workers[:_SHOWN_WORKERS]
+            f"{info.name}: {info.slots} × {offer}, mqtune {info.version}"
+            for info, offer in self._workers[:_SHOWN_WORKERS]
         )
         more = len(self._workers) - _SHOWN_WORKERS
         version = (
             ""
-            if all(info.version == __version__ for info in self._workers)
+            if all(info.version == __version__ for info, _ in self._workers)
             else f" This driver is mqtune {__version__}."
         )
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Put an attempt's id on the queue; the config travels only as a text for people to read."""
+        """Put an attempt's id on a queue; the config travels only as a text for people to read.
+
+        One that was seen waiting in a queue goes to another with a free slot, or else stays where it is.
+        """
+        key = (trial, attempt)
+        waits_in = self._waits_in.get(key, set())
+        elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
+        if waits_in and not self._has_room(elsewhere):
+            return
+        # Published again, it takes no place in the queue that it was lost from.
+        self._load.drop(key)
+        queue = self._load.choose(elsewhere).queue if elsewhere else queue_name(self._resources)
+        self._send(trial, attempt, config, queue)
+        self._load.put(key, queue)
+
+    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
+        """Hear which queue an attempt was taken from; it need not be the last that it was published to, nor by this driver."""
+        self._load.put((trial, attempt), queue)
+
+    def ended(self, trial: TrialId, attempt: int) -> None:
+        """Hear that an attempt has ended, or is taken back: its slot counts as free."""
+        self._load.drop((trial, attempt))
+
+    def _has_room(self, shapes: Collection[_Shape]) -> bool:
+        return any(self._load.free(shape) > 0 for shape in shapes)
+
+    def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
         task_id = f"{self._experiment}/{trial}/{attempt}"
         text = " ".join(f"{name}={_short(value)}" for name, value in config.items())
 
@@ -125,7 +244,7 @@ class CeleryBackend:
                     TASK_NAME,
                     args=(self._experiment, trial, attempt, self._digest),
                     task_id=task_id,
-                    queue=self.queue,
+                    queue=queue,
                     producer=self._producer,
                     ignore_result=True,
                     retry=False,
@@ -139,18 +258,27 @@ class CeleryBackend:
 
         retrying(send, patience_s=self._patience_s, also=(OperationalError, OSError))
 
-    def queued(self) -> set[tuple[str, int]] | None:
-        """Return the attempts of this experiment that wait in the queue; None when the queue is too long to look through."""
-        messages = self._fleet.queued(self.queue)
-        if messages is None:
-            return None
-        waiting = set()
-        for headers in messages:
-            experiment, _, rest = str(headers.get("id")).partition("/")
-            trial, _, attempt = rest.partition("/")
-            if experiment == self._experiment and attempt.isdecimal():
-                waiting.add((trial, int(attempt)))
-        return waiting
+    def queued(self) -> set[tuple[TrialId, int]] | None:
+        """Return the attempts that wait in a queue that fits; None when one of these is too long to look through.
+
+        Left out is who waits while a slot of another shape is free: published again, it goes there.
+        """
+        found: dict[_Key, set[str]] = {}
+        for shape in self._fitting:
+            messages = self._fleet.queued(shape.queue)
+            if messages is None:
+                return None
+            for headers in messages:
+                experiment, _, rest = str(headers.get("id")).partition("/")
+                trial, _, attempt = rest.partition("/")
+                if experiment == self._experiment and attempt.isdecimal():
+                    found.setdefault((TrialId(trial), int(attempt)), set()).add(shape.queue)
+        self._waits_in = found
+        return {
+            key
+            for key, queues in found.items()
+            if not self._has_room([shape for shape in self._fitting if shape.queue not in queues])
+        }
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -167,8 +295,9 @@ class CeleryBackend:
 _SHOWN_WORKERS: Final = 5
 
 
-def _offer(info: WorkerInfo) -> Resources:
-    return Resources(gpus=info.gpus, cpus=info.cpus)
+def _is_usable(info: WorkerInfo) -> bool:
+    """Whether a worker's minor version is this driver's."""
+    return info.version.split(".")[:2] == __version__.split(".")[:2]
 
 
 def _short(value: object) -> str:

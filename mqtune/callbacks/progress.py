@@ -20,7 +20,8 @@ from mqtune.callback import Callback
 from mqtune.callbacks.view import best_text, counts_text, printable, ranked, trial_table
 from mqtune.experiment import Experiment
 from mqtune.saved import duration
-from mqtune.trial import Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import Trial, TrialId
 
 __all__ = ["Progress", "ProgressConsole"]
 
@@ -51,11 +52,15 @@ class Progress(Callback):
     It draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
     to standard error. When nobody reads any more, it goes quiet and the experiment goes on.
 
+    It reads the experiment as a whole, a few times a second, and so stays in the driver's loop.
+
     Args:
         total: the number of trials that there will be, if that is known.
         console: where to draw; by default as said above.
         clock: seconds, never going backwards.
     """
+
+    in_loop = True
 
     def __init__(
         self,

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.experiment import Experiment
-from mqtune.trial import Trial, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import Trial
 
 __all__ = ["best_text", "counts_text", "entries", "printable", "ranked", "short_config", "short_value", "trial_table"]
 

@@ -32,10 +32,18 @@ __all__ = ["command"]
     show_default=True,
     help="GPUs that a trial gets.",
 )
+@click.option(
+    "--gpu-memory",
+    envvar="MQTUNE_GPU_MEMORY",
+    default="auto",
+    show_default=True,
+    help="GB of each GPU, or auto to ask nvidia-smi.",
+)
 @click.option("--cpus", envvar="MQTUNE_CPUS", type=int, help="CPU cores that the slots share; by default all.")
 @click.option(
     "--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core."
 )
+@click.option("--tags", envvar="MQTUNE_TAGS", default="", help="What trials can ask for by name: a100,nvlink.")
 @click.option(
     "--code-root",
     envvar="MQTUNE_CODE_ROOT",
@@ -56,8 +64,10 @@ def command(
     gpus: str,
     slots_per_gpu: int,
     gpus_per_slot: int,
+    gpu_memory: str,
     cpus: int | None,
     slots: int | None,
+    tags: str,
     code_root: Path | None,
     log_root: Path | None,
     name: str | None,
@@ -83,6 +93,8 @@ def command(
         gpus_per_slot=gpus_per_slot,
         cpus=cpus,
         slots=slots,
+        gpu_memory=gpu_memory,
+        tags=tags,
         code_root=(code_root or Path.cwd()).absolute(),
         log_root=(log_root or mqtune_home()).absolute(),
         owner_fd=owner_fd,

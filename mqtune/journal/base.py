@@ -6,15 +6,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from mqtune.trial import Config, Intent, TrialId
+from mqtune.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.wire import decode_value, encode_value
 
-__all__ = ["FENCED", "GAP", "Answer", "Claim", "Entry", "Grant", "Intended", "Journal", "Refusal", "Segment"]
+__all__ = [
+    "FENCED",
+    "GAP",
+    "Answer",
+    "Assignment",
+    "Claim",
+    "Cleared",
+    "Entry",
+    "Grant",
+    "Intended",
+    "Journal",
+    "Refusal",
+    "Segment",
+]
 
 #: Answers to a worker that are no intents: its attempt no longer counts; reports before these never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
 
-#: An intent's value ("" for run), FENCED or GAP.
+#: An intent's value ("" for run), FENCED or GAP; while there is no intent, words with a space between: "save:<n>" for the n-th
+#: wish that a checkpoint be saved, and, from ``renew``, "go:<sequence>" for how far a trial in lockstep is cleared. Words
+#: come again with each answer.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
@@ -35,11 +51,40 @@ class Claim(NamedTuple):
     token: str
 
 
-class Grant(NamedTuple):
-    """What a worker gets with a lease: the config, and the time of the trial's last report (0 if there is none)."""
+class Assignment(NamedTuple):
+    """What an attempt is to do; it travels as a map, and a reader ignores what it doesn't know.
+
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` how long it may run (None: for ever).
+    """
 
     config: Config
+    checkpoint: CheckpointId = CheckpointId("")
+    ttl_s: float | None = None
+
+    def encode(self) -> bytes:
+        """Return it as it stands in Redis."""
+        return encode_value(self._asdict())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Assignment:
+        """Return what *data* says."""
+        known = decode_value(data)
+        return cls(**{name: known[name] for name in cls._fields if name in known})
+
+
+class Grant(NamedTuple):
+    """What a worker gets with a lease: the assignment, and the time of the trial's last report (0 if there is none)."""
+
+    assignment: Assignment
     timestamp: float
+
+
+class Cleared(NamedTuple):
+    """That, in lockstep, the driver has decided on a report of an attempt, and that its trial may go on."""
+
+    trial: TrialId
+    attempt: int
+    sequence: int
 
 
 class Segment(NamedTuple):
@@ -93,12 +138,32 @@ class Journal(ABC):
         """Append an event that concerns the whole experiment; a definition is kept from the first call that has one."""
 
     @abstractmethod
-    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+    def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         """Make an attempt claimable, superseding the one before it; False when it or a later one already was."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         """Append the decision to end an attempt and tell its worker; an unclaimed one is ended at once by *ended*."""
+
+    @abstractmethod
+    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        """Append that a trial, whose attempt *attempt* has ended, is over or paused; False when a later one was staged, or for an event again."""
+
+    @abstractmethod
+    def request_save(self, trial: TrialId, attempt: int) -> bool:
+        """Have a running attempt save a checkpoint as soon as it can; False when it doesn't run. Each call is another wish."""
+
+    @abstractmethod
+    def clear(self, cleared: Sequence[Cleared]) -> None:
+        """Let trials in lockstep go on behind these reports; repeating it does no harm."""
+
+    @abstractmethod
+    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
+        """Append that these checkpoints are deleted, and delete those that are held here."""
+
+    @abstractmethod
+    def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
+        """Return the data of a checkpoint that is held here, or None when it is gone."""
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
@@ -133,6 +198,14 @@ class Journal(ABC):
 
         A repeated call must carry segments that are cut as they were.
         """
+
+    @abstractmethod
+    def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
+        """Hold a checkpoint's data here until it is dropped; nothing names it until a report, or ``saved``, does."""
+
+    @abstractmethod
+    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
+        """Append that there is a checkpoint that no report came with; once for each id."""
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:

@@ -10,7 +10,7 @@ import msgpack
 
 from mqtune.errors import MessageVersionError
 from mqtune.journal.base import Entry
-from mqtune.messages import encode_value
+from mqtune.wire import encode_value
 
 __all__ = ["JOURNAL_FILE", "JournalFile"]
 

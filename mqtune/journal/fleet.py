@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -13,7 +14,8 @@ import redis
 from mqtune.errors import BrokerUnavailable, MessageVersionError
 from mqtune.journal.redis import retrying
 from mqtune.keys import FLEET, WORKERS, control_channel, worker_key
-from mqtune.messages import WorkerInfo, decode_value
+from mqtune.messages import WorkerInfo
+from mqtune.wire import decode_value
 
 __all__ = ["Fleet", "Hints"]
 
@@ -104,7 +106,7 @@ class Fleet:
 
 
 class Hints:
-    """A worker's control channel: hints of intents, which may be lost; whoever is hinted at finds out anyway, later.
+    """A worker's control channel: hints of what the driver wants, which may be lost; whoever is hinted at finds out anyway, later.
 
     One thread uses it.
     """
@@ -113,13 +115,28 @@ class Hints:
         self._client: Any = client
         self._channel = control_channel(worker)
         self._subscription: Any = None
+        self._rest: deque[Any] = deque()
 
     def next(self, timeout_s: float) -> list[Any] | None:
-        """Return the next hint, ``[experiment, trial, attempt, intent]``; None after *timeout_s* seconds, or for a bad one.
+        """Return the next hint, ``[experiment, trial, attempt, answer]``; None after *timeout_s* seconds, or for a bad one.
 
         Raises:
             BrokerUnavailable: the connection broke; the next call makes a new one.
         """
+        if not self._rest:
+            self._rest.extend(self._listen(timeout_s))
+        if not self._rest:
+            return None
+        hint = self._rest.popleft()
+        try:
+            experiment, trial, attempt, answer = hint
+        except (ValueError, TypeError):
+            logger.warning("an unreadable hint on %s: %r", self._channel, hint)
+            return None
+        return [experiment, trial, attempt, answer]
+
+    def _listen(self, timeout_s: float) -> list[Any]:
+        """Return the hints of the next message."""
         try:
             if self._subscription is None:
                 self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
@@ -129,10 +146,9 @@ class Hints:
             self._subscription = None
             raise BrokerUnavailable(f"the control channel {self._channel} broke: {error}") from None
         if message is None:
-            return None
+            return []
         try:
-            experiment, trial, attempt, intent = decode_value(message["data"])
+            return list(decode_value(message["data"]))
         except (ValueError, TypeError):
-            logger.warning("an unreadable hint on %s: %r", self._channel, message["data"][:100])
-            return None
-        return [experiment, trial, attempt, intent]
+            logger.warning("an unreadable message on %s: %r", self._channel, message["data"][:100])
+            return []

@@ -5,14 +5,26 @@ from __future__ import annotations
 import math
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mqtune.errors import DriverFenced, NameTaken
-from mqtune.journal.base import FENCED, GAP, Answer, Claim, Entry, Grant, Intended, Journal, Refusal, Segment
-from mqtune.messages import decode_value, encode_value, reports_prefix
-from mqtune.trial import Config, Intent, TrialId
+from mqtune.journal.base import (
+    FENCED,
+    GAP,
+    Answer,
+    Assignment,
+    Claim,
+    Cleared,
+    Entry,
+    Grant,
+    Intended,
+    Journal,
+    Refusal,
+    Segment,
+)
+from mqtune.trial import CheckpointId, Intent, TrialId
+from mqtune.wire import reports_prefix
 
 __all__ = ["MemoryJournal", "MemoryServer"]
 
@@ -20,7 +32,7 @@ __all__ = ["MemoryJournal", "MemoryServer"]
 @dataclass(slots=True)
 class _TrialState:
     attempt: int
-    config: bytes
+    assignment: bytes
     state: str = "staged"
     staged_at: float = 0.0
     token: str = ""
@@ -30,13 +42,30 @@ class _TrialState:
     decided: str = ""
     ended_by: str = ""
     lease_until: float = 0.0
+    closed: bytes = b""
+    saves: int = 0
+    saved: str = ""
+    cleared: int = 0
+
+    def told(self) -> Answer:
+        """What the attempt's worker is told: its intent, or else the last wish that a checkpoint be saved."""
+        return self.intent or (f"save:{self.saves}" if self.saves else "")
+
+    def told_at_renewal(self) -> Answer:
+        """The same, and how far a trial in lockstep is cleared."""
+        if self.intent or not self.cleared:
+            return self.told()
+        return f"{self.told()} go:{self.cleared}".lstrip()
 
 
 @dataclass(slots=True)
 class _ExperimentState:
     entries: list[Entry] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
+    #: How many entries before these are forgotten.
+    forgotten: int = 0
     trials: dict[TrialId, _TrialState] = field(default_factory=dict)
+    checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
+    dropped: tuple[CheckpointId, ...] = ()
     definition: bytes | None = None
     owner: str = ""
     driver: str = ""
@@ -49,10 +78,13 @@ class MemoryServer:
 
     Args:
         clock: seconds, never going backwards; leases and locks run out by it.
+        forgets: whether entries are gone once a journal has been read behind them, so that memory doesn't grow; for
+            experiments with one reader.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, forgets: bool = False) -> None:
         self.clock = clock
+        self.forgets = forgets
         self.changed = threading.Condition(threading.RLock())
         self.experiments: dict[str, _ExperimentState] = {}
 
@@ -69,9 +101,8 @@ class MemoryJournal(Journal):
             self._state = server.experiments.setdefault(experiment, _ExperimentState())
 
     def _append(self, event: bytes) -> None:
-        number = len(self._state.entries) + 1
+        number = self._state.forgotten + len(self._state.entries) + 1
         self._state.entries.append(Entry(f"{number}-0", event))
-        self._state.positions.append(number)
         self._lock.notify_all()
 
     def _check_epoch(self) -> None:
@@ -110,7 +141,7 @@ class MemoryJournal(Journal):
                 self._state.definition = definition
             self._append(event)
 
-    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+    def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         with self._lock:
             self._check_epoch()
             before = self._state.trials.get(trial)
@@ -118,7 +149,7 @@ class MemoryJournal(Journal):
                 return False
             now = self._server.clock()
             self._state.trials[trial] = _TrialState(
-                attempt, encode_value(config), staged_at=now, timestamp=before.timestamp if before else 0.0
+                attempt, assignment.encode(), staged_at=now, timestamp=before.timestamp if before else 0.0
             )
             self._append(event)
             return True
@@ -141,6 +172,46 @@ class MemoryJournal(Journal):
                 self._append(ended)
                 return "unclaimed"
             return "unclaimed" if again and state.ended_by == str(self._epoch) else "ended"
+
+    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        with self._lock:
+            self._check_epoch()
+            state = self._state.trials.get(trial)
+            if state is None or (state.attempt, state.state) != (attempt, "ended") or state.closed == event:
+                return False
+            state.closed = event
+            self._append(event)
+            return True
+
+    def request_save(self, trial: TrialId, attempt: int) -> bool:
+        with self._lock:
+            self._check_epoch()
+            state = self._state.trials.get(trial)
+            if state is None or (state.attempt, state.state) != (attempt, "running"):
+                return False
+            state.saves += 1
+            return True
+
+    def clear(self, cleared: Sequence[Cleared]) -> None:
+        with self._lock:
+            self._check_epoch()
+            for trial, attempt, sequence in cleared:
+                state = self._state.trials.get(trial)
+                if state is not None and (state.attempt, state.state) == (attempt, "running"):
+                    state.cleared = max(state.cleared, sequence)
+
+    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
+        with self._lock:
+            self._check_epoch()
+            if self._state.dropped == tuple(checkpoints):
+                return
+            self._state.dropped = tuple(checkpoints)
+            for checkpoint in checkpoints:
+                self._state.checkpoints.pop(checkpoint, None)
+            self._append(event)
+
+    def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
+        return self._state.checkpoints.get(checkpoint)
 
     def expired(self) -> list[TrialId]:
         with self._lock:
@@ -177,9 +248,13 @@ class MemoryJournal(Journal):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         position = int(after.split("-", maxsplit=1)[0])
         with self._lock:
-            self._lock.wait_for(lambda: len(self._state.entries) > position, timeout=block_s)
-            at = bisect_right(self._state.positions, position)
-            return self._state.entries[at : at + count]
+            state = self._state
+            self._lock.wait_for(lambda: state.forgotten + len(state.entries) > position, timeout=block_s)
+            at = max(position - state.forgotten, 0)
+            if self._server.forgets and at:
+                del state.entries[:at]
+                state.forgotten, at = state.forgotten + at, 0
+            return state.entries[at : at + count]
 
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         with self._lock:
@@ -196,7 +271,7 @@ class MemoryJournal(Journal):
                 state.state, state.token = "running", claim.token
                 self._append(event)
             state.lease_until = self._server.clock() + lease_s
-            return Grant(decode_value(state.config), state.timestamp)
+            return Grant(Assignment.decode(state.assignment), state.timestamp)
 
     def _held(self, claim: Claim) -> _TrialState | None:
         state = self._state.trials.get(claim.trial)
@@ -214,13 +289,31 @@ class MemoryJournal(Journal):
                 elif segment.first == state.sequence + 1:
                     state.sequence, state.timestamp = segment.first + segment.size - 1, segment.timestamp
                     accepted.append(segment.data)
-                    answers.append(state.intent)
+                    answers.append(state.told())
                 else:
-                    answers.append(state.intent if segment.first + segment.size - 1 <= state.sequence else GAP)
+                    answers.append(state.told() if segment.first + segment.size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(reports_prefix() + length + b"".join(accepted))
             return answers
+
+    def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
+        with self._lock:
+            state = self._held(claim)
+            if state is None:
+                return FENCED
+            self._state.checkpoints.setdefault(checkpoint, data)
+            return state.told()
+
+    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
+        with self._lock:
+            state = self._held(claim)
+            if state is None:
+                return FENCED
+            if state.saved != checkpoint:
+                state.saved = checkpoint
+                self._append(event)
+            return state.told()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:
@@ -229,7 +322,7 @@ class MemoryJournal(Journal):
                 state = self._held(claim)
                 if state is not None:
                     state.lease_until = self._server.clock() + lease_s
-                answers.append(FENCED if state is None else state.intent)
+                answers.append(FENCED if state is None else state.told_at_renewal())
             return answers
 
     def end(self, claim: Claim, event: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
@@ -22,12 +23,23 @@ from redis.exceptions import (
 )
 
 from mqtune.errors import BrokerUnavailable, DriverFenced, NameTaken
-from mqtune.journal.base import Answer, Claim, Entry, Grant, Intended, Journal, Refusal, Segment
+from mqtune.journal.base import (
+    Answer,
+    Assignment,
+    Claim,
+    Cleared,
+    Entry,
+    Grant,
+    Intended,
+    Journal,
+    Refusal,
+    Segment,
+)
 from mqtune.journal.connection import BLOCKING_READ_MAX_S
 from mqtune.journal.scripts import script
 from mqtune.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
-from mqtune.messages import decode_value, encode_value, reports_prefix
-from mqtune.trial import Config, Intent, TrialId
+from mqtune.trial import CheckpointId, Intent, TrialId
+from mqtune.wire import reports_prefix
 
 __all__ = ["RedisJournal", "retrying"]
 
@@ -166,14 +178,33 @@ class RedisJournal(Journal):
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])
 
-    def stage(self, trial: TrialId, attempt: int, config: Config, event: bytes) -> bool:
+    def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
-        return bool(self._drive("stage", keys, [trial, attempt, encode_value(config), event]))
+        return bool(self._drive("stage", keys, [trial, attempt, assignment.encode(), event]))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        hint = encode_value([self.experiment, trial, attempt, intent.value])
-        args = [trial, attempt, intent.value, event, ended, control_channel(""), hint]
+        args = [trial, attempt, intent.value, event, ended, control_channel(""), self.experiment]
         return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
+
+    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
+
+    def request_save(self, trial: TrialId, attempt: int) -> bool:
+        keys = [self._keys.meta, self._keys.trial(trial)]
+        args = [self._epoch, trial, attempt, uuid.uuid4().hex, control_channel(""), self.experiment]
+        return bool(self._unless_stale(lambda: self._run("request_save", keys, args)))
+
+    def clear(self, cleared: Sequence[Cleared]) -> None:
+        keys = [self._keys.meta, *(self._keys.trial(each.trial) for each in cleared)]
+        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(cleared)]
+        self._unless_stale(lambda: self._run("clear", keys, args))
+
+    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
+        self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])
+
+    def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
+        held: bytes | None = self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint))
+        return held
 
     def _older_than(self, key: str, age_s: float) -> list[TrialId]:
         seconds, microseconds = self._retrying(self._client.time)
@@ -219,9 +250,9 @@ class RedisJournal(Journal):
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases]
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event]
-        answer, config, timestamp = self._write("claim", keys, args)
+        answer, assignment, timestamp = self._write("claim", keys, args)
         if answer == b"granted":
-            return Grant(decode_value(config), float(timestamp or 0))
+            return Grant(Assignment.decode(assignment), float(timestamp or 0))
         return cast("Refusal", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
@@ -230,6 +261,16 @@ class RedisJournal(Journal):
             args += (claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._write("report", [self._keys.trial(s.claim.trial) for s in segments], args)
         return [answer.decode() for answer in answers]
+
+    def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
+        keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
+        answer: bytes = self._run("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data])
+        return answer.decode()
+
+    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
+        args = [claim.attempt, claim.token, checkpoint, event]
+        answer: bytes = self._write("saved", [self._keys.trial(claim.trial)], args)
+        return answer.decode()
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         args: list[Any] = [round(lease_s * 1000)]

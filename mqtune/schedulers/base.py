@@ -3,22 +3,67 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from mqtune.errors import ConfigurationError
-from mqtune.trial import Decision, Report, Trial
+from mqtune.space import Space
+from mqtune.trial import Config, Decision, Report, Trial, TrialId
 
-__all__ = ["Scheduler"]
+__all__ = ["START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
+
+
+class Start(NamedTuple):
+    """Fill the slot with a new config of the searcher's."""
+
+
+class Resume(NamedTuple):
+    """Fill the slot with a paused trial, from its newest checkpoint, or from that of the trial *source*.
+
+    With a *config*, the trial has that from now on.
+    """
+
+    trial: TrialId
+    reason: str = ""
+    config: Config | None = None
+    source: TrialId | None = None
+
+
+class Fork(NamedTuple):
+    """Fill the slot with a new trial of this config, from the newest checkpoint of the trial *source*."""
+
+    source: TrialId
+    config: Config
+    reason: str = ""
+
+
+class Release(NamedTuple):
+    """Stop a paused trial early, where it is: it will not be resumed. The slot is still free, and asked about again."""
+
+    trial: TrialId
+    reason: str
+
+
+class Wait(NamedTuple):
+    """Leave the slot free until something happens."""
+
+    reason: str
+
+
+START: Final = Start()
+Choice = Start | Resume | Fork | Release | Wait
 
 
 class Scheduler(ABC):
-    """Decides after each report how its trial goes on.
+    """Decides after each report how its trial goes on, and what a free slot is used for.
 
-    It reads trials and returns decisions, and touches nothing else. It is deterministic: the same reports in the same
-    order give the same decisions, which is how a resumed driver gets it back to the state it had. It decides for one
-    experiment; another one needs another scheduler.
+    It reads trials and returns decisions, and touches nothing else. It is deterministic: the same calls in the same
+    order give the same decisions, which is how a resumed driver gets it back to the state it had. ``choose`` alone may
+    be called any number of times in between, and must change nothing. It decides for one experiment; another one needs
+    another scheduler.
     """
 
+    #: Whether new trials may wait in the queue beyond the free slots; not where a slot may be wanted for a paused trial.
+    asks_ahead: bool = False
     #: The name of the metric and "min" or "max"; empty before :meth:`bind`.
     metric: str = ""
     mode: str = ""
@@ -40,9 +85,39 @@ class Scheduler(ABC):
         self.metric = metric
         self.mode = mode
 
+    def check_space(self, space: Space) -> None:
+        """Refuse a search space that it can't work with, before the first trial.
+
+        Raises:
+            ConfigurationError: the space lacks something; the message says what.
+        """
+
+    def on_stage(self, trial: Trial) -> None:
+        """Take note that an attempt of *trial* was staged: its first, a retry, or what ``choose`` wanted.
+
+        ``trial.attempt`` is that attempt, with its config and the checkpoint that it starts from.
+        """
+
     @abstractmethod
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return what is to be done with *trial* after this report."""
+        """Return what is to be done with *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
+
+        Each accepted report is shown once, in the journal's order, and none of an attempt after its decision. In a later
+        attempt of a trial the time begins behind the checkpoint that it starts from, or anew if there is none.
+        """
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Take note that *trial* is paused now: its process is gone, and ``choose`` may have it resumed."""
+
+    def choose(self, *, can_start: bool) -> Choice:
+        """Return what a free slot is to be used for; it changes nothing, and may be asked again at once.
+
+        What comes of it is told by ``on_stage`` and ``on_trial_end``.
+
+        Args:
+            can_start: whether there is a config to start a new trial with; without, ``Start`` means ``Wait``.
+        """
+        return START
 
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows; it reports no more."""

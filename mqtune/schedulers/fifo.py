@@ -13,6 +13,8 @@ __all__ = ["FIFO"]
 class FIFO(Scheduler):
     """Lets every trial run to its own end."""
 
+    asks_ahead = True
+
     def on_report(self, trial: Trial, report: Report) -> Decision:
         """Return CONTINUE."""
         return CONTINUE

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mqtune.messages import decode_value, encode_value
+from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Channel"]
 
 _LENGTH: Final = struct.Struct("<I")
-#: The most descriptors that travel with one message: a trial's pipe.
+#: The most descriptors that travel with one message: a trial's pipes.
 _MAX_FDS: Final = 4
+#: What a trial starts must not hold its pipes open, where the system can see to it.
+_CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
@@ -69,7 +71,7 @@ class Channel:
         # The descriptors ride on the first byte, so the first read must be the one that takes them.
         try:
             room = socket.CMSG_LEN(_MAX_FDS * array.array("i").itemsize)
-            head, ancillary, _, _ = self._socket.recvmsg(_LENGTH.size, room)
+            head, ancillary, _, _ = self._socket.recvmsg(_LENGTH.size, room, _CLOEXEC)
         except OSError:
             return b"", []
         fds = array.array("i")

@@ -9,14 +9,17 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from mqtune.messages import encode_value
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
+from mqtune.trainable.ending import Ending
+from mqtune.trainable.function import run_function
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
-from mqtune.trainable.spec import Trainable
+from mqtune.trainable.spec import Loaded
 from mqtune.trial import AttemptEnd
+from mqtune.wire import encode_value
 
 __all__ = ["become_subreaper", "die_with_parent", "run_spare", "shape_output"]
 
@@ -24,6 +27,7 @@ __all__ = ["become_subreaper", "die_with_parent", "run_spare", "shape_output"]
 _MAX_ERROR_CHARS: Final = 16_000
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_HERE: Final = os.path.dirname(__file__)
 #: Opened once, and not in each trial.
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -45,7 +49,7 @@ def become_subreaper() -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def run_spare(channel: Channel, load: Callable[[], Trainable]) -> NoReturn:
+def run_spare(channel: Channel, load: Callable[[], Loaded]) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
     All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
@@ -64,43 +68,64 @@ def run_spare(channel: Channel, load: Callable[[], Trainable]) -> NoReturn:
     message, fds = received
     channel.close()
     _take_over_output(message["stdout"], message["stderr"])
-    current.open(fds[0], message["timestamp"])
-    code = 0
+    current.open(message, fds)
+    code = 1
     try:
-        end, error_type, error = _call(load, message["config"])
-        code = int(end is AttemptEnd.FAILED)
+        ending = _call(load, message, current)
+        code = ending.code
         _flush()
         with contextlib.suppress(StopTrial):
-            current.end(encode_value({"end": end.value, "error_type": error_type, "error": error}))
+            said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
+            current.end(encode_value({**said, "heard": current.heard}))
     finally:
         os._exit(code)
 
 
-def _call(load: Callable[[], Trainable], config: dict[str, Any]) -> tuple[AttemptEnd, str, str]:
+def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session) -> Ending:
     """Run the trainable and say how it ended."""
+    error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
-        load()(config)
-        end = (AttemptEnd.COMPLETED, "", "")
-    except StopTrial:
-        end = (AttemptEnd.STOPPED, "", "")
+        ending = _run(load(), message, current)
+    except StopTrial as stop:
+        ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except SystemExit as error:
         if error.code in (None, 0):
-            end = (AttemptEnd.COMPLETED, "", "")
+            ending = Ending(AttemptEnd.COMPLETED)
         else:
-            end = (AttemptEnd.FAILED, "SystemExit", f"SystemExit: {error.code}")
+            ending = Ending(AttemptEnd.FAILED, "SystemExit", f"SystemExit: {error.code}", code=1)
+            error_text = ending.error
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
-        end = (AttemptEnd.FAILED, type(error).__name__, _describe(error))
+        ending = Ending(AttemptEnd.FAILED, type(error).__name__, _describe(error), code=1)
+        error_text = ending.error
     # From here on a late stop changes nothing.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
-    if end[0] is AttemptEnd.FAILED:
-        sys.stderr.write(f"{end[2]}\n")
-    return end
+    if error_text:
+        sys.stderr.write(f"{error_text}\n")
+    return ending
+
+
+def _run(loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
+    config = message["config"]
+    # What most trials don't need is imported with what does: a class imports its base, a zygote prepares for a script.
+    if isinstance(loaded, Path):
+        from mqtune.trainable.script import run_script  # noqa: PLC0415
+
+        return run_script(loaded, config, current, Path(message["stderr"]))
+    if isinstance(loaded, type):
+        from mqtune.trainable.stepping import run_class  # noqa: PLC0415
+
+        run_class(loaded, config, current)
+    else:
+        run_function(loaded, config, current)
+    return Ending(AttemptEnd.COMPLETED)
 
 
 def _describe(error: BaseException) -> str:
-    # The first frame is this module's.
-    below = error.__traceback__.tb_next if error.__traceback__ else None
+    # What stands above user code is the same each time.
+    below = error.__traceback__
+    while below is not None and os.path.dirname(below.tb_frame.f_code.co_filename) == _HERE:
+        below = below.tb_next
     text = "".join(traceback.format_exception(type(error), error, below))
     # A file name that is no Unicode stands in a message as lone surrogates, which can't be sent.
     text = text.encode(errors="backslashreplace").decode()

@@ -1,80 +1,273 @@
-"""``report``: how a trainable tells what it has reached, and hears that it should stop."""
+"""The trial's side of the pipes from and to its worker: what it sends, and how it hears that it should stop or pause."""
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
+import select
 import signal
 import struct
-import sys
 import threading
 import time
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.messages import pack_metrics
+from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
+from mqtune.trainable.saving import Saver
+from mqtune.trial import CheckpointId, TrialId
+from mqtune.wire import decode_value, encode_value, pack_metrics
 
-__all__ = ["FRAME", "FRAME_END", "FRAME_REPORT", "STOP_SIGNAL", "Session", "StopTrial", "report"]
+if TYPE_CHECKING:
+    from mqtune.checkpoints import Checkpoint
+    from mqtune.trainable.relay import RelayedSession
+    from mqtune.trainable.saving import Savable
+
+__all__ = [
+    "FRAME",
+    "FRAME_CHECKPOINT",
+    "FRAME_END",
+    "FRAME_REPORT",
+    "FRAME_SAVED",
+    "STOP_SIGNAL",
+    "Context",
+    "Session",
+    "StopTrial",
+    "here",
+]
 
 #: A frame on the pipe from a trial to its worker: length of the body, kind; the body follows.
 FRAME: Final = struct.Struct("<IB")
 FRAME_REPORT: Final = 1
 FRAME_END: Final = 2
+#: A checkpoint in memory, as ``[id, bytes]``; it comes before the frame that names it.
+FRAME_CHECKPOINT: Final = 3
+#: The id of a complete checkpoint that no report came with.
+FRAME_SAVED: Final = 4
 
-#: Tells a trial to stop. Not SIGUSR1, which NCCL and Python's faulthandler users take for themselves.
+#: Tells a trial that there is something to read on its control pipe. Not SIGUSR1, which NCCL and Python's faulthandler
+#: users take for themselves.
 STOP_SIGNAL: Final = signal.SIGUSR2
 
 _MAX_FRAME_BYTES: Final = 64 * 2**20
+#: What one look at the control pipe takes: whole records.
+_CONTROL_BYTES: Final = 256 * RECORD.size
+#: How long, in lockstep, a thread sleeps at most before it looks whether another one has read what it waits for.
+_LOOK_AGAIN_MS: Final = 20
+
+#: Counters that are part of each checkpoint.
+_ITERATION: Final = "training_iteration"
+_TIME_TOTAL: Final = "time_total_s"
 
 
 class StopTrial(BaseException):
-    """The trial should stop now.
+    """The trial should end now.
 
     Raised in the trial's main thread, wherever it is, and by each later ``report``. It is a BaseException so that
-    ``except Exception`` doesn't swallow it; ``finally`` blocks run and have the rest of the stop's grace for it.
+    ``except Exception`` doesn't swallow it; ``finally`` blocks run and have the rest of the grace for it. In that time
+    ``save_checkpoint`` still works, so a function that wants to be resumed from exactly here can catch it and save.
+
+    Args:
+        action: "stop", for good, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
     """
+
+    def __init__(self, action: Told = "stop") -> None:
+        super().__init__(action)
+        self.action = action
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Which trial this is; outside a trial all is empty.
+
+    ``folder`` is for files that nobody needs once the attempt has ended: it is deleted then.
+    """
+
+    trial: str = ""
+    attempt: int = 0
+    experiment: str = ""
+    folder: Path = Path()
 
 
 class Session:
-    """The trial's side of the pipe to its worker; one for each trial process."""
+    """One attempt, in its own process."""
 
     def __init__(self) -> None:
+        self.trial = TrialId("")
+        self.attempt = 0
+        self.experiment = ""
+        self.options: dict[str, Any] = {}
+        #: How many reports were sent.
+        self.sequence = 0
+        #: Set by who obeys a pause by itself, between steps: it is then not raised, and is found in ``wanted``.
+        self.defer_pause = False
+        #: A folder that becomes the checkpoint of the next report that brings none.
+        self.next_checkpoint: Path | None = None
+        #: What the trainable knows of what it was told.
+        self.heard: Told = ""
+        self._told: Told = ""
         self._pipe = -1
+        self._control = -1
+        self._lockstep = False
         self._timestamp = 0.0
+        self._last_report = b""
+        self._saver = Saver()
         self._lock = threading.Lock()
+        self._hearing = threading.Lock()
         self._main = threading.main_thread().ident
-        self._main_reports = False
-        self._told = False
         self._pid = os.getpid()
+        #: Whether the main thread does what the stop signal may not interrupt, and whether that came meanwhile.
+        self._busy = False
+        self._signalled = False
+        self._saving = False
+        self._cleared = 0
+        self._wishes = self._wishes_met = 0
+        #: What the checkpoint that was fetched had counted, and when this attempt began.
+        self._iterations_before: int | None = None
+        self._time_before_s = 0.0
+        self._began = monotonic()
+        self._iteration = 0
 
-    def open(self, pipe: int, timestamp: float = 0.0) -> None:
-        """Send from now on to *pipe*.
+    def open(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Begin an attempt.
 
         Args:
-            pipe: file descriptor of the pipe's write end, blocking: a full pipe makes ``report`` wait, and loses nothing.
-            timestamp: that of the trial's last report in an earlier attempt; times never go back behind it.
+            message: the start message. Its ``timestamp`` is that of the trial's last report in an earlier attempt; times
+                never go back behind it.
+            fds: write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
+                read end of the control pipe, which does not block.
         """
-        self._pipe = pipe
-        self._timestamp = timestamp
+        self._pipe = fds[0]
+        self._control = fds[1] if len(fds) > 1 else -1
+        self._timestamp = message["timestamp"]
+        self._lockstep = message.get("sync") == "lockstep"
+        self.trial = TrialId(message.get("trial", ""))
+        self.attempt = message.get("attempt", 0)
+        self.experiment = message.get("experiment", "")
+        self.options = message.get("options") or {}
+        self._saver = Saver(
+            trial=self.trial,
+            attempt=self.attempt,
+            store=message.get("store", ""),
+            start=message.get("checkpoint", ""),
+            data=message.get("checkpoint_data"),
+            folder=Path(message.get("folder", "")),
+        )
+        self._began = monotonic()
 
-    def report(self, metrics: dict[str, Any]) -> None:
-        """Send one report; see the function of the same name."""
+    @property
+    def folder(self) -> Path:
+        """The attempt's folder, which is deleted when the attempt has ended."""
+        return self._saver.folder
+
+    @property
+    def has_store(self) -> bool:
+        """Whether a directory can be saved."""
+        return self._saver.has_store
+
+    @property
+    def context(self) -> Context:
+        """Which trial this is."""
+        return Context(self.trial, self.attempt, self.experiment, self.folder)
+
+    @property
+    def last_metrics(self) -> dict[str, Any]:
+        """The metrics of the last report, or none."""
+        return decode_value(self._last_report)[1] if self._last_report else {}
+
+    @property
+    def wanted(self) -> Told:
+        """What the trial was told; who asks knows it from then on."""
+        self.heard = told = self._told
+        return told
+
+    @property
+    def save_wanted(self) -> bool:
+        """Whether a checkpoint was asked for, and none saved since."""
+        if os.getpid() == self._pid:
+            with self._undisturbed():
+                self._hear()
+        return self._wishes > self._wishes_met
+
+    def report(
+        self,
+        metrics: dict[str, Any],
+        checkpoint: Savable | None = None,
+        counters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send one report; see the function of the same name.
+
+        Args:
+            metrics: names and values.
+            checkpoint: what is saved with it.
+            counters: what the checkpoint has counted; None for what is known here.
+        """
         if self._told:
-            raise StopTrial
+            self._raise_if_told()
         if os.getpid() != self._pid:
             raise RuntimeError("report: this is a child process of the trial; report from the trial's own process")
+        if self._iterations_before is not None and isinstance(metrics, dict) and _ITERATION not in metrics:
+            metrics = {**metrics, _ITERATION: self._iterations_before + self.sequence + 1}
+        data, name = None, CheckpointId("")
+        if checkpoint is None and self.next_checkpoint is not None:
+            checkpoint, self.next_checkpoint = self.next_checkpoint, None
+        if checkpoint is not None:
+            # What can't be reported should not be saved.
+            pack_metrics(0.0, metrics)
+            name, data = self._save(checkpoint, counters, _whole(metrics.get(_ITERATION), self.sequence + 1))
         is_main = threading.get_ident() == self._main
         if is_main:
-            self._main_reports = True
+            self._busy = True
         try:
             with self._lock:
                 # A clock that steps back must not reorder a trial's reports.
                 self._timestamp = max(time.time(), self._timestamp)
-                self._send(FRAME_REPORT, pack_metrics(self._timestamp, metrics))
+                packed = pack_metrics(self._timestamp, metrics, name)
+                if data is not None:
+                    self._send(FRAME_CHECKPOINT, encode_value([name, data]))
+                self._send(FRAME_REPORT, packed)
+                self._last_report = packed
+                self.sequence = sequence = self.sequence + 1
+                self._iteration = _whole(metrics.get(_ITERATION), sequence)
+            if self._lockstep:
+                self._wait_until_cleared(sequence, is_main=is_main)
         finally:
             if is_main:
-                self._main_reports = False
+                self._busy = False
+                if self._signalled:
+                    self._heed()
         if self._told:
-            raise StopTrial
+            self._raise_if_told()
+
+    def save(self, checkpoint: Savable, counters: Mapping[str, Any] | None = None) -> CheckpointId:
+        """Save a checkpoint that comes without a report, also when the trial was already told to end; return its id."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
+        told = self._told
+        name, data = self._save(checkpoint, counters, self._iteration)
+        with self._undisturbed(), self._lock:
+            if data is not None:
+                self._send(FRAME_CHECKPOINT, encode_value([name, data]))
+            self._send(FRAME_SAVED, name.encode())
+        if self._told != told:
+            self._raise_if_told()
+        return name
+
+    def draft(self) -> Path:
+        """Return a new empty folder to write a checkpoint into, where saving it costs least."""
+        return self._saver.draft()
+
+    def get_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint that this attempt starts from; see the function of the same name."""
+        checkpoint = self._saver.fetch()
+        if checkpoint is not None and self._iterations_before is None:
+            counted = checkpoint.counters
+            self._iterations_before = int(counted.get(_ITERATION, 0)) - self.sequence
+            self._time_before_s = float(counted.get(_TIME_TOTAL, 0.0))
+            self._iteration = self._iterations_before + self.sequence
+        return checkpoint
 
     def end(self, body: bytes) -> None:
         """Send how the trainable ended; nothing is sent after it."""
@@ -82,10 +275,90 @@ class Session:
             self._send(FRAME_END, body)
 
     def tell(self, *_: object) -> None:
-        """Handle the stop signal: raise StopTrial, but never in the middle of a frame."""
-        self._told = True
-        if not self._main_reports:
-            raise StopTrial
+        """Handle the stop signal: hear what is wanted and raise StopTrial, but never in the middle of a frame."""
+        self._signalled = True
+        if not self._busy:
+            self._heed()
+
+    def _heed(self) -> None:
+        """Hear what the signal was sent for, and raise StopTrial once for it."""
+        while self._signalled:
+            # The signal may come again in here.
+            self._busy, self._signalled = True, False
+            self._hear()
+            self._busy = False
+        if not self._told:
+            self._told = "stop"
+        if self._told != self.heard:
+            self._raise_if_told()
+
+    def _raise_if_told(self) -> None:
+        if self._told == "pause" and (self.defer_pause or self._saving):
+            return
+        if self._told:
+            self.heard = self._told
+            raise StopTrial(self._told)
+
+    def _hear(self) -> None:
+        """Take what is on the control pipe, without waiting; the main thread must be undisturbed."""
+        if self._control < 0:
+            return
+        with self._hearing:
+            try:
+                data = os.read(self._control, _CONTROL_BYTES)
+            except BlockingIOError:
+                return
+            for kind, number in RECORD.iter_unpack(data):
+                if kind == STOP:
+                    self._told = "stop"
+                elif kind == PAUSE:
+                    self._told = self._told or "pause"
+                elif kind == SAVE:
+                    self._wishes = max(self._wishes, number)
+                elif kind == CLEARED:
+                    self._cleared = max(self._cleared, number)
+            if not data:
+                # The worker is gone.
+                self._told = "stop"
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Keep the stop signal from raising in here; it is heeded on the way out."""
+        if threading.get_ident() != self._main or self._busy:
+            yield
+            return
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+            if self._signalled:
+                self._heed()
+
+    def _wait_until_cleared(self, sequence: int, *, is_main: bool) -> None:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        while self._cleared < sequence and not self._told and not (is_main and self._signalled):
+            poll.poll(_LOOK_AGAIN_MS)
+            self._hear()
+
+    def _save(
+        self, checkpoint: Savable, counters: Mapping[str, Any] | None, iteration: int
+    ) -> tuple[CheckpointId, bytes | None]:
+        """Save a checkpoint; a pause that comes meanwhile waits for it, a stop doesn't."""
+        wishes, is_main = self._wishes, threading.get_ident() == self._main
+        if counters is None:
+            elapsed_s = monotonic() - self._began
+            counters = {_ITERATION: iteration, _TIME_TOTAL: self._time_before_s + elapsed_s}
+        if is_main:
+            self._saving = True
+        try:
+            saved = self._saver.save(checkpoint, counters)
+        finally:
+            if is_main:
+                self._saving = False
+        self._wishes_met = max(self._wishes_met, wishes)
+        return saved
 
     def _send(self, kind: int, body: bytes) -> None:
         if len(body) > _MAX_FRAME_BYTES:
@@ -101,36 +374,19 @@ class Session:
             raise StopTrial from None
 
 
-#: The session of this process, if it is a trial.
-current: Session | None = None
+def _whole(value: object, otherwise: int) -> int:
+    return value if type(value) is int else otherwise
 
 
-def report(metrics: dict[str, Any]) -> None:
-    """Report metrics from a trainable.
-
-    In a trial the report gets the next sequence number and this machine's time, and goes to the driver in order and
-    exactly once; the call returns when the worker has it or the pipe to the worker has room for it, and waits while
-    both are full. NumPy scalars and tensors without a dimension become numbers; NaN and infinity are allowed.
-    Any thread of the trial's own process may call it. Outside a trial it logs the metrics.
-
-    Args:
-        metrics: names and values, among them the metric that the experiment optimises.
-
-    Raises:
-        TypeError: a value can't be sent, or a name is not a string; the message names it, and nothing was sent.
-        StopTrial: the trial should stop.
-    """
-    if current is not None:
-        current.report(metrics)
-        return
-    pack_metrics(0.0, metrics)
-    logger = logging.getLogger("mqtune.report")
-    if not logger.hasHandlers():
-        # Run as a plain script, without logging set up, the metrics should be seen.
-        logger.addHandler(logging.StreamHandler(sys.stderr))
-        logger.setLevel(logging.INFO)
-    logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
+#: The session of this process, if it is a trial's, or that of a script which a trial runs.
+current: Session | RelayedSession | None = None
 
 
-def _short(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def here() -> Session | RelayedSession | None:
+    """Return the session of this process; a script joins its trial at the first call. None outside a trial."""
+    global current  # noqa: PLW0603 - a process is one trial or none
+    if current is None and RELAY in os.environ:
+        from mqtune.trainable.relay import join  # noqa: PLC0415
+
+        current = join()
+    return current

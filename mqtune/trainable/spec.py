@@ -1,73 +1,104 @@
-"""How a trainable is named on the wire, and found again on a worker: by module or script, under a code root."""
+"""How a trainable is named on the wire, and found again on a worker: by module or file, under a code root."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, Literal
 
 from mqtune.errors import TrainableNotFound
 
-__all__ = ["Trainable", "TrainableSpec"]
+__all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of"]
 
-Trainable = Callable[[dict[str, Any]], Any]
+#: What can be tuned: a function, a class that derives from ``mqtune.Trainable``, or the path of a script.
+AnyTrainable = Callable[..., Any] | str | os.PathLike[str]
+#: What a process runs: a function, a class, or a script's path.
+Loaded = Callable[..., Any] | Path
+#: What a trainable is.
+Kind = Literal["function", "class", "script"]
 
+#: What a function may take beside the config, by these names.
+_EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
-_SCRIPT_MODULE = "__mqtune_script__"
+_SCRIPT_MODULE: Final = "__mqtune_script__"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainableSpec:
-    """A function by name: either ``module`` or ``script`` (a path below the code root) is set."""
+    """A trainable by name: either ``module`` or ``script`` (a path below the code root) is set.
+
+    A function or class is looked up in the module or file by ``name``; a script is that file.
+    """
 
     name: str
     module: str = ""
     script: str = ""
+    kind: Kind = "function"
 
     def __str__(self) -> str:
-        return f"{self.module or self.script}:{self.name}"
+        return self.script if self.kind == "script" else f"{self.module or self.script}:{self.name}"
 
     def encode(self) -> dict[str, str]:
         """Return plain values for a message."""
         return asdict(self)
 
     @classmethod
+    def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
+        """Return what ``encode`` made the values of; unknown fields are ignored."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    @classmethod
     def of(cls, trainable: object) -> tuple[TrainableSpec, Path]:
-        """Return the name of a function, and the code root below which it was found here.
+        """Return the name of a function, class or script, and the code root below which it was found here.
 
         Raises:
-            TrainableNotFound: the function has no name that another process could import it by.
+            TrainableNotFound: it can't be a trainable, or has no name that another process could find it by.
         """
+        if isinstance(trainable, str | os.PathLike):
+            return _name_script(Path(os.fspath(trainable)))
+        if inspect.isclass(trainable):
+            # A function needs nothing of it.
+            from mqtune.trainable.stepping import check_class  # noqa: PLC0415
+
+            check_class(trainable)
+            return cls._name(trainable, "class")
         if not inspect.isfunction(trainable):
-            raise TrainableNotFound(f"trainable {trainable!r} is not a function; give a function that takes the config")
+            raise TrainableNotFound(
+                f"trainable {trainable!r} is not a function, a class or the path of a script; "
+                "give a function that takes the config"
+            )
+        _check_function(trainable)
+        return cls._name(trainable, "function")
+
+    @classmethod
+    def _name(cls, trainable: Any, kind: Kind) -> tuple[TrainableSpec, Path]:
         name, module = trainable.__qualname__, trainable.__module__
         if "<" in name:
             raise TrainableNotFound(
                 f"trainable {name!r} is defined inside a function or is a lambda, so workers can't import it; "
                 "move it to the top level of its module"
             )
-        _check_signature(trainable)
         if module != "__main__":
-            return cls(name, module=module), _root_of(sys.modules[module])
+            return cls(name, module=module, kind=kind), _root_of(sys.modules[module])
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         if spec is not None and spec.name != "__main__":
-            return cls(name, module=spec.name.removesuffix(".__main__")), _root_of(main, spec.name)
+            return cls(name, module=spec.name.removesuffix(".__main__"), kind=kind), _root_of(main, spec.name)
         file = getattr(main, "__file__", None)
         if file is None or not Path(file).is_file():
             raise TrainableNotFound(
                 f"trainable {name!r} was typed into an interactive session, so workers can't import it; put it into a file"
             )
-        path = Path(file).absolute()
-        # Workers are started in the project's folder as a rule, and so is the script.
-        root = Path.cwd() if Path.cwd() in path.parents else path.parent
-        return cls(name, script=str(path.relative_to(root))), root
+        script, root = _below_root(Path(file))
+        return cls(name, script=script, kind=kind), root
 
     def locate(self, code_root: Path) -> Path:
         """Return the file below *code_root* that holds the trainable.
@@ -83,14 +114,21 @@ class TrainableSpec:
         what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
         raise TrainableNotFound(f"{what} of trainable {self.name!r} is not below the code root {code_root}")
 
-    def load(self, code_root: Path) -> Trainable:
-        """Import the trainable from below *code_root*, which goes first on ``sys.path``; user code runs.
+    def load(self, code_root: Path) -> Loaded:
+        """Import the function or class from below *code_root*, which goes first on ``sys.path``; user code runs.
+
+        Of a script the path is returned, and nothing runs.
 
         Raises:
-            TrainableNotFound: there is no such file, or it doesn't define the function.
+            TrainableNotFound: there is no such file, it doesn't define the trainable, or it can't be executed.
             Exception: whatever the import raises.
         """
         path = self.locate(code_root)
+        if self.kind == "script":
+            _check_executable(path)
+            # Once, here, and not in each trial.
+            importlib.import_module("mqtune.trainable.script")
+            return path
         # A script finds what lies beside it, as it does when Python runs it.
         for folder in dict.fromkeys((str(code_root), str(path.parent) if self.script else str(code_root))):
             if folder not in sys.path:
@@ -98,9 +136,67 @@ class TrainableSpec:
         found: Any = _import_script(path) if self.script else importlib.import_module(self.module)
         for part in self.name.split("."):
             found = getattr(found, part, None)
-        if not callable(found):
-            raise TrainableNotFound(f"{path} does not define {self.name!r}; is the code on this machine up to date?")
+        if not callable(found) or inspect.isclass(found) is not (self.kind == "class"):
+            raise TrainableNotFound(
+                f"{path} does not define the {self.kind} {self.name!r}; is the code on this machine up to date?"
+            )
         return found  # type: ignore[no-any-return]
+
+
+def extras_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return which of ``reporter`` and ``checkpoint_dir`` a function takes beside the config, by its signature.
+
+    Only a parameter of that name counts: ``**kwargs`` asks for neither.
+
+    Raises:
+        TrainableNotFound: it can't be called with the config and these.
+    """
+    signature = inspect.signature(function)
+    # The first parameter is the config, whatever it is called.
+    named = {each.name for each in list(signature.parameters.values())[1:] if each.kind in _BY_NAME}
+    extras = tuple(name for name in _EXTRAS if name in named)
+    try:
+        signature.bind({}, **dict.fromkeys(extras))
+    except TypeError:
+        raise TrainableNotFound(
+            f"trainable {function.__name__}{signature} can't be called with the config alone; write it as f(config), "
+            "f(config, reporter) or f(config, checkpoint_dir=None), and give other parameters defaults"
+        ) from None
+    return extras
+
+
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TrainableNotFound(
+            f"trainable {function.__name__!r} is an async function; write a plain one that calls asyncio.run"
+        )
+    if "<" not in function.__qualname__:
+        extras_of(function)
+
+
+def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise TrainableNotFound(f"trainable script {str(path)!r} {what}; give the path of a program")
+    _check_executable(path)
+    script, root = _below_root(path)
+    return TrainableSpec(path.stem, script=script, kind="script"), root
+
+
+def _below_root(path: Path) -> tuple[str, Path]:
+    """Return a file's path below its code root, and that."""
+    path = Path(os.path.normpath(path.absolute()))
+    # Workers are started in the project's folder as a rule, and so is the script.
+    root = Path.cwd() if Path.cwd() in path.parents else path.parent
+    return str(path.relative_to(root)), root
+
+
+def _check_executable(path: Path) -> None:
+    if path.suffix != ".py" and not os.access(path, os.X_OK):
+        raise TrainableNotFound(f"trainable script {str(path)!r} is not executable; run: chmod +x {path}")
 
 
 def _import_script(path: Path) -> ModuleType:
@@ -123,11 +219,3 @@ def _root_of(module: ModuleType, name: str | None = None) -> Path:
     path = Path(file).absolute()
     depth = (name or module.__name__).count(".") + (path.name == "__init__.py")
     return path.parents[depth]
-
-
-def _check_signature(trainable: Callable[..., Any]) -> None:
-    try:
-        inspect.signature(trainable).bind({})
-    except TypeError:
-        found = f"{trainable.__name__}{inspect.signature(trainable)}"
-        raise TrainableNotFound(f"trainable {found} can't be called with one argument; write it as f(config)") from None

@@ -5,10 +5,11 @@ that waits for its start message, forked while the trial before it runs, so that
 the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
 one trial at a time.
 
-From the worker: ``start`` (with the pipe's write end; it may come while the trial before is on its way out, and then waits
+From the worker: ``start`` (with the ends of the pipes; it may come while the trial before is on its way out, and then waits
 until that is gone), and with the trial's process id ``tell``, ``terminate`` and ``kill``.
-To the worker: ``ready`` or ``broken``, then for each trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent
-when its process group, and every descendant that left it, is gone).
+To the worker: ``ready`` (with the files of the user's code, and the versions of everything) or ``broken``, then for each
+trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent when its process group, and every descendant that
+left it, is gone).
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import threading
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
+from mqtune.trainable.environment import describe_environment
 from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare, shape_output
 from mqtune.trainable.session import STOP_SIGNAL
-from mqtune.trainable.spec import Trainable, TrainableSpec
+from mqtune.trainable.spec import Kind, Loaded, TrainableSpec
 
 __all__ = ["Zygote", "arguments", "main"]
 
@@ -62,7 +64,8 @@ class Zygote:
         self._spec = spec
         self._code_root = code_root
         self._fork = fork
-        self._trainable: Trainable | None = None
+        self._trainable: Loaded | None = None
+        self._before = frozenset(sys.modules)
         self._spare: _Spare | None = None
         self._trial: int | None = None
         #: A start that came while the trial before it was on its way out.
@@ -84,7 +87,10 @@ class Zygote:
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         self._make_spare()
-        self._channel.send({"is": "ready", "files": self._loaded_files()})
+        files = self._loaded_files()
+        imported = [name for name in sys.modules if name not in self._before]
+        environment = describe_environment(imported, [path for path, _ in files])
+        self._channel.send({"is": "ready", "files": files, "environment": environment})
         while True:
             ready = poll.poll(_SPARE_DELAY_MS if self._spare is None else None)
             if not ready:
@@ -120,10 +126,12 @@ class Zygote:
     def _loaded_files(self) -> list[tuple[str, int]]:
         """Return the files of the user's code that were imported, with their times, so that a change can be noticed."""
         root = str(self._code_root) + os.sep
+        paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+        if isinstance(self._trainable, Path):
+            paths.add(str(self._trainable))
         found = []
-        for module in list(sys.modules.values()):
-            path = getattr(module, "__file__", None)
-            if path and path.startswith(root) and "site-packages" not in path:
+        for path in paths:
+            if path.startswith(root) and "site-packages" not in path:
                 with contextlib.suppress(OSError):
                     found.append((path, os.stat(path).st_mtime_ns))
         return found
@@ -275,17 +283,18 @@ def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[
         spec.name,
         spec.module,
         spec.script,
+        spec.kind,
         str(code_root),
     ]
 
 
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, root = argv
+    role, parent, fd, name, module, script, kind, root = argv
     # It came here by inheritance, and must not go on to children, who would hold it open.
     os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
-    spec, code_root = TrainableSpec(name, module, script), Path(root)
+    spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind)), Path(root)
     shape_output()
     if role == "spare":
         die_with_parent(int(parent))

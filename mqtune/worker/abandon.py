@@ -32,6 +32,7 @@ def abandon(runtime: WorkerRuntime, client: Client, task_id: str) -> None:
         at=now,
         stdout_path="",
         stderr_path="",
+        queue=runtime.queue,
     )
     if isinstance(journal.claim(claim, runtime.name, runtime.lease_s, started.encode()), str):
         return

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
-import signal
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from mqtune.journal.base import FENCED, GAP, Claim, Journal
-from mqtune.messages import AttemptEnded, AttemptStarted, decode_value
+from mqtune.errors import MqtuneError
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal
+from mqtune.messages import AttemptEnded, AttemptStarted
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trial import AttemptEnd, Intent, TrialId
+from mqtune.trial import AttemptEnd, Config, Intent, TrialId, is_in_memory
+from mqtune.wire import decode_value
+from mqtune.worker.control import Control
+from mqtune.worker.ending import Evidence, tail
+from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
@@ -26,17 +31,27 @@ logger = logging.getLogger(__name__)
 
 #: How long a trial has, once told, to leave its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0
+#: The same for a pause, for which a class ends its step and saves: an epoch of a large model and gigabytes of state.
+PAUSE_GRACE_S: Final = 600.0
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
 #: The whole of the stop ladder, with a moment for the process to go.
 STOP_S: Final = TOLD_GRACE_S + TERMINATE_GRACE_S + 1.0
-#: What the journal keeps of an attempt's output; the files have all of it.
-TAIL_BYTES: Final = 2_000
-TAIL_BYTES_FAILED: Final = 16_000
 #: How long the rest of the reports may take once the process group is gone and nothing can add to them.
 _DETACH_POLL_S: Final = 1.0
+#: What of an experiment's definition its trainables are told.
+_OPTIONS: Final = ("metric", "pass_config")
+#: How far an intent goes: a later one that goes further takes its place, and another doesn't.
+_REACH: Final = {
+    Intent.RUN: 0,
+    Intent.PAUSE: 1,
+    Intent.HAND_BACK: 1,
+    Intent.STOP: 2,
+    Intent.COMPLETE: 2,
+    Intent.ABANDON: 2,
+}
 
 
 class Host(Protocol):
@@ -44,6 +59,7 @@ class Host(Protocol):
 
     name: str
     host: str
+    queue: str
     code_root: Path
     log_root: Path
     lease_s: float
@@ -51,6 +67,10 @@ class Host(Protocol):
     draining: bool
     running: set[AttemptRun]
     uplink: Uplink
+    scratch: Scratch
+
+    def check_store(self, url: str) -> None:
+        """Raise StoreUnavailable unless this worker can reach the checkpoint store and write to it."""
 
     def offer(self, slot: Slot) -> None:
         """Let the next attempt prepare in a slot whose trial has ended."""
@@ -75,7 +95,7 @@ class AttemptRun:
         self.journal = journal
         self.claim = claim
         self.definition = definition
-        self.config: dict[str, Any] = {}
+        self.assignment = Assignment({})
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
@@ -83,14 +103,30 @@ class AttemptRun:
         self._ending = threading.Event()
         self._slot: Slot | None = None
         self._wake = Wake()
+        self._control = Control()
         #: The zygote of the trial's process and its number, while it may be signalled.
         self._process: tuple[ZygoteHandle, int] | None = None
+        #: When the next rung of the stop ladder is climbed, and when the trial has outlived its time.
+        self._rung_at = math.inf
+        self._over_at = math.inf
+        self._outlived = False
+        self._forced = False
         self._lock = threading.Lock()
+
+    @property
+    def config(self) -> Config:
+        """The trial's config; empty until the attempt is claimed."""
+        return self.assignment.config
 
     @property
     def is_ending(self) -> bool:
         """Whether its slot will soon be free."""
         return self._ending.is_set()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a person has given the trial up."""
+        return self._intent is Intent.ABANDON
 
     def on_answer(self, answer: str) -> None:
         """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
@@ -99,19 +135,27 @@ class AttemptRun:
                 "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
             )
             self._want(Intent.STOP, kill=True)
-        elif answer:
-            self._want(Intent(answer))
+            return
+        for word in answer.split():
+            what, _, number = word.partition(":")
+            if what == "save":
+                self._control.wish(int(number))
+            elif what == "go":
+                self._control.clear(int(number))
+            else:
+                self._want(Intent(what))
 
     def on_end_frame(self) -> None:
         """Hear that the trainable has ended; the next attempt may prepare while its process is taken down."""
         self._mark_ending()
         self._offer_slot()
-        self._wake.set()
+        self._hurry(TOLD_GRACE_S)
 
     def hand_back(self, reason: str) -> None:
         """End the attempt so that the trial can run again elsewhere."""
         self._reason = reason
         self._want(Intent.HAND_BACK)
+        self._hurry(TOLD_GRACE_S)
 
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because a person said so."""
@@ -119,17 +163,29 @@ class AttemptRun:
         self._want(Intent.STOP, kill=kill)
 
     def _want(self, intent: Intent, *, kill: bool = False) -> None:
+        resumable = intent in (Intent.PAUSE, Intent.HAND_BACK)
         with self._lock:
-            first = self._intent is Intent.RUN and intent is not Intent.RUN
-            if first:
+            further = _REACH[intent] > _REACH[self._intent]
+            if further:
                 self._intent = intent
+                # Before the signal, which has the trial look for it.
+                self._control.tell("pause" if resumable else "stop")
+            self._forced = self._forced or kill
             process = self._process
-        if process is not None and (first or kill):
+        if process is not None and (further or kill):
             zygote, pid = process
             zygote.kill(pid) if kill else zygote.tell(pid)
-        if first:
-            self._mark_ending()
-            self._wake.set()
+        if further:
+            if intent is not Intent.PAUSE:
+                # A pause may take minutes, for which no other trial should wait here.
+                self._mark_ending()
+            self._hurry(PAUSE_GRACE_S if intent is Intent.PAUSE else TOLD_GRACE_S)
+
+    def _hurry(self, grace_s: float) -> None:
+        """Have the next rung of the stop ladder climbed in *grace_s* seconds at the latest."""
+        with self._lock:
+            self._rung_at = min(self._rung_at, time.monotonic() + grace_s)
+        self._wake.set()
 
     def _mark_ending(self) -> None:
         if not self._ending.is_set():
@@ -156,6 +212,7 @@ class AttemptRun:
             turn.end()
             self._offer_slot()
             self._wake.close()
+            self._control.close()
 
     def _run(self, slot: Slot, turn: Turn) -> Outcome:
         zygote, problem = self._ready_zygote(slot, turn)
@@ -172,14 +229,16 @@ class AttemptRun:
             at=time.time(),
             stdout_path=str(stdout),
             stderr_path=str(stderr),
+            queue=self.runtime.queue,
+            environment=zygote.environment if zygote is not None else {},
         )
         grant = self.journal.claim(self.claim, self.runtime.name, self.runtime.lease_s, started.encode())
         if isinstance(grant, str):
             return Outcome(None, f"not run: {grant}")
-        self.config = grant.config
+        self.assignment = grant.assignment
         self.runtime.running.add(self)
         try:
-            ended = self._execute(turn, zygote, problem, grant.timestamp, stdout, stderr)
+            ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
             self.runtime.running.discard(self)
@@ -192,7 +251,11 @@ class AttemptRun:
 
         This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
         """
-        spec, root = TrainableSpec(**self.definition["trainable"]), self.runtime.code_root
+        spec, root = TrainableSpec.decode(self.definition["trainable"]), self.runtime.code_root
+        try:
+            self.runtime.check_store(self.definition.get("store", ""))
+        except MqtuneError as error:
+            return None, (type(error).__name__, f"on worker {self.runtime.name}: {error}")
         try:
             zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")), turn)
             zygote.wait_ready(IMPORT_TIMEOUT_S)
@@ -207,39 +270,56 @@ class AttemptRun:
         turn: Turn,
         zygote: ZygoteHandle | None,
         problem: tuple[str, str],
-        timestamp: float,
+        grant: Grant,
         stdout: Path,
         stderr: Path,
     ) -> AttemptEnded:
         """Run the trial's process, if there is a zygote for it, and return how it ended."""
         pid, status = 0, None
         if zygote is not None:
+            folder = self.runtime.scratch.folder(self.journal.experiment, self.claim)
             try:
                 stdout.parent.mkdir(parents=True, exist_ok=True)
-                pid, status = self._supervise(turn, zygote, timestamp, stdout, stderr)
+                message = self._start_message(grant, stdout, stderr, folder)
+                pid, status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = ("ZygoteDied", str(error))
             except OSError as error:
                 problem = (type(error).__name__, f"the trial's process could not be started: {error}")
+            finally:
+                self.runtime.scratch.remove(folder)
         return self._ended(pid, status, problem, stdout, stderr)
 
-    def _supervise(
-        self, turn: Turn, zygote: ZygoteHandle, timestamp: float, stdout: Path, stderr: Path
-    ) -> tuple[int, int | None]:
+    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> dict[str, Any]:
+        config, checkpoint, _ = grant.assignment
+        held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
+        return {
+            "config": config,
+            "timestamp": grant.timestamp,
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+            "trial": self.claim.trial,
+            "attempt": self.claim.attempt,
+            "experiment": self.journal.experiment,
+            "checkpoint": checkpoint,
+            "checkpoint_data": held,
+            "store": self.definition.get("store", ""),
+            "sync": self.definition.get("sync", "stream"),
+            "folder": str(folder),
+            "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
+        }
+
+    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> tuple[int, int | None]:
         """Start the trial and see it to its end; returns its process id and wait status."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
-        message = {
-            "config": self.config,
-            "timestamp": timestamp,
-            "stdout": str(stdout),
-            "stderr": str(stderr),
-        }
         try:
-            zygote.send_start(message, [stream.write_end])
+            zygote.send_start(message, [stream.write_end, self._control.read_end])
             os.close(stream.write_end)
             turn.wait()
             pid = zygote.wait_started()
+            if self.assignment.ttl_s is not None:
+                self._over_at = time.monotonic() + self.assignment.ttl_s
             with self._lock:
                 self._process = zygote, pid
             if self._intent is not Intent.RUN:
@@ -256,30 +336,47 @@ class AttemptRun:
                     break
 
     def _climb(self, zygote: ZygoteHandle, pid: int) -> None:
-        """Wait for the trial's end, and climb the stop ladder once it is wanted, or the trainable has returned."""
+        """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned."""
         poll = select.poll()
         told = zygote.fileno()
         poll.register(told, select.POLLIN)
         poll.register(self._wake.fileno(), select.POLLIN)
-        rungs = [(TOLD_GRACE_S, zygote.terminate), (TERMINATE_GRACE_S, zygote.kill)]
-        deadline: float | None = None
+        rungs = [zygote.terminate, zygote.kill]
         while True:
-            if deadline is None and rungs and self.is_ending:
-                deadline = time.monotonic() + rungs[0][0]
-            wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            due = min(self._rung_at if rungs else math.inf, self._over_at)
+            wait_ms = None if due == math.inf else max(0.0, due - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             if told in ready:
                 return
             self._wake.clear()
-            if deadline is not None and time.monotonic() >= deadline:
-                rungs.pop(0)[1](pid)
-                deadline = None
+            now = time.monotonic()
+            if now >= self._over_at:
+                self._over_at = math.inf
+                self._outlive()
+            if rungs and now >= self._rung_at:
+                self._forced = True
+                rungs.pop(0)(pid)
+                with self._lock:
+                    self._rung_at = now + TERMINATE_GRACE_S
+
+    def _outlive(self) -> None:
+        """End the attempt because its time is over, unless it is about to end anyway."""
+        if self._intent is Intent.RUN and not self.is_ending:
+            self._outlived = True
+            self._want(Intent.STOP)
 
     def _ended(
         self, pid: int, status: int | None, problem: tuple[str, str], stdout: Path, stderr: Path
     ) -> AttemptEnded:
-        end, error_type, error = self._how_it_ended(status, problem)
-        size = TAIL_BYTES_FAILED if end is AttemptEnd.FAILED else TAIL_BYTES
+        said = self.stream.end if self.stream is not None else None
+        end, error_type, error = ending = Evidence(
+            intent=self._intent,
+            said=None if said is None else decode_value(said),
+            problem=problem,
+            status=status,
+            forced=self._forced,
+            outlived_s=self.assignment.ttl_s if self._outlived else None,
+        ).ending()
         return AttemptEnded(
             trial=TrialId(self.claim.trial),
             attempt=self.claim.attempt,
@@ -290,48 +387,6 @@ class AttemptRun:
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             error_type=error_type,
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
-            stdout_tail=_tail(stdout, size),
-            stderr_tail=_tail(stderr, size),
+            stdout_tail=tail(stdout, ending.tail_bytes),
+            stderr_tail=tail(stderr, ending.tail_bytes),
         )
-
-    def _how_it_ended(self, status: int | None, problem: tuple[str, str]) -> tuple[AttemptEnd, str, str]:
-        said = decode_value(self.stream.end) if self.stream is not None and self.stream.end is not None else None
-        unasked = self._intent is Intent.RUN and said is not None and said["end"] == AttemptEnd.STOPPED.value
-        if unasked or (said is not None and said["end"] == AttemptEnd.COMPLETED.value):
-            # A trainable that raises StopTrial by itself has ended itself.
-            return AttemptEnd.COMPLETED, "", ""
-        kind, text = problem if said is None else (said["error_type"], said["error"])
-        if self._intent is Intent.COMPLETE:
-            return AttemptEnd.COMPLETED, kind, text
-        if self._intent is Intent.HAND_BACK:
-            return AttemptEnd.HANDED_BACK, kind, text
-        if self._intent is not Intent.RUN:
-            return AttemptEnd.STOPPED, kind, text
-        if said is not None:
-            return AttemptEnd(said["end"]), kind, text
-        if kind == "ZygoteDied":
-            return AttemptEnd.LOST, kind, text
-        if kind:
-            return AttemptEnd.FAILED, kind, text
-        return AttemptEnd.FAILED, *_exit_words(status)
-
-
-def _exit_words(status: int | None) -> tuple[str, str]:
-    """Return type and text for a process that ended without a word."""
-    if status is not None and os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-        hint = "; the system kills so when memory runs out" if number == signal.SIGKILL else ""
-        return "Killed", f"the trial's process was killed by {name}{hint}"
-    code = os.WEXITSTATUS(status) if status is not None else "?"
-    return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"
-
-
-def _tail(path: Path, size: int) -> str:
-    try:
-        with path.open("rb") as file:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(max(0, length - size))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

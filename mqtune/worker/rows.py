@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqtune.errors import TrialFailed
-from mqtune.messages import decode_value
-from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd
+from mqtune.wire import decode_value
 from mqtune.worker.attempt import AttemptRun, Outcome
 
 __all__ = ["Rows", "Text", "failure", "latest_report"]
@@ -61,7 +62,7 @@ class Rows:
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             # Celery's own event follows, which has neither config nor metrics.
             state = "running"
-        elif outcome.end is AttemptEnd.STOPPED and by_hand:
+        elif outcome.end is AttemptEnd.STOPPED and (by_hand or run.is_abandoned):
             state = TrialStatus.ABANDONED.value
         else:
             state = _LAST_STATE[outcome.end]
@@ -104,7 +105,7 @@ def latest_report(run: AttemptRun) -> str:
     """Return an attempt's last report as a person reads it; an empty text before the first."""
     if run.stream is None or run.stream.last_report is None:
         return ""
-    _, metrics = decode_value(run.stream.last_report)
+    _, metrics, *_ = decode_value(run.stream.last_report)
     return f"report {run.stream.sequence}: {_words(metrics)}"
 
 

@@ -18,11 +18,13 @@ from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.redis import RedisJournal
-from mqtune.messages import WorkerInfo, decode_value
+from mqtune.messages import WorkerInfo
 from mqtune.resources import queue_name
 from mqtune.version import __version__
+from mqtune.wire import decode_value
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.uplink import Uplink
 
@@ -75,6 +77,9 @@ class WorkerRuntime:
         self.closing = threading.Event()
         self.running: set[AttemptRun] = set()
         self.uplink = Uplink()
+        self.queue = queue_name(plan.offer)
+        self.scratch = Scratch(log_root, self.host)
+        self._stores: set[str] = set()
         self._client = client
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
         self._slots = Slots(plan, log_root)
@@ -95,6 +100,7 @@ class WorkerRuntime:
 
     def start(self) -> None:
         """Start the threads and join the fleet."""
+        self.scratch.sweep()
         self.uplink.start()
         self._fleet.join(self._info(), self.lease_s)
         self._heart.start()
@@ -108,13 +114,15 @@ class WorkerRuntime:
             host=self.host,
             pid=os.getpid(),
             version=__version__,
-            queue=queue_name(offer),
+            queue=self.queue,
             gpus=offer.gpus,
             cpus=offer.cpus,
             slots=len(self._slots.all),
             devices=[",".join(devices) for devices in self.plan.devices],
             code_root=str(self.code_root),
             joined_at=self._joined_at,
+            gpu_memory_gb=offer.gpu_memory_gb,
+            tags=sorted(offer.tags),
         )
 
     def run(self, run: AttemptRun) -> Outcome:
@@ -138,6 +146,19 @@ class WorkerRuntime:
         if definition is None:
             definition = self._definitions[experiment, digest] = decode_value(journal.definition() or b"\x80")
         return AttemptRun(self, journal, Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
+
+    def check_store(self, url: str) -> None:
+        """Raise an error unless this worker can reach the checkpoint store and write to it; each is checked until it can.
+
+        Raises:
+            MqtuneError: it can't, or there is no such kind of store.
+        """
+        if url and url not in self._stores:
+            # Most experiments have no store.
+            from mqtune.checkpoints import open_store  # noqa: PLC0415
+
+            open_store(url).check()
+            self._stores.add(url)
 
     def fetch_ahead(self) -> None:
         """Have the consumer fetch the next task while a trial ends."""
@@ -170,6 +191,7 @@ class WorkerRuntime:
             # One that is not vacant is importing a trainable for an attempt that was not claimed.
             slot.close_zygote() if slot.is_vacant else slot.kill()
         self.uplink.close()
+        self.scratch.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
         """Return whether nothing runs any more, after *timeout_s* seconds at the latest."""
@@ -211,7 +233,7 @@ class WorkerRuntime:
             if hint is not None:
                 self._obey(*hint)
 
-    def _obey(self, experiment: str, trial: str, attempt: int, intent: str) -> None:
+    def _obey(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
         for run in tuple(self.running):
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
-                run.on_answer(intent)
+                run.on_answer(answer)

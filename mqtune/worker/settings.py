@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mqtune.errors import ConfigurationError
 from mqtune.home import mqtune_home
-from mqtune.worker.devices import SlotPlan, find_gpus, plan_slots
+from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 
 __all__ = ["WorkerSettings"]
 
@@ -24,6 +24,9 @@ class WorkerSettings:
     gpus_per_slot: int = 1
     cpus: int | None = None
     slots: int | None = None
+    gpu_memory: str = "auto"
+    #: Names, with commas between them.
+    tags: str = ""
     #: Trainables must be below it.
     code_root: Path = field(default_factory=Path.cwd)
     log_root: Path = field(default_factory=mqtune_home)
@@ -34,22 +37,25 @@ class WorkerSettings:
         """Return the worker's slots.
 
         Raises:
-            ConfigurationError: the numbers don't go together.
+            ConfigurationError: the numbers don't go together, or a tag is no name.
         """
+        gpus = find_gpus(self.gpus)
         return plan_slots(
-            find_gpus(self.gpus),
+            gpus,
             slots_per_gpu=self.slots_per_gpu,
             gpus_per_slot=self.gpus_per_slot,
             cpus=self.cpus,
             slots=self.slots,
+            gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
+            tags=[tag.strip() for tag in self.tags.split(",") if tag.strip()],
         )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> WorkerSettings:
         """Return the settings in the environment.
 
-        They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_CPUS, MQTUNE_SLOTS,
-        MQTUNE_CODE_ROOT and MQTUNE_LOG_ROOT.
+        They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_GPU_MEMORY, MQTUNE_CPUS,
+        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT and MQTUNE_LOG_ROOT.
 
         Raises:
             ConfigurationError: the broker is missing, or a number is not one.
@@ -67,6 +73,8 @@ class WorkerSettings:
             gpus_per_slot=_number(environment, "MQTUNE_GPUS_PER_SLOT") or 1,
             cpus=_number(environment, "MQTUNE_CPUS"),
             slots=_number(environment, "MQTUNE_SLOTS"),
+            gpu_memory=get("MQTUNE_GPU_MEMORY") or "auto",
+            tags=get("MQTUNE_TAGS") or "",
             code_root=Path(get("MQTUNE_CODE_ROOT") or Path.cwd()).absolute(),
             log_root=Path(get("MQTUNE_LOG_ROOT") or mqtune_home()).absolute(),
             owner_fd=_number(environment, "MQTUNE_OWNER_FD"),

@@ -14,13 +14,17 @@ import os
 import selectors
 import struct
 import threading
+import time
 from collections import defaultdict, deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from mqtune.errors import BrokerUnavailable
-from mqtune.journal.base import GAP, Claim, Journal, Segment
-from mqtune.messages import segment_bytes
-from mqtune.trainable.session import FRAME, FRAME_REPORT
+from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
+from mqtune.messages import CheckpointSaved
+from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_REPORT, FRAME_SAVED
+from mqtune.trial import CheckpointId
+from mqtune.wire import decode_value, segment_bytes
 
 __all__ = ["Stream", "Uplink", "Wake"]
 
@@ -80,19 +84,38 @@ class Listener(Protocol):
         """Hear that the trainable has ended and its process is about to."""
 
 
+class Cut(NamedTuple):
+    """What was cut from a stream at once, in the order in which it must be written.
+
+    ``held`` are checkpoints in memory; a report of the segment, or ``saved``, or what is cut later, names them. ``saved`` is
+    the checkpoint that came without a report, right behind the segment.
+    """
+
+    segment: Segment | None
+    held: list[tuple[CheckpointId, bytes]]
+    saved: CheckpointId | None
+
+
 class Stream:
-    """The reports of one attempt on their way from its pipe to the journal."""
+    """What one attempt sends, on its way from its pipe to the journal."""
 
     def __init__(self, journal: Journal, claim: Claim, listener: Listener) -> None:
         self.journal = journal
         self.claim = claim
         self.listener = listener
         self.sequence = 0
+        #: How many bytes were taken from the pipe.
+        self.taken = 0
         self.last_report: bytes | None = None
         #: How the trainable said it ended, packed; None when it never said.
         self.end: bytes | None = None
         self.drained = threading.Event()
+        #: Whether the last cut left whole frames behind.
+        self.has_more = False
+        self._held: list[tuple[CheckpointId, bytes]] = []
+        self._saved: CheckpointId | None = None
         self._rest = b""
+        self._ended = False
         self._read, self.write_end = os.pipe()
         os.set_blocking(self._read, False)
         if _F_SETPIPE_SZ is not None:
@@ -104,27 +127,43 @@ class Stream:
         """Return the pipe's read end."""
         return self._read
 
-    def read(self) -> Segment | None:
-        """Take what the pipe holds; its whole reports come back as a segment. Sets ``drained`` at the pipe's end."""
-        try:
-            data = os.read(self._read, READ_BYTES)
-        except BlockingIOError:
-            return None
-        if not data:
-            self.drained.set()
-            return None
-        reports = self._cut(self._rest + data if self._rest else data)
+    def read(self) -> Cut | None:
+        """Take what the pipe holds, or what the last cut left; None when no frame is whole. At the pipe's end ``is_over``."""
+        if self.has_more:
+            data = self._rest
+        else:
+            try:
+                data = os.read(self._read, READ_BYTES)
+            except BlockingIOError:
+                return None
+            if not data:
+                self._ended = True
+                return None
+            self.taken += len(data)
+            if self._rest:
+                data = self._rest + data
+        reports = self._cut(data)
+        held, saved = self._held, self._saved
+        if held or saved is not None:
+            self._held, self._saved = [], None
         if not reports:
-            return None
+            return Cut(None, held, saved) if held or saved is not None else None
         first = self.sequence + 1
         self.sequence += len(reports)
         self.last_report = reports[-1]
         timestamp = _TIMESTAMP.unpack_from(reports[-1], _TIMESTAMP_AT)[0]
         packed = segment_bytes(self.claim.trial, self.claim.attempt, first, reports)
-        return Segment(self.claim, first, len(reports), timestamp, packed)
+        return Cut(Segment(self.claim, first, len(reports), timestamp, packed), held, saved)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come, and all that came was cut."""
+        return self._ended and not self.has_more
 
     def _cut(self, data: bytes) -> list[bytes]:
+        """Return the reports up to the next checkpoint without one, or to the last whole frame."""
         reports, at, size, head = [], 0, len(data), FRAME.size
+        self.has_more = False
         while size - at >= head:
             length, kind = FRAME.unpack_from(data, at)
             end = at + head + length
@@ -132,10 +171,21 @@ class Stream:
                 break
             if kind == FRAME_REPORT:
                 reports.append(data[at + head : end])
-            else:
-                self.end = data[at + head : end]
-                self.listener.on_end_frame()
+                at = end
+                continue
+            body = data[at + head : end]
             at = end
+            if kind == FRAME_CHECKPOINT:
+                checkpoint, content = decode_value(body)
+                self._held.append((checkpoint, content))
+            elif kind == FRAME_SAVED:
+                self._saved = CheckpointId(body.decode())
+                # What comes behind it must be journaled behind it.
+                self.has_more = True
+                break
+            else:
+                self.end = body
+                self.listener.on_end_frame()
         self._rest = data[at:]
         return reports
 
@@ -209,8 +259,8 @@ class Uplink:
     def _finish(self, stream: Stream) -> None:
         """Carry the rest of a stream whose pipe may have no end, because something else holds it open."""
         before = -1
-        while stream.sequence != before and not stream.drained.is_set():
-            before = stream.sequence
+        while stream.taken != before and not stream.drained.is_set():
+            before = stream.taken
             self._carry([stream])
         if not stream.drained.is_set():
             self._drop(stream)
@@ -221,27 +271,60 @@ class Uplink:
         stream.drained.set()
 
     def _carry(self, ready: list[Stream]) -> None:
-        """Write the next batch of these streams."""
-        batches: dict[Journal, list[tuple[Stream, Segment]]] = defaultdict(list)
-        for stream in ready:
-            segment = stream.read()
-            if segment is not None:
-                batches[stream.journal].append((stream, segment))
-        for journal, batch in batches.items():
-            try:
-                answers = journal.report([segment for _, segment in batch])
-            except BrokerUnavailable:
-                # Only when the worker is closing: until then the journal tries for ever.
-                logger.warning("%d batches of reports were not written: the worker is closing", len(batch))
-                continue
-            except Exception:
-                # One experiment's broken keys must not end the reports of all others.
-                logger.exception("experiment %s: reports could not be written; their attempts end", journal.experiment)
-                answers = [GAP] * len(batch)
-            for (stream, _), answer in zip(batch, answers, strict=True):
+        """Write the next batch of these streams, and all that follows a checkpoint in it."""
+        while ready:
+            batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
+            for stream in ready:
+                cut = stream.read()
+                if cut is not None:
+                    batches[stream.journal].append((stream, cut))
+            for journal, batch in batches.items():
+                self._write(journal, batch)
+            for stream in ready:
+                if stream.is_over:
+                    self._drop(stream)
+            ready = [stream for stream in ready if stream.has_more]
+
+    def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
+        """Write what was cut: checkpoints first, then all reports as one entry, then that there are checkpoints without one."""
+        batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
+        reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
+        if reporting:
+            answers = _tried(journal, len(reporting), lambda: journal.report([segment for _, segment in reporting]))
+            for (stream, _), answer in zip(reporting, answers, strict=True):
                 if answer:
                     stream.listener.on_answer(answer)
-        for stream in ready:
-            if stream.drained.is_set():
-                self._selector.unregister(stream)
-                stream.close()
+        for stream, cut in batch:
+            if cut.saved is not None:
+                self._announce(stream, cut.saved)
+
+    def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
+        """Put a checkpoint where it is kept; False when that failed: nothing may name it then."""
+        journal = stream.journal
+        (answer,) = _tried(journal, 1, lambda: [journal.put_checkpoint(stream.claim, checkpoint, data)], closing=GAP)
+        if answer:
+            stream.listener.on_answer(answer)
+        return answer not in (FENCED, GAP)
+
+    def _announce(self, stream: Stream, checkpoint: CheckpointId) -> None:
+        journal, claim = stream.journal, stream.claim
+        event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=time.time())
+        (answer,) = _tried(journal, 1, lambda: [journal.saved(claim, checkpoint, event.encode())])
+        if answer:
+            stream.listener.on_answer(answer)
+
+
+def _tried(journal: Journal, count: int, write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
+    """Return the *count* answers to a write; GAP, which ends the attempts, when there is no writing it."""
+    try:
+        return write()
+    except BrokerUnavailable:
+        # Only when the worker is closing: until then the journal tries for ever.
+        logger.warning(
+            "experiment %s: what %d trials sent was not written: the worker is closing", journal.experiment, count
+        )
+        return [closing] * count
+    except Exception:
+        # One experiment's broken keys must not end the reports of all others.
+        logger.exception("experiment %s: what trials sent could not be written; their attempts end", journal.experiment)
+        return [GAP] * count

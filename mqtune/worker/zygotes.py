@@ -54,6 +54,8 @@ class ZygoteHandle:
 
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
+        #: The versions of everything that the zygote has imported; empty until it is ready.
+        self.environment: dict[str, Any] = {}
         self._trial: int | None = None
         self._pidfd: int | None = None
         self._telling = threading.Lock()
@@ -92,6 +94,7 @@ class ZygoteHandle:
         if message["is"] == "broken":
             raise ImportFailed(message["error_type"], message["error"])
         self._files = [(path, mtime) for path, mtime in message["files"]]
+        self.environment = message["environment"]
 
     def is_current(self) -> bool:
         """Whether it lives and the code that it has imported is the code on the disk."""

@@ -26,7 +26,8 @@ from mqtune.errors import (
     NameTaken,
     TrainableNotFound,
 )
-from mqtune.trial import AttemptEnd, Trial, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd, Trial
 
 Tune = Callable[..., mqtune.Tuner]
 SPACE = {"x": mqtune.uniform(0, 1)}

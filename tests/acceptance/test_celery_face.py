@@ -24,7 +24,8 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd
 
 Tune = Callable[..., mqtune.Tuner]
 

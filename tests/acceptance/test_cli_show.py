@@ -17,7 +17,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.results import Results
-from mqtune.trial import TrialStatus
+from mqtune.status import TrialStatus
 
 Tune = Callable[..., mqtune.Tuner]
 MQTUNE = (sys.executable, "-m", "mqtune")

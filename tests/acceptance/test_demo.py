@@ -16,7 +16,7 @@ from waiting import eventually
 from mqtune.cli import group
 from mqtune.errors import MqtuneError
 from mqtune.results import Results
-from mqtune.trial import TrialStatus
+from mqtune.status import TrialStatus
 
 MQTUNE = (sys.executable, "-m", "mqtune")
 #: What the demo promises on two cores that do nothing else; here they run other tests too.

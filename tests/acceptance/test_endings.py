@@ -22,7 +22,8 @@ from mqtune.journal.connection import connect
 from mqtune.journal.server import EmbeddedServer, find_binary
 from mqtune.keys import ExperimentKeys
 from mqtune.results import Results
-from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd
 
 SCRIPT = """
 import time

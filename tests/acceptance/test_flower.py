@@ -23,7 +23,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.trial import TrialStatus
+from mqtune.status import TrialStatus
 
 Row = dict[str, Any]
 #: Flower asks workers for events every 5 s, and a worker puts rows right every 3 s.

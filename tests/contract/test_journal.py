@@ -1,44 +1,50 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from journal_contract import (
-    CONFIG,
-    LONG_S,
-    ONE,
-    SHORT_S,
-    TWO,
-    JournalContract,
-    World,
-    closed,
-    decided,
-    ended,
-    entries,
-    kinds,
-    reported,
-    segment,
-    staged,
-    started,
-)
 from waiting import DEADLINE_S, eventually
 
 from mqtune.errors import BrokerUnavailable, DriverFenced
-from mqtune.journal.base import Claim, Grant, Journal
+from mqtune.journal.base import Claim, Cleared, Grant, Journal
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
-from mqtune.messages import VERSION, WorkerInfo, encode_value
+from mqtune.messages import VERSION, WorkerInfo
+from mqtune.testing import journals
+from mqtune.testing.journals import JournalContract, World
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    HELD,
+    HELD_TOO,
+    LONG_S,
+    ONE,
+    SHORT_S,
+    TWO,
+    closed,
+    decided,
+    dropped,
+    ended,
+    entries,
+    kinds,
+    reported,
+    saved,
+    segment,
+    staged,
+    started,
+    trial_closed,
+)
 from mqtune.trial import Intent, TrialId
+from mqtune.wire import decode_value, encode_value
 
 
 class MemoryWorld:
@@ -97,10 +103,13 @@ class TestRedisJournal(JournalContract):
             driver.intend(ONE, 1, Intent.STOP, decided(), ended())
             eventually(driver.expired)
             driver.reap(ONE, 1, ended())
-            driver.stage(TWO, 1, CONFIG, staged(TWO))
+            driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
             driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
             self.start(driver, worker, TWO, attempt=2)
+            worker.saved(Claim(TWO, 2, "token-0002-2"), HELD, saved(HELD, TWO, 2))
             worker.end(Claim(TWO, 2, "token-0002-2"), ended(TWO, 2))
+            driver.close_trial(TWO, 2, trial_closed(TWO))
+            driver.drop_checkpoints([HELD], dropped(HELD))
 
             found: list[bytes] = []
 
@@ -130,6 +139,43 @@ class TestRedisJournal(JournalContract):
 
         assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "hand_back"]
 
+    def test_a_worker_gets_a_hint_of_each_wish_for_a_checkpoint(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        hints = Hints(redis_client, "w")
+        assert hints.next(0.001) is None
+        self.start(driver, worker)
+
+        driver.request_save(ONE, 1)
+        driver.request_save(ONE, 1)
+
+        assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:1"]
+        assert eventually(lambda: hints.next(0.1)) == ["x", ONE, 1, "save:2"]
+
+    def test_each_worker_gets_one_message_of_hints_for_all_its_trials_that_are_cleared(
+        self, redis_client: redis.Redis, driver: Journal, worker: Journal
+    ) -> None:
+        claims = [Claim(TrialId(f"{number:04d}"), 1, "t") for number in range(1, 7)]
+        for number, claim in enumerate(claims):
+            driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
+            worker.claim(claim, f"w{number % 2}", LONG_S, started(claim))
+        hints = [Hints(redis_client, "w0"), Hints(redis_client, "w1")]
+        assert [each.next(0.001) for each in hints] == [None, None]
+        with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as channel:
+            channel.subscribe(control_channel("w0"))
+            assert channel.get_message(timeout=DEADLINE_S) is None
+
+            driver.clear([Cleared(claim.trial, 1, 7) for claim in claims])
+            # A hint that was lost comes again when the driver repeats itself.
+            driver.clear([Cleared(claims[0].trial, 1, 7)])
+
+            messages = [eventually(lambda: channel.get_message(timeout=0.1)) for _ in range(2)]
+
+        assert [len(decode_value(message["data"])) for message in messages] == [3, 1]
+        for number, each in enumerate(hints):
+            found = [eventually(lambda each=each: each.next(0.1)) for _ in range(3)]
+            assert found == [["x", claim.trial, 1, "go:7"] for claim in claims[number::2]]
+
     # Failures of the connection.
 
     def test_the_server_may_forget_the_scripts_at_any_time(
@@ -138,13 +184,19 @@ class TestRedisJournal(JournalContract):
         calls: list[Callable[[], object]] = [
             lambda: driver.lock("driver-1", "", LONG_S),
             lambda: driver.record(closed()),
-            lambda: driver.stage(ONE, 1, CONFIG, staged()),
+            lambda: driver.stage(ONE, 1, ASSIGNMENT, staged()),
             lambda: worker.claim(Claim(ONE, 1, "t"), "w", LONG_S, started(Claim(ONE, 1, "t"))),
             lambda: worker.report([segment(Claim(ONE, 1, "t"), 1)]),
             lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
+            lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
+            lambda: worker.saved(Claim(ONE, 1, "t"), HELD, saved(HELD)),
+            lambda: driver.request_save(ONE, 1),
+            lambda: driver.clear([Cleared(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
             lambda: eventually(lambda: driver.reap(ONE, 1, ended())),
             lambda: worker.end(Claim(ONE, 1, "t"), ended()),
+            lambda: driver.close_trial(ONE, 1, trial_closed()),
+            lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
         ]
         for call in calls:
             redis_client.script_flush()
@@ -155,8 +207,11 @@ class TestRedisJournal(JournalContract):
             "TrialStaged",
             "AttemptStarted",
             "Reports",
+            "CheckpointSaved",
             "DecisionTaken",
             "AttemptEnded",
+            "TrialClosed",
+            "CheckpointsDropped",
         ]
 
     WRITES: tuple[tuple[str, int], ...] = (
@@ -170,6 +225,13 @@ class TestRedisJournal(JournalContract):
         ("intend unclaimed", 2),
         ("end", 1),
         ("reap", 1),
+        ("close trial", 1),
+        ("request save", 0),
+        ("clear", 0),
+        ("put checkpoint", 0),
+        ("saved", 1),
+        ("checkpoint", 0),
+        ("drop", 1),
     )
 
     @pytest.mark.parametrize("lost", ["call", "answer"])
@@ -177,36 +239,47 @@ class TestRedisJournal(JournalContract):
     def test_a_write_whose_outcome_was_unknown_is_done_once(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal, what: str, new: int, lost: str
     ) -> None:
-        for trial in (TrialId(f"{n:04d}") for n in range(2, 6)):
-            driver.stage(trial, 1, CONFIG, staged(trial))
-        run, report, over, reap = (Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in (2, 3, 4, 5))
-        for claim in (report, over, reap):
+        for trial in (TrialId(f"{n:04d}") for n in range(2, 7)):
+            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
+        run, report, over, reap, done = (Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in range(2, 7))
+        for claim in (report, over, reap, done):
             worker.claim(claim, "w", 0.0 if claim is reap else LONG_S, started(claim))
         eventually(lambda: driver.expired() == [reap.trial])
-        driver.stage(ONE, 1, CONFIG, staged())
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        worker.put_checkpoint(done, HELD_TOO, b"data")
+        worker.end(done, ended(done.trial))
         before = entries(driver)
         line = FaultyLine(redis_client, lost)
         driver._client = worker._client = line  # type: ignore[attr-defined]
         calls: dict[str, tuple[Callable[[], object], object]] = {
             "lock": (lambda: driver.lock("driver-1", "", LONG_S), None),
             "record": (lambda: driver.record(closed()), None),
-            "stage": (lambda: driver.stage(TrialId("0009"), 1, CONFIG, staged(TrialId("0009"))), None),
-            "claim": (lambda: worker.claim(run, "w", LONG_S, started(run)), Grant(CONFIG, 0.0)),
+            "stage": (lambda: driver.stage(TrialId("0009"), 1, ASSIGNMENT, staged(TrialId("0009"))), None),
+            "claim": (lambda: worker.claim(run, "w", LONG_S, started(run)), Grant(ASSIGNMENT, 0.0)),
             "report": (lambda: worker.report([segment(report, 1, 3)]), [""]),
             "renew": (lambda: worker.renew([report], LONG_S), [""]),
             "intend": (lambda: driver.intend(report.trial, 1, Intent.STOP, decided(), ended()), "running"),
             "intend unclaimed": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), "unclaimed"),
             "end": (lambda: worker.end(over, ended()), True),
             "reap": (lambda: driver.reap(reap.trial, 1, ended()), True),
+            "close trial": (lambda: driver.close_trial(done.trial, 1, trial_closed(done.trial)), True),
+            "request save": (lambda: driver.request_save(report.trial, 1), True),
+            "clear": (lambda: driver.clear([Cleared(report.trial, 1, 3)]), None),
+            "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
+            "saved": (lambda: worker.saved(report, HELD, saved(HELD)), ""),
+            "checkpoint": (lambda: worker.checkpoint(HELD_TOO), b"data"),
+            "drop": (lambda: driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO)), None),
         }
 
         call, answer = calls[what]
         found = call()
 
         assert line.faults == 1
-        # A staging that is repeated says that it was staged already; the driver doesn't ask.
-        assert what == "stage" or found == answer
+        # A staging that is repeated says that it was staged already, and so with a trial's end; the driver doesn't ask.
+        assert what in {"stage", "close trial"} or found == answer
         assert len(entries(driver)) == len(before) + new
+        if what == "request save":
+            assert worker.renew([report], LONG_S) == ["save:1"]
 
     def test_reading_goes_on_after_the_connection_was_lost(self, redis_client: redis.Redis, driver: Journal) -> None:
         driver.record(closed())
@@ -444,12 +517,12 @@ class TestFleet:
         hints = Hints(redis_client, "w")
         assert hints.next(0.001) is None
         good = ["x", "0001", 1, "stop"]
-        for data in (b"", b"\xc1", encode_value(7), encode_value([1, 2]), encode_value(good)):
+        for data in (b"", b"\xc1", encode_value(7), encode_value([[1, 2], 3]), encode_value([good])):
             redis_client.publish(control_channel("w"), data)
 
-        found = list(itertools.takewhile(lambda hint: hint is None, (hints.next(1.0) for _ in range(5))))
+        found = [hints.next(1.0) for _ in range(6)]
 
-        assert len(found) == 4
+        assert found == [None] * 5 + [good]
 
     def test_hints_come_again_after_the_connection_was_lost(self, redis_client: redis.Redis) -> None:
         hints = Hints(redis_client, "w")
@@ -459,17 +532,14 @@ class TestFleet:
         with pytest.raises(BrokerUnavailable):
             eventually(lambda: hints.next(0.1))
         assert hints.next(0.001) is None
-        redis_client.publish(control_channel("w"), encode_value(["x", "0001", 1, "stop"]))
+        redis_client.publish(control_channel("w"), encode_value([["x", "0001", 1, "stop"]]))
 
         assert hints.next(DEADLINE_S) == ["x", "0001", 1, "stop"]
 
 
 def test_the_contract_covers_every_method_of_a_journal() -> None:
-    import inspect
+    source = "".join(path.read_text() for path in Path(journals.__file__).parent.glob("*.py"))
 
-    import journal_contract
-
-    source = inspect.getsource(journal_contract)
     assert [name for name in Journal.__abstractmethods__ if f".{name}(" not in source] == []
 
 
@@ -482,3 +552,44 @@ def test_reports_keep_their_place_in_the_memory_journal() -> None:
     world.journal().report([segment(claim, 1, 2)])
 
     assert reported(driver) == [[(ONE, 1, 1), (ONE, 1, 2)]]
+
+
+class ForgetfulWorld(MemoryWorld):
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = MemoryServer(lambda: self.now, forgets=True)
+
+
+def test_a_memory_journal_that_forgets_gives_its_one_reader_every_entry_once() -> None:
+    world = ForgetfulWorld()
+    driver = world.journal()
+    driver.lock("a", "", LONG_S)
+    written, found, last = [], [], "0-0"
+
+    for number in range(50):
+        for _ in range(number % 4):
+            written.append(closed(f"outcome {len(written)}"))
+            driver.record(written[-1])
+        for entry in driver.read(last, count=1 + number % 3):
+            found.append(entry.data)
+            last = entry.id
+    while more := driver.read(last, count=7):
+        found += [entry.data for entry in more]
+        last = more[-1].id
+
+    assert found == written
+    assert world.server.experiments["x"].entries == []
+
+
+def test_a_memory_journal_that_forgets_still_has_what_its_reader_asked_for_last() -> None:
+    """A reader that failed may ask again for what it had not gone behind."""
+    world = ForgetfulWorld()
+    driver = world.journal()
+    driver.lock("a", "", LONG_S)
+    for number in range(6):
+        driver.record(closed(f"outcome {number}"))
+
+    first = driver.read("2-0", count=2)
+
+    assert driver.read("2-0", count=2) == first
+    assert [entry.id for entry in driver.read("4-0", count=9)] == ["5-0", "6-0"]

@@ -20,8 +20,9 @@ from mqtune.journal.follow import Follower, follow
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.server import EmbeddedServer
 from mqtune.keys import ExperimentKeys
-from mqtune.messages import START, ExperimentCreated, ExperimentEnded, TrialStaged, encode_value
+from mqtune.messages import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.trial import TrialId
+from mqtune.wire import encode_value
 
 NAME = "followed"
 KEYS = ExperimentKeys(NAME)

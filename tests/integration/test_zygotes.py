@@ -12,9 +12,10 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.messages import decode_value
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.wire import decode_value
+from mqtune.worker.control import Control
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
 CODE = """
@@ -49,6 +50,7 @@ class Trials:
     def __init__(self, folder: Path, name: str, start_method: str) -> None:
         (folder / "job_code.py").write_text(CODE)
         self.folder = folder
+        self.controls: list[Control] = []
         key = ZygoteKey(TrainableSpec(name, module="job_code"), folder, start_method)
         self.zygote = ZygoteHandle(key, {"SLOT": "seven"}, folder / "zygote.log")
 
@@ -56,9 +58,16 @@ class Trials:
         """Have a trial started; returns the read end of its pipe."""
         read, write = os.pipe()
         out = str(self.folder / "out")
-        self.zygote.send_start({"config": config, "timestamp": 0.0, "stdout": out, "stderr": out}, [write])
+        self.controls.append(Control())
+        message = {"config": config, "timestamp": 0.0, "stdout": out, "stderr": out}
+        self.zygote.send_start(message, [write, self.controls[-1].read_end])
         os.close(write)
         return read
+
+    def close(self) -> None:
+        self.zygote.close()
+        for control in self.controls:
+            control.close()
 
     def start(self, config: dict[str, object]) -> tuple[int, int]:
         """Start a trial; returns its process id and the read end of its pipe."""
@@ -96,7 +105,7 @@ def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
 
     yield make  # type: ignore[misc]
     for one in made:
-        one.zygote.close()
+        one.close()
 
 
 def test_each_trial_reports_ends_and_is_gone_before_the_next_and_sees_its_environment_on_import(trials) -> None:
@@ -196,6 +205,6 @@ def test_code_that_changes_makes_a_zygote_stale(trials, tmp_path: Path, start_me
 def test_a_trainable_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
     one = Trials(tmp_path, "misspelt", "fork")
 
-    with pytest.raises(ImportFailed, match=r"job_code\.py does not define 'misspelt'"):
+    with pytest.raises(ImportFailed, match=r"job_code\.py does not define the function 'misspelt'"):
         one.zygote.wait_ready(30)
-    one.zygote.close()
+    one.close()

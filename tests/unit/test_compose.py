@@ -188,7 +188,7 @@ def test_the_values_in_the_example_are_taken_as_they_stand() -> None:
     settings = WorkerSettings.from_environment({**example_settings(), "MQTUNE_GPUS": "0"})
 
     assert settings.code_root == Path("/srv/mqtune")
-    assert settings.plan().offer == Resources(cpus=2)
+    assert settings.plan().offer == Resources(cpus=2, tags=["a100", "nvlink"])
     assert len(settings.plan().devices) == 8
 
 

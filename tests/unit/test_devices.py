@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqtune.errors import ConfigurationError
 from mqtune.resources import Resources
-from mqtune.worker.devices import find_gpus, plan_slots, usable_cpus
+from mqtune.worker import devices
+from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
+from mqtune.worker.settings import WorkerSettings
 
 TWO = ("0", "1")
 
@@ -43,7 +46,7 @@ def write(command: Path, body: str) -> None:
 
 def test_auto_asks_nvidia_smi_for_the_indices(nvidia_smi: Path) -> None:
     assert find_gpus("auto") == ("0", "1", "2")
-    assert nvidia_smi.with_name("called").read_text() == "--query-gpu=index --format=csv,noheader"
+    assert nvidia_smi.with_name("called").read_text() == "--query-gpu=index --format=csv,noheader,nounits"
 
 
 def test_auto_finds_nothing_where_there_is_no_nvidia_smi() -> None:
@@ -96,7 +99,7 @@ def test_more_devices_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("asked", "devices"),
+    ("asked", "found"),
     [
         ("0,1", ("0", "1")),
         (" 3, 1 ", ("3", "1")),
@@ -105,8 +108,8 @@ def test_more_devices_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPat
         ("MIG-GPU-8f3c/1/0,", ("MIG-GPU-8f3c/1/0",)),
     ],
 )
-def test_a_list_is_these_devices_in_this_order(asked: str, devices: tuple[str, ...]) -> None:
-    assert find_gpus(asked) == devices
+def test_a_list_is_these_devices_in_this_order(asked: str, found: tuple[str, ...]) -> None:
+    assert find_gpus(asked) == found
 
 
 @pytest.mark.parametrize("asked", ["fish", "", ",", "-1", "1.5", "0,fish", "cuda:0", "0;1"])
@@ -122,6 +125,100 @@ def test_what_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
 def test_a_device_named_twice_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigurationError, match=r"names a device twice.*--slots-per-gpu 2"):
         find_gpus("0,1,0")
+
+
+# What memory the GPUs have.
+
+#: Two GPUs of one kind, one of another, and one that doesn't say.
+MEMORY = """
+sys.stdout.write('0, GPU-aaaa-1, 24564\\n1, GPU-aaab-2, 24564\\n2, GPU-cccc-3, 81559\\n3, GPU-dddd-4, [N/A]\\n')
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory_mb"),
+    [
+        (("0",), 25_757),
+        (("0", "1"), 25_757),
+        (("2",), 85_520),
+        (("GPU-cccc",), 85_520),
+        (("GPU-aaab-2", "GPU-aaaa-1"), 25_757),
+        (("GPU-eeee",), 0),
+        (("MIG-GPU-aaaa-1/0/0",), 0),
+        (("3",), 0),
+        (("0", "3"), 0),
+        (("7",), 0),
+    ],
+)
+def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(
+    nvidia_smi: Path, gpus: tuple[str, ...], memory_mb: int
+) -> None:
+    write(nvidia_smi, MEMORY)
+
+    assert find_gpu_memory("auto", gpus) == memory_mb
+    assert (
+        nvidia_smi.with_name("called").read_text()
+        == "--query-gpu=index,uuid,memory.total --format=csv,noheader,nounits"
+    )
+
+
+def test_gpus_that_differ_count_as_the_smallest_and_it_is_said(
+    nvidia_smi: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(nvidia_smi, MEMORY)
+
+    assert find_gpu_memory("auto", ("0", "2")) == 25_757
+    assert "the GPUs differ (0: 25.8 GB, 2: 85.5 GB)" in caplog.text
+    assert "start a worker for each kind: --gpus 0," in caplog.text
+
+
+def test_nobody_is_asked_for_the_memory_of_no_gpu(nvidia_smi: Path) -> None:
+    assert find_gpu_memory("auto", ()) == 0
+    assert not nvidia_smi.with_name("called").exists()
+
+
+@pytest.mark.parametrize("body", ["sys.exit(9)", "print('an error, of two parts')", "print('0, 24564')"])
+def test_memory_that_nvidia_smi_does_not_say_is_not_known(nvidia_smi: Path, body: str) -> None:
+    write(nvidia_smi, body)
+
+    assert find_gpu_memory("auto", TWO) == 0
+
+
+def test_an_nvidia_smi_that_hangs_is_given_up(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(nvidia_smi, "import signal; signal.pause()")
+    monkeypatch.setattr(devices, "_QUERY_TIMEOUT_S", 0.3)
+
+    assert find_gpu_memory("auto", TWO) == 0
+    assert "did not answer" in caplog.text
+    assert "--gpu-memory 24" in caplog.text
+
+
+def test_without_nvidia_smi_memory_is_not_known() -> None:
+    assert find_gpu_memory("auto", TWO) == 0
+
+
+@pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500), ("0.1", 100)])
+def test_memory_can_be_declared_and_then_nobody_is_asked(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
+    assert find_gpu_memory(asked, TWO) == memory_mb
+    assert not nvidia_smi.with_name("called").exists()
+
+
+@pytest.mark.parametrize("asked", ["fish", "", "0", "-24", "nan", "inf", "24GB", "0.01"])
+def test_declared_memory_that_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--gpu-memory .* makes no sense; give auto, or the GB") as error:
+        find_gpu_memory(asked, TWO)
+
+    assert repr(asked) in str(error.value)
+
+
+def test_memory_can_not_be_declared_of_no_gpu() -> None:
+    with pytest.raises(ConfigurationError, match=r"--gpu-memory 24 is for workers with GPUs; leave it out"):
+        find_gpu_memory("24", ())
+
+
+# Slots.
 
 
 def test_each_gpu_is_a_slot_with_its_share_of_the_cores() -> None:
@@ -143,6 +240,52 @@ def test_a_trial_can_get_several_gpus() -> None:
 
     assert plan.devices == (("0", "1"), ("2", "3"))
     assert plan.offer == Resources(gpus=2, cpus=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "memory_gb"),
+    [({}, 25.7), ({"slots_per_gpu": 2}, 12.8), ({"slots_per_gpu": 3}, 8.5), ({"gpus_per_slot": 2}, 25.7)],
+)
+def test_a_slot_offers_the_memory_of_each_gpu_or_of_its_share_rounded_down(
+    options: dict[str, Any], memory_gb: float
+) -> None:
+    offer = plan_slots(TWO, cpus=8, gpu_memory_mb=25_757, **options).offer
+
+    assert offer.gpu_memory_gb == memory_gb
+    assert Resources(gpus=offer.gpus, gpu_memory_gb=memory_gb).fits(offer)
+
+
+def test_every_slot_has_the_workers_tags() -> None:
+    assert plan_slots((), slots=2, tags=["fast"]).offer.tags == {"fast"}
+    assert plan_slots(TWO, tags=["a100", "nvlink"]).offer.tags == {"a100", "nvlink"}
+
+
+def test_the_environment_says_memory_and_tags() -> None:
+    settings = WorkerSettings.from_environment(
+        {
+            "MQTUNE_BROKER": "redis://h/0",
+            "MQTUNE_GPUS": "0,1",
+            "MQTUNE_SLOTS_PER_GPU": "2",
+            "MQTUNE_GPU_MEMORY": "24",
+            "MQTUNE_TAGS": " nvlink, a100,",
+            "MQTUNE_CPUS": "8",
+        }
+    )
+
+    assert settings.plan().offer == Resources(gpus=0.5, cpus=2, gpu_memory_gb=12, tags=["a100", "nvlink"])
+
+
+def test_memory_is_found_out_and_there_are_no_tags_unless_told(nvidia_smi: Path) -> None:
+    write(nvidia_smi, MEMORY)
+
+    offer = WorkerSettings(broker="redis://h/0", gpus="2,", cpus=1).plan().offer
+
+    assert offer == Resources(gpus=1, cpus=1, gpu_memory_gb=85.5)
+
+
+def test_a_tag_that_is_no_name_is_refused_by_the_worker() -> None:
+    with pytest.raises(ConfigurationError, match="tag 'A100' is no name"):
+        WorkerSettings(broker="redis://h/0", gpus="0", tags="nvlink,A100").plan()
 
 
 def test_without_gpus_each_core_is_a_slot() -> None:
@@ -175,7 +318,7 @@ def test_the_cores_are_those_that_this_process_may_run_on() -> None:
         ({"cpus": 0}, r"--cpus 0: must be at least 1"),
     ],
 )
-def test_numbers_that_do_not_go_together_are_refused(options: dict[str, int], message: str) -> None:
+def test_numbers_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         plan_slots(TWO, **options)
 

@@ -19,7 +19,8 @@ from mqtune.messages import (
     Reports,
     TrialStaged,
 )
-from mqtune.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 

@@ -10,7 +10,8 @@ from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_cha
 
 def keys_of(experiment: str) -> list[str]:
     found = ExperimentKeys(experiment)
-    return [found.meta, found.journal, found.metrics, found.leases, found.staged, found.trial("0001")]
+    of_all = [found.meta, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
+    return [*of_all, found.trial("0001")]
 
 
 def hash_tag(key: str) -> str:
@@ -24,7 +25,7 @@ def test_all_keys_of_an_experiment_lie_in_one_slot_of_a_cluster() -> None:
 
 
 def test_no_two_things_share_a_key() -> None:
-    names = ["a", "b", "a:meta", "a.b", "trial", "0001"]
+    names = ["a", "b", "a:meta", "a.b", "trial", "checkpoints", "0001"]
     found = [key for name in names for key in keys_of(name)]
     found += [FLEET, WORKERS, EXPERIMENTS, worker_key("a"), worker_key("b"), control_channel("a"), control_channel("b")]
     found += [ExperimentKeys("a").trial("0002")]

@@ -21,22 +21,22 @@ from mqtune.messages import (
     START,
     AttemptEnded,
     AttemptStarted,
+    CheckpointSaved,
+    CheckpointsDropped,
     Cursor,
     DecisionTaken,
+    DriverStarted,
     Event,
     ExperimentCreated,
     ExperimentEnded,
     Reports,
+    TrialClosed,
     TrialStaged,
     WorkerInfo,
     decode_event,
-    decode_value,
-    encode_value,
-    pack_metrics,
-    reports_prefix,
-    segment_bytes,
 )
-from mqtune.trial import AttemptEnd, Intent, Report, TrialId
+from mqtune.trial import AttemptEnd, Intent, Report, TrialId, checkpoint_id
+from mqtune.wire import decode_value, encode_value, pack_metrics, reports_prefix, segment_bytes
 
 WIRE = Path(__file__).parents[1] / "wire"
 
@@ -62,6 +62,10 @@ events = st.one_of(
         cursor=cursors,
         suggested=st.booleans(),
         reason=texts,
+        by=texts,
+        checkpoint=texts,
+        source=texts,
+        ttl_s=st.none() | st.floats(),
     ),
     st.builds(
         AttemptStarted,
@@ -73,6 +77,8 @@ events = st.one_of(
         at=st.floats(),
         stdout_path=texts,
         stderr_path=texts,
+        queue=texts,
+        environment=maps,
     ),
     st.builds(
         DecisionTaken,
@@ -84,7 +90,13 @@ events = st.one_of(
         reason=texts,
         at=st.floats(),
         cursor=cursors,
+        by=texts,
+        restart=maps,
     ),
+    st.builds(CheckpointSaved, trial=trials, attempt=counts, checkpoint=texts, at=st.floats()),
+    st.builds(CheckpointsDropped, checkpoints=st.lists(texts, max_size=3), at=st.floats(), cursor=cursors),
+    st.builds(TrialClosed, trial=trials, status=texts, reason=texts, by=texts, at=st.floats(), cursor=cursors),
+    st.builds(DriverStarted, driver=texts, version=texts, at=st.floats(), cursor=cursors),
     st.builds(
         AttemptEnded,
         trial=trials,
@@ -103,13 +115,16 @@ events = st.one_of(
     st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors),
 )
 segments = st.lists(
-    st.tuples(trials, counts, counts, st.lists(st.tuples(st.floats(), maps), min_size=1, max_size=3)), max_size=3
+    st.tuples(
+        trials, counts, counts, st.lists(st.tuples(st.floats(), maps, st.just("") | texts), min_size=1, max_size=3)
+    ),
+    max_size=3,
 )
 
 
-def encode_reports(parts: list[tuple[TrialId, int, int, list[tuple[float, dict[str, Any]]]]]) -> bytes:
+def encode_reports(parts: list[tuple[TrialId, int, int, list[tuple[float, dict[str, Any], str]]]]) -> bytes:
     """A batch as the uplink cuts it and the report script joins it."""
-    packed = [segment_bytes(t, a, n, [pack_metrics(at, metrics) for at, metrics in rs]) for t, a, n, rs in parts]
+    packed = [segment_bytes(t, a, n, [pack_metrics(*report) for report in rs]) for t, a, n, rs in parts]
     return reports_prefix() + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
 
 
@@ -133,7 +148,7 @@ def test_a_batch_of_reports_comes_back_report_by_report(parts: Any) -> None:
     decoded = decode_event(encode_reports(parts))
 
     assert isinstance(decoded, Reports)
-    expected = [Report(t, a, n + i, at, metrics) for t, a, n, rs in parts for i, (at, metrics) in enumerate(rs)]
+    expected = [Report(t, a, n + i, *report) for t, a, n, rs in parts for i, report in enumerate(rs)]
     assert repr(list(decoded)) == repr(expected)
 
 
@@ -243,6 +258,8 @@ GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
         [["0001", 1, 1, [5]]],
         [["0001", 1, 1, [[1.0]]]],
         [["0001", 1, 1, [[1.0, {}, 3]]]],
+        [["0001", 1, 1, [[1.0, {}, None]]]],
+        [["0001", 1, 1, [[1.0, {}, "p-0001-1-1", 4]]]],
         [["0001", 1, 1, [[1.0, None]]]],
         [["0001", 1, 1, [[1.0, [1]]]]],
         [["0001", 1, 1, [["now", {}]]]],
@@ -274,6 +291,15 @@ def test_a_batch_that_could_not_be_iterated_is_refused_as_a_whole(body: Any) -> 
         ("ended", {"end": None}),
         ("ended", {"cursor": 5}),
         ("started", {"devices": None}),
+        ("started", {"environment": []}),
+        ("staged", {"ttl_s": "1 h"}),
+        ("staged", {"checkpoint": None}),
+        ("decided", {"restart": None}),
+        ("saved", {"checkpoint": 1}),
+        ("dropped", {"checkpoints": "p-0001-1-1"}),
+        ("dropped", {"cursor": None}),
+        ("trial_closed", {"status": None}),
+        ("driven", {"version": 1}),
     ],
     ids=repr,
 )
@@ -314,7 +340,7 @@ def check_decoding(data: bytes) -> None:
     hash((getattr(event, "cursor", None), getattr(event, "trial", None), getattr(event, "attempt", None)))
     if isinstance(event, Reports):
         for report in event:
-            hash(report[:4])
+            hash((report[:4], report.checkpoint))
             report.metrics.get("loss")
 
 
@@ -531,7 +557,61 @@ FIXTURES: dict[str, object] = {
         Report(T, 2, 6, 1_700_000_002.75, {"loss": math.inf, "nested": {"a": [1, None, True]}}),
         Report(TrialId("0002"), 1, 1, 1_700_000_002.75, {}),
     ],
+    "staged_from_checkpoint": TrialStaged(
+        trial=T,
+        attempt=3,
+        config={"lr": 0.05},
+        at=1_700_000_006.0,
+        cursor=Cursor("1700000000000-5", 1),
+        suggested=False,
+        reason="exploits 0002",
+        by="scheduler",
+        checkpoint="p-0002-1-4",
+        source="0002",
+        ttl_s=3600.5,
+    ),
+    "started_with_environment": AttemptStarted(
+        trial=T,
+        attempt=3,
+        worker="worker@gpu-7",
+        host="gpu-7",
+        devices=[],
+        at=1_700_000_007.0,
+        queue="mqtune-0-1.gpu1.cpu4",
+        environment={"python": "3.11.9", "packages": {"torch": "2.4.1"}, "code": "9f3c"},
+    ),
+    "decided_restart": DecisionTaken(
+        trial=T,
+        attempt=3,
+        sequence=4,
+        action="pause",
+        intent=Intent.PAUSE,
+        reason="below the lower quantile",
+        at=1_700_000_008.0,
+        cursor=Cursor("1700000000000-6", 3),
+        by="user",
+        restart={"config": {"lr": 0.06}, "checkpoint": "m-0003-1-2", "source": "0003"},
+    ),
+    "saved": CheckpointSaved(trial=T, attempt=3, checkpoint="p-0001-3-2", at=1_700_000_009.0),
+    "dropped": CheckpointsDropped(
+        checkpoints=["p-0001-3-1", "m-0003-1-2"], at=1_700_000_010.0, cursor=Cursor("1700000000000-7")
+    ),
+    "trial_closed": TrialClosed(
+        trial=T,
+        status="early_stopped",
+        reason="no rung will take it up",
+        by="scheduler",
+        at=1_700_000_011.0,
+        cursor=Cursor("1700000000000-8", 2),
+    ),
+    "driven": DriverStarted(driver="process 7 on head", version="0.2.0", at=1_700_000_012.0, cursor=START),
+    "reports_with_checkpoints": [
+        Report(T, 3, 1, 1_700_000_008.5, {"loss": 0.25}, checkpoint_id(T, 3, 1, in_memory=False)),
+        Report(T, 3, 2, 1_700_000_008.75, {"loss": 0.125}),
+        Report(TrialId("0003"), 1, 7, 1_700_000_008.75, {}, checkpoint_id("0003", 1, 2, in_memory=True)),
+    ],
     "worker": WORKER,
+    "worker_with_tags": dataclasses.replace(WORKER, gpu_memory_gb=25.7, tags=["a100", "nvlink"]),
 }
 
 
@@ -539,13 +619,15 @@ FIXTURES: dict[str, object] = {
 def test_the_bytes_of_version_1_decode_for_ever(name: str) -> None:
     data = WIRE.joinpath(f"{name}.v1.msgpack").read_bytes()
 
-    decoded: Any = WorkerInfo.decode(data) if name == "worker" else decode_event(data)
+    decoded: Any = WorkerInfo.decode(data) if name.startswith("worker") else decode_event(data)
 
     assert (list(decoded) if isinstance(decoded, Reports) else decoded) == FIXTURES[name]
 
 
 def test_each_kind_of_event_has_its_bytes_kept() -> None:
-    kinds = {decode_value(path.read_bytes())[1] for path in WIRE.glob("*.msgpack") if path.stem != "worker.v1"}
+    kinds = {
+        decode_value(path.read_bytes())[1] for path in WIRE.glob("*.msgpack") if not path.stem.startswith("worker")
+    }
 
     assert kinds == {*messages._KINDS, Reports.KIND}
     assert {path.name for path in WIRE.iterdir()} == {f"{name}.v1.msgpack" for name in FIXTURES}

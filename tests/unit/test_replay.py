@@ -10,13 +10,10 @@ from mqtune.messages import (
     ExperimentCreated,
     ExperimentEnded,
     TrialStaged,
-    encode_value,
-    pack_metrics,
-    reports_prefix,
-    segment_bytes,
 )
 from mqtune.replay import driver_events, events_in_order
 from mqtune.trial import AttemptEnd, Intent, Report, TrialId
+from mqtune.wire import encode_value, pack_metrics, reports_prefix, segment_bytes
 
 ONE, TWO = TrialId("0001"), TrialId("0002")
 

@@ -22,6 +22,13 @@ shapes = st.builds(
     Resources,
     gpus=st.one_of(st.integers(0, 16), st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0, 2.0])),
     cpus=st.integers(1, 256),
+    tags=st.sets(st.sampled_from(["a100", "nvlink", "mem24", "gpu1", "a", "b_1", "a-b"])),
+) | st.builds(
+    Resources,
+    gpus=st.integers(1, 4),
+    cpus=st.integers(1, 2),
+    gpu_memory_gb=st.integers(0, 3_000).map(lambda tenths: tenths / 10),
+    tags=st.sets(st.sampled_from(["a100", "nvlink"])),
 )
 
 
@@ -52,6 +59,42 @@ def test_cpus_must_be_a_whole_number_of_at_least_one(cpus: Any) -> None:
         Resources(cpus=cpus)
 
 
+@pytest.mark.parametrize("memory", [-1, True, None, "24", "24GB", math.nan, math.inf, [24]])
+def test_gpu_memory_that_cannot_be_had_is_refused_by_value(memory: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"gpu_memory_gb=.* can't be had; give a number of GB such as 24"):
+        Resources(gpus=1, gpu_memory_gb=memory)
+
+
+def test_gpu_memory_without_a_gpu_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigurationError, match=r"gpu_memory_gb=24 without a GPU can't be had; add gpus=1"):
+        Resources(gpu_memory_gb=24)
+
+
+@pytest.mark.parametrize("tag", ["A100", "", "a b", "a,b", "a.b", "a+b", "ü", "a\n", 7, None, b"a"])
+def test_a_tag_that_is_no_name_is_refused_by_value(tag: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tag .* is no name; use small letters, digits") as error:
+        Resources(tags=["ok", tag])
+
+    assert repr(tag) in str(error.value)
+
+
+@pytest.mark.parametrize("tags", ["a100", b"a100", 7, None, True])
+def test_tags_that_are_no_list_are_refused_by_value(tags: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tags=.* is no list of names; give a list such as \['a100'"):
+        Resources(tags=tags)
+
+
+@pytest.mark.parametrize(
+    "tags", [["b", "a", "b"], ("a", "b"), {"a", "b"}, frozenset("ab"), iter("ab"), {"a": 1, "b": 2}]
+)
+def test_tags_can_be_any_collection_of_names_and_have_no_order(tags: Any) -> None:
+    shape = Resources(tags=tags)
+
+    assert shape.tags == frozenset("ab")
+    assert shape == Resources(tags=["b", "a"])
+    assert hash(shape) == hash(Resources(tags=["b", "a"]))
+
+
 def test_resources_are_immutable_and_named() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Resources().gpus = 1  # type: ignore[misc]
@@ -70,9 +113,19 @@ def test_resources_are_immutable_and_named() -> None:
         (Resources(gpus=1), Resources(gpus=2), False),
         (Resources(gpus=0.5), Resources(gpus=1), False),
         (Resources(gpus=1 / 3), Resources(gpus=0.3333333333), True),
+        (Resources(gpus=1, gpu_memory_gb=24), Resources(gpus=1, gpu_memory_gb=24), True),
+        (Resources(gpus=1, gpu_memory_gb=24), Resources(gpus=1, gpu_memory_gb=80), True),
+        (Resources(gpus=1, gpu_memory_gb=24.1), Resources(gpus=1, gpu_memory_gb=24), False),
+        (Resources(gpus=1, gpu_memory_gb=24), Resources(gpus=1), False),
+        (Resources(gpus=1), Resources(gpus=1, gpu_memory_gb=24), True),
+        (Resources(tags=["a"]), Resources(tags=["a"]), True),
+        (Resources(tags=["a"]), Resources(tags=["a", "b"]), True),
+        (Resources(tags=["a", "b"]), Resources(tags=["a"]), False),
+        (Resources(tags=["a"]), Resources(), False),
+        (Resources(), Resources(tags=["a"]), True),
     ],
 )
-def test_gpus_must_match_and_cores_may_be_more(asked: Resources, offered: Resources, fits: bool) -> None:
+def test_gpus_must_match_and_the_rest_may_be_more(asked: Resources, offered: Resources, fits: bool) -> None:
     assert asked.fits(offered) is fits
 
 
@@ -80,7 +133,22 @@ def test_gpus_must_match_and_cores_may_be_more(asked: Resources, offered: Resour
 @given(shape=shapes)
 def test_every_shape_fits_itself_and_survives_the_wire(shape: Resources) -> None:
     assert shape.fits(shape)
-    assert Resources(**msgpack.unpackb(msgpack.packb(shape.encode()))) == shape
+    assert Resources.decode(msgpack.unpackb(msgpack.packb(shape.encode()))) == shape
+
+
+@patient
+@given(ask=shapes, offer=shapes, more=shapes)
+def test_what_fits_an_offer_fits_every_offer_that_it_fits_into(
+    ask: Resources, offer: Resources, more: Resources
+) -> None:
+    if ask.fits(offer) and offer.fits(more):
+        assert ask.fits(more)
+
+
+def test_resources_of_another_version_are_read_as_far_as_they_are_known() -> None:
+    assert Resources.decode({"cpus": 2, "colour": "red"}) == Resources(cpus=2)
+    with pytest.raises(ConfigurationError, match="cpus=0"):
+        Resources.decode({"cpus": 0})
 
 
 @patient
@@ -95,6 +163,9 @@ def test_a_queue_name_carries_the_shape_and_the_minor_version() -> None:
     assert queue_name(Resources(gpus=1, cpus=4)) == f"mqtune-{major}-{minor}.gpu1.cpu4"
     assert queue_name(Resources(gpus=1.0, cpus=4)) == queue_name(Resources(gpus=1, cpus=4))
     assert queue_name(Resources(gpus=0.5)) == f"mqtune-{major}-{minor}.gpu0.5.cpu1"
+    offer = Resources(gpus=1, cpus=4, gpu_memory_gb=24.5, tags=["nvlink", "a100"])
+    assert queue_name(offer) == f"mqtune-{major}-{minor}.gpu1.cpu4.mem24.5+a100+nvlink"
+    assert queue_name(Resources(tags=["a"])) == f"mqtune-{major}-{minor}.gpu0.cpu1+a"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +176,9 @@ def test_a_queue_name_carries_the_shape_and_the_minor_version() -> None:
         (Resources(gpus=1, cpus=4), "1 GPU, 4 CPUs"),
         (Resources(gpus=2), "2 GPUs, 1 CPU"),
         (Resources(gpus=0.5), "0.5 GPU, 1 CPU"),
+        (Resources(gpus=1, cpus=4, gpu_memory_gb=24), "1 GPU (24 GB), 4 CPUs"),
+        (Resources(gpus=2, gpu_memory_gb=25.7, tags=["nvlink", "a100"]), "2 GPUs (25.7 GB), 1 CPU, tags a100+nvlink"),
+        (Resources(tags=["fast"]), "1 CPU, tag fast"),
     ],
 )
 def test_resources_read_well(shape: Resources, text: str) -> None:

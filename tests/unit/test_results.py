@@ -14,7 +14,8 @@ from book import ASHA, Book
 from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results
-from mqtune.trial import AttemptEnd, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import AttemptEnd
 
 NAN, INF = math.nan, math.inf
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.messages import encode_value
 from mqtune.trial import AttemptEnd
+from mqtune.wire import encode_value
 from mqtune.worker.attempt import Outcome
 from mqtune.worker.rows import Rows, Text, failure, latest_report
 
@@ -51,6 +51,7 @@ def run() -> Any:
         journal=SimpleNamespace(experiment="mnist"),
         definition={"trainable": {"name": "train"}},
         config={"lr": 0.000123456, "width": 64},
+        is_abandoned=False,
         stream=SimpleNamespace(sequence=12, last_report=encode_value([1.5, {"loss": 0.25, "epoch": 12}])),
     )
 
@@ -96,6 +97,20 @@ def test_each_end_has_its_state(
     rows.end(run, Outcome(end, ""), by_hand=by_hand)
 
     assert dispatcher.kinds == [kind]
+
+
+def test_a_trial_that_a_person_gave_up_is_abandoned(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    run.is_abandoned = True
+
+    rows.end(run, Outcome(AttemptEnd.STOPPED, ""), by_hand=False)
+
+    assert dispatcher.kinds == ["task-abandoned"]
+
+
+def test_a_report_with_a_checkpoint_is_shown_as_any_other(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
+    run.stream.last_report = encode_value([1.5, {"loss": 0.25}, "p-0007-2-1"])
+
+    assert latest_report(run) == "report 12: loss=0.25"
 
 
 def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(

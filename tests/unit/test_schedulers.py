@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mqtune.errors import ConfigurationError
 from mqtune.schedulers import ASHA, FIFO, Scheduler
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

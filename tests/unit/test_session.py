@@ -12,16 +12,32 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import DEADLINE_S, eventually
 
 import mqtune
-from mqtune.messages import decode_value, encode_value
+from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.errors import CheckpointBroken, CheckpointGone, ConfigurationError
 from mqtune.trainable import process, session
-from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT, STOP_SIGNAL, Session, StopTrial, report
-from mqtune.trial import AttemptEnd
+from mqtune.trainable.control import Told
+from mqtune.trainable.ending import Ending
+from mqtune.trainable.reporting import report
+from mqtune.trainable.session import (
+    FRAME,
+    FRAME_CHECKPOINT,
+    FRAME_END,
+    FRAME_REPORT,
+    FRAME_SAVED,
+    STOP_SIGNAL,
+    Session,
+    StopTrial,
+)
+from mqtune.trial import AttemptEnd, CheckpointId
+from mqtune.wire import decode_value, encode_value
+from mqtune.worker.control import Control
 
 
 class Pipe:
@@ -76,7 +92,7 @@ def pipe() -> Iterator[Pipe]:
 def trial(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> Session:
     """This process is a trial."""
     current = Session()
-    current.open(pipe.write_end)
+    current.open({"timestamp": 0.0}, [pipe.write_end])
     monkeypatch.setattr(session, "current", current)
     return current
 
@@ -136,7 +152,7 @@ def test_times_never_go_back_behind_an_earlier_attempt_on_another_machine(
 ) -> None:
     monkeypatch.setattr(session, "time", SteppingClock(100.0, 205.0))
     current = Session()
-    current.open(pipe.write_end, 200.0)
+    current.open({"timestamp": 200.0}, [pipe.write_end])
 
     current.report({"loss": 1})
     current.report({"loss": 1})
@@ -393,7 +409,7 @@ def test_a_flood_of_reports_and_signals_leaves_only_whole_frames(stoppable: Sess
         thread.start()
         while stopped < 100:
             try:
-                stoppable._told = False
+                stoppable._told = stoppable.heard = ""
                 report({"n": sent, "filler": "x" * 3000})
             except StopTrial:
                 stopped += 1
@@ -422,15 +438,532 @@ def test_the_lock_is_free_after_a_stop_so_that_the_end_can_be_sent(stoppable: Se
     assert pipe.frames()[-1] == (FRAME_END, b"stopped")
 
 
+# Being told on the control pipe.
+
+
+@pytest.fixture
+def control() -> Iterator[Control]:
+    control = Control()
+    yield control
+    control.close()
+
+
+@pytest.fixture
+def attempt(pipe: Pipe, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """This process is a trial with all that a worker gives it."""
+    current = Session()
+    monkeypatch.setattr(session, "current", current)
+    open_attempt(current, pipe, control, tmp_path)
+    before = signal.signal(STOP_SIGNAL, current.tell)
+    yield current
+    signal.signal(STOP_SIGNAL, before)
+
+
+def open_attempt(current: Session, pipe: Pipe, control: Control, folder: Path, **message: Any) -> None:
+    whole = {
+        "timestamp": 0.0,
+        "trial": "0007",
+        "attempt": 2,
+        "experiment": "mnist",
+        "folder": str(folder / "attempt"),
+        "store": "",
+        "checkpoint": "",
+        **message,
+    }
+    current.open(whole, [pipe.write_end, control.read_end])
+
+
+def made_store(folder: Path) -> str:
+    store = open_store(str(folder / "store"))
+    store.create()
+    return store.url
+
+
+@pytest.mark.parametrize("told", ["stop", "pause"])
+def test_the_stop_signal_says_whether_it_is_for_good(attempt: Session, control: Control, told: Told) -> None:
+    control.tell(told)
+
+    with pytest.raises(StopTrial) as stop:
+        signal.raise_signal(STOP_SIGNAL)
+
+    assert stop.value.action == told
+    assert attempt.heard == told
+    with pytest.raises(StopTrial) as again:
+        report({"loss": 1})
+    assert again.value.action == told
+
+
+def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Session, control: Control) -> None:
+    control.tell("pause")
+    with pytest.raises(StopTrial):
+        signal.raise_signal(STOP_SIGNAL)
+
+    signal.raise_signal(STOP_SIGNAL)
+
+    control.tell("stop")
+    with pytest.raises(StopTrial) as stop:
+        signal.raise_signal(STOP_SIGNAL)
+    assert stop.value.action == "stop"
+
+
+def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: Control, pipe: Pipe) -> None:
+    attempt.defer_pause = True
+    control.tell("pause")
+    signal.raise_signal(STOP_SIGNAL)
+
+    report({"loss": 1})
+    assert (attempt.heard, attempt.wanted, attempt.heard) == ("", "pause", "pause")
+
+    control.tell("stop")
+    with pytest.raises(StopTrial):
+        signal.raise_signal(STOP_SIGNAL)
+    assert len(pipe.reports()) == 1
+
+
+def test_a_pause_never_takes_the_place_of_a_stop(attempt: Session, control: Control) -> None:
+    control.tell("stop")
+    control.tell("pause")
+
+    with pytest.raises(StopTrial) as stop:
+        signal.raise_signal(STOP_SIGNAL)
+
+    assert stop.value.action == "stop"
+
+
+def test_a_stop_in_a_report_that_fails_is_not_lost(attempt: Session, pipe: Pipe, monkeypatch: Any) -> None:
+    def interrupted(*_: Any) -> bytes:
+        signal.raise_signal(STOP_SIGNAL)
+        raise TypeError("report: no")
+
+    monkeypatch.setattr(session, "pack_metrics", interrupted)
+
+    with pytest.raises(StopTrial):
+        report({"loss": 1})
+
+    assert pipe.frames() == []
+
+
+def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, control: Control) -> None:
+    assert not mqtune.should_checkpoint()
+
+    control.wish(1)
+    control.wish(1)
+    assert mqtune.should_checkpoint()
+    assert mqtune.should_checkpoint()
+    report({"loss": 1})
+    assert mqtune.should_checkpoint()
+    report({"loss": 1}, checkpoint={"epoch": 1})
+    assert not mqtune.should_checkpoint()
+
+    control.wish(2)
+    assert mqtune.should_checkpoint()
+    mqtune.save_checkpoint({"epoch": 2})
+    assert not mqtune.should_checkpoint()
+
+
+# Lockstep.
+
+
+@pytest.fixture
+def lockstep(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> Session:
+    open_attempt(attempt, pipe, control, tmp_path, sync="lockstep")
+    return attempt
+
+
+class Driver:
+    """Decides on reports as they come, in a thread of its own."""
+
+    def __init__(self, pipe: Pipe, control: Control, decide: Callable[[int], object]) -> None:
+        self._pipe, self._decide = pipe, decide
+        self._over = threading.Event()
+        self.seen = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.0005):
+            while self.seen < len(self._pipe.reports()):
+                self.seen += 1
+                self._decide(self.seen)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(DEADLINE_S)
+
+
+def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe: Pipe, control: Control) -> None:
+    decided: list[int] = []
+    driver = Driver(pipe, control, lambda sequence: [decided.append(sequence), control.clear(sequence)])
+
+    for number in range(1, 6):
+        report({"loss": number})
+        assert decided == list(range(1, number + 1))
+    driver.close()
+
+
+@pytest.mark.parametrize("told", ["stop", "pause"])
+def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(
+    lockstep: Session, pipe: Pipe, control: Control, told: Told
+) -> None:
+    """Also when the signal comes late: the record alone is enough."""
+    driver = Driver(pipe, control, lambda sequence: control.clear(sequence) if sequence < 3 else control.tell(told))
+    passed: list[int] = []
+
+    with pytest.raises(StopTrial) as stop:
+        passed.extend(reporting(10))
+    driver.close()
+    signal.raise_signal(STOP_SIGNAL)
+
+    assert (passed, stop.value.action, len(pipe.reports())) == ([1, 2], told, 3)
+
+
+def reporting(times: int) -> Iterator[int]:
+    """A trainable that says how far it came."""
+    for number in range(1, times + 1):
+        report({"loss": number})
+        yield number
+
+
+def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe: Pipe, control: Control) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    driver = Driver(pipe, control, lambda _: signal.pthread_kill(main, STOP_SIGNAL))
+
+    with pytest.raises(StopTrial):
+        report({"loss": 1})
+    driver.close()
+
+
+def test_in_lockstep_a_worker_that_is_gone_ends_the_wait(lockstep: Session, pipe: Pipe, control: Control) -> None:
+    driver = Driver(pipe, control, lambda _: os.close(control._write))
+
+    with pytest.raises(StopTrial):
+        report({"loss": 1})
+    driver.close()
+    control._write = os.open(os.devnull, os.O_WRONLY)
+
+
+def test_in_lockstep_an_interrupt_leaves_the_session_in_order(lockstep: Session, pipe: Pipe, control: Control) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    driver = Driver(pipe, control, lambda n: signal.pthread_kill(main, signal.SIGINT) if n == 1 else control.clear(n))
+
+    with pytest.raises(KeyboardInterrupt):
+        report({"loss": 1})
+    report({"loss": 2})
+    driver.close()
+
+    control.tell("stop")
+    with pytest.raises(StopTrial):
+        signal.raise_signal(STOP_SIGNAL)
+    assert [metrics["loss"] for _, metrics in pipe.reports()] == [1, 2]
+
+
+def test_in_lockstep_threads_wait_each_for_its_own_report(lockstep: Session, pipe: Pipe, control: Control) -> None:
+    threads = [threading.Thread(target=lambda: report({"loss": 1})) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(pipe.reports()) == 4)
+    assert all(thread.is_alive() for thread in threads)
+
+    control.clear(3)
+    eventually(lambda: sum(thread.is_alive() for thread in threads) == 1)
+    control.clear(4)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+
+
+# Checkpoints.
+
+
+def checkpoints_of(pipe: Pipe) -> list[tuple[Any, ...]]:
+    """What was sent, by kind, with what is named."""
+    found: list[tuple[Any, ...]] = []
+    for kind, body in pipe.frames():
+        if kind == FRAME_CHECKPOINT:
+            name, data = decode_value(body)
+            found.append(("held", name, *decode_dict(data)))
+        elif kind == FRAME_SAVED:
+            found.append(("saved", body.decode()))
+        else:
+            found.append(("report", *decode_value(body)[1:]))
+    return found
+
+
+def test_a_dict_goes_before_the_report_that_names_it_with_what_it_has_counted(attempt: Session, pipe: Pipe) -> None:
+    report({"loss": 3})
+    report({"loss": 2}, checkpoint={"epoch": 2})
+    report({"loss": 1, "training_iteration": 30}, checkpoint={"epoch": 3})
+
+    first, held, second, held_again, third = checkpoints_of(pipe)
+    assert first == ("report", {"loss": 3})
+    assert held[:3] == ("held", "m-0007-2-1", {"epoch": 2})
+    assert held[3]["training_iteration"] == 2
+    assert held[3]["time_total_s"] > 0
+    assert second == ("report", {"loss": 2}, "m-0007-2-1")
+    assert held_again[1] == "m-0007-2-2"
+    assert held_again[3]["training_iteration"] == 30
+    assert third == ("report", {"loss": 1, "training_iteration": 30}, "m-0007-2-2")
+
+
+def test_a_directory_is_in_the_store_before_the_report_that_names_it(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    url = made_store(tmp_path)
+    open_attempt(attempt, pipe, control, tmp_path, store=url)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("heavy")
+
+    report({"loss": 1}, checkpoint=tmp_path / "model")
+    report({"loss": 1}, checkpoint=str(tmp_path / "model"))
+
+    assert [sent[-1] for sent in checkpoints_of(pipe)] == ["p-0007-2-1", "p-0007-2-2"]
+    counters = open_store(url).fetch(CheckpointId("p-0007-2-2"), tmp_path / "copy")
+    assert (tmp_path / "copy" / "weights").read_text() == "heavy"
+    assert counters["training_iteration"] == 2
+
+
+def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> None:
+    open_attempt(attempt, pipe, control, tmp_path, store=made_store(tmp_path))
+    first, second = attempt.draft(), attempt.draft()
+    (first / "weights").write_text("heavy")
+
+    attempt.save(first)
+
+    assert not first.exists()
+    assert second.exists()
+    open_attempt(attempt, pipe, control, tmp_path, store="memory://checkpoints")
+    assert attempt.draft().is_relative_to(tmp_path / "attempt")
+
+
+def test_a_directory_without_a_store_is_refused_with_the_way_out(attempt: Session, pipe: Pipe, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"Tuner\(checkpoints="):
+        report({"loss": 1}, checkpoint=tmp_path)
+
+    assert pipe.frames() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (7, TypeError, "checkpoint=7 is int"),
+        ("/no/such/folder", ConfigurationError, "'/no/such/folder' is not there"),
+        (__file__, ConfigurationError, "is not a directory"),
+        ({"weights": bytes(1_000_001)}, ConfigurationError, "'weights'"),
+    ],
+)
+def test_what_can_not_be_saved_is_refused_in_a_trial_and_outside_and_no_report_is_sent(
+    attempt: Session, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, wrong: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        report({"loss": 1}, checkpoint=wrong)
+    monkeypatch.setattr(session, "current", None)
+    with pytest.raises(error, match=words):
+        report({"loss": 1}, checkpoint=wrong)
+
+    assert pipe.frames() == []
+
+
+def test_a_report_that_can_not_be_sent_saves_no_checkpoint(attempt: Session, pipe: Pipe) -> None:
+    with pytest.raises(TypeError, match="'loss'"):
+        report({"loss": {1}}, checkpoint={"epoch": 1})
+
+    assert pipe.frames() == []
+
+
+def test_a_function_that_catches_stop_trial_can_still_save(attempt: Session, pipe: Pipe, control: Control) -> None:
+    report({"loss": 1})
+    control.tell("pause")
+    with pytest.raises(StopTrial):
+        signal.raise_signal(STOP_SIGNAL)
+
+    mqtune.save_checkpoint({"epoch": 1})
+
+    held, saved = checkpoints_of(pipe)[1:]
+    assert held[:3] == ("held", "m-0007-2-1", {"epoch": 1})
+    assert held[3]["training_iteration"] == 1
+    assert saved == ("saved", "m-0007-2-1")
+
+
+class SlowStore:
+    """A store whose save takes until something happens."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+        self.is_done = False
+
+    def save(self, *_: Any) -> int:
+        self._happens()
+        self.is_done = True
+        return 0
+
+
+def tell_now(control: Control, told: Told) -> None:
+    control.tell(told)
+    signal.raise_signal(STOP_SIGNAL)
+
+
+def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
+    store = attempt._saver._store = SlowStore(lambda: tell_now(control, "pause"))  # type: ignore[assignment]
+
+    with pytest.raises(StopTrial):
+        report({"loss": 1}, checkpoint=tmp_path)
+
+    assert store.is_done
+    assert checkpoints_of(pipe) == [("report", {"loss": 1}, "p-0007-2-1")]
+
+
+def test_a_stop_does_not_wait_for_a_checkpoint(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> None:
+    open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
+    store = attempt._saver._store = SlowStore(lambda: tell_now(control, "stop"))  # type: ignore[assignment]
+
+    with pytest.raises(StopTrial):
+        report({"loss": 1}, checkpoint=tmp_path)
+
+    assert not store.is_done
+    assert pipe.frames() == []
+
+
+def test_a_trial_that_starts_from_scratch_has_no_checkpoint(attempt: Session, pipe: Pipe) -> None:
+    assert mqtune.get_checkpoint() is None
+
+    report({"loss": 1})
+    assert pipe.reports()[0][1] == {"loss": 1}
+
+
+def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    data = encode_dict({"epoch": 5}, {"training_iteration": 5, "time_total_s": 100.0})
+    open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
+
+    checkpoint = mqtune.get_checkpoint()
+
+    assert checkpoint is not None
+    assert checkpoint is mqtune.get_checkpoint()
+    assert (checkpoint.id, checkpoint.data, checkpoint.counters["training_iteration"]) == (
+        "m-0003-1-4",
+        {"epoch": 5},
+        5,
+    )
+    report({"loss": 1})
+    report({"loss": 1, "training_iteration": 70})
+    report({"loss": 1}, checkpoint=checkpoint)
+    assert [metrics["training_iteration"] for _, metrics in pipe_reports(pipe)] == [6, 70, 8]
+    (_, _, data, counters) = next(sent for sent in checkpoints_of(pipe) if sent[0] == "held")
+    assert data == {"epoch": 5}
+    assert counters["training_iteration"] == 8
+    assert counters["time_total_s"] > 100
+
+
+def pipe_reports(pipe: Pipe) -> list[tuple[Any, Any]]:
+    return [tuple(decode_value(body)[:2]) for kind, body in pipe.frames() if kind == FRAME_REPORT]
+
+
+def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    data = encode_dict({"epoch": 5}, {"training_iteration": 5})
+    open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
+
+    report({"loss": 1})
+
+    assert pipe.reports()[0][1] == {"loss": 1}
+
+
+def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_own(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    url = made_store(tmp_path)
+    open_attempt(attempt, pipe, control, tmp_path, store=url)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("heavy")
+    report({"loss": 1}, checkpoint=tmp_path / "model")
+
+    open_attempt(attempt, pipe, control, tmp_path, store=url, attempt=3, checkpoint="p-0007-2-1")
+    checkpoint = mqtune.get_checkpoint()
+
+    assert checkpoint is not None
+    assert checkpoint.path.is_relative_to(tmp_path / "attempt")
+    (checkpoint.path / "weights").write_text("heavier")
+    again = mqtune.get_checkpoint()
+    assert again is not None
+    assert (again.path / "weights").read_text() == "heavier"
+    report({"loss": 1}, checkpoint=again)
+    open_store(url).fetch(CheckpointId("p-0007-3-1"), tmp_path / "copy")
+    assert (tmp_path / "copy" / "weights").read_text() == "heavier"
+
+
+def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
+    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+) -> None:
+    cases: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"checkpoint": "m-0003-1-4"}, CheckpointGone),
+        ({"checkpoint": "m-0003-1-4", "checkpoint_data": b"broken"}, CheckpointBroken),
+        ({"checkpoint": "p-0003-1-4", "store": made_store(tmp_path)}, CheckpointGone),
+    ]
+    for message, error in cases:
+        open_attempt(attempt, pipe, control, tmp_path, **message)
+        for _ in range(2):
+            with pytest.raises(error, match="0003-1-4"):
+                mqtune.get_checkpoint()
+
+
+def test_a_forked_child_may_not_save_and_does_not_take_what_its_parent_is_told(
+    attempt: Session, control: Control, pipe: Pipe
+) -> None:
+    control.wish(1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            assert not mqtune.should_checkpoint()
+            with pytest.raises(RuntimeError, match="child process"):
+                mqtune.save_checkpoint({"epoch": 1})
+            code = 0
+        os._exit(code)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert mqtune.should_checkpoint()
+
+
+# Where a trial is.
+
+
+def test_a_trial_knows_which_it_is_and_has_a_folder(attempt: Session, tmp_path: Path) -> None:
+    context = mqtune.get_context()
+
+    assert (context.trial, context.attempt, context.experiment) == ("0007", 2, "mnist")
+    assert context.folder == tmp_path / "attempt"
+    assert context.folder.is_dir()
+
+
+def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert mqtune.get_checkpoint() is None
+    assert not mqtune.should_checkpoint()
+    assert mqtune.get_context() == session.Context()
+    mqtune.save_checkpoint({"epoch": 1})
+    mqtune.save_checkpoint(tmp_path)
+    with caplog.at_level(logging.INFO):
+        report({"loss": 0.5}, checkpoint={"epoch": 1})
+
+    assert [record.message for record in caplog.records] == ["loss=0.5"]
+
+
 # How a trainable ends.
 
 
-def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> tuple[AttemptEnd, str, str]:
-    before = signal.getsignal(STOP_SIGNAL)
+def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> Ending:
+    before, pipe, current = signal.getsignal(STOP_SIGNAL), Pipe(), Session()
+    current.open({"timestamp": 0.0, "options": {"metric": "loss"}}, [pipe.write_end])
     try:
-        return process._call(lambda: trainable, {"lr": 1})
+        return process._call(lambda: trainable, {"config": {"lr": 1}}, current)
     finally:
         signal.signal(STOP_SIGNAL, before)
+        pipe.close()
 
 
 def raising(error: BaseException) -> Callable[[dict[str, Any]], Any]:
@@ -441,13 +974,14 @@ def raising(error: BaseException) -> Callable[[dict[str, Any]], Any]:
 
 
 def test_a_trainable_that_returns_is_completed() -> None:
-    assert ending_of(lambda config: config["lr"]) == (AttemptEnd.COMPLETED, "", "")
+    assert ending_of(lambda config: config["lr"]) == Ending(AttemptEnd.COMPLETED)
 
 
 @pytest.mark.parametrize(
     ("error", "end", "kind"),
     [
         (StopTrial(), AttemptEnd.STOPPED, ""),
+        (StopTrial("pause"), AttemptEnd.PAUSED, ""),
         (SystemExit(), AttemptEnd.COMPLETED, ""),
         (SystemExit(0), AttemptEnd.COMPLETED, ""),
         (SystemExit(3), AttemptEnd.FAILED, "SystemExit"),
@@ -460,8 +994,8 @@ def test_how_a_trainable_ended_is_told_by_what_it_raised(error: BaseException, e
 
 
 def test_an_error_is_told_as_the_traceback_of_user_code_with_its_ends() -> None:
-    _, _, short = ending_of(raising(ValueError("no luck")))
-    _, _, long = ending_of(raising(ValueError("x" * 10**6 + " the end")))
+    short = ending_of(raising(ValueError("no luck"))).error
+    long = ending_of(raising(ValueError("x" * 10**6 + " the end"))).error
 
     assert "ValueError: no luck" in short
     assert "process.py" not in short
@@ -478,7 +1012,7 @@ def test_an_error_whose_text_is_no_unicode_can_be_sent(monkeypatch: pytest.Monke
 
     ended = ending_of(raising(ValueError("can't read data-\udcff.bin")))
 
-    assert b"can't read data-" in encode_value({"error": ended[2]})
+    assert b"can't read data-" in encode_value({"error": ended.error})
 
 
 # Outside a trial.

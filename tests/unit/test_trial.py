@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from datetime import UTC, datetime
 
 import pytest
 
 from mqtune.errors import InvalidTransition
-from mqtune.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.status import TrialStatus
+from mqtune.trial import (
+    CONTINUE,
+    Action,
+    Attempt,
+    Decision,
+    Report,
+    Transition,
+    Trial,
+    TrialId,
+    checkpoint_id,
+    is_in_memory,
+    trial_of,
+)
 
 #: Written from the drawing in TrialStatus, and not from the table in the code.
 LEGAL = {
@@ -16,6 +31,8 @@ LEGAL = {
     ("CANDIDATE", "ABANDONED"),
     ("STAGED", "STAGED"),  # a claim that was lost is staged again
     ("STAGED", "RUNNING"),
+    ("STAGED", "PAUSED"),  # an attempt that was not claimed is taken back
+    ("STAGED", "COMPLETED"),
     ("STAGED", "EARLY_STOPPED"),
     ("STAGED", "FAILED"),
     ("STAGED", "ABANDONED"),
@@ -26,6 +43,7 @@ LEGAL = {
     ("RUNNING", "FAILED"),
     ("RUNNING", "ABANDONED"),
     ("PAUSED", "STAGED"),  # resume
+    ("PAUSED", "EARLY_STOPPED"),  # its scheduler will not resume it
     ("PAUSED", "ABANDONED"),
 }
 NAMES = ["CANDIDATE", "STAGED", "RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"]
@@ -44,10 +62,11 @@ def test_there_are_no_other_statuses() -> None:
 def test_a_legal_step_is_taken_with_its_reason(before: str, after: str) -> None:
     subject = trial(before)
 
-    subject.advance(TrialStatus[after], reason="because")
+    subject.advance(TrialStatus[after], reason="because", by="scheduler", at=12.5)
 
     assert subject.status is TrialStatus[after]
     assert subject.reason == "because"
+    assert subject.history == [Transition(TrialStatus[after], 12.5, "because", "scheduler")]
 
 
 @pytest.mark.parametrize(("before", "after"), [pair for pair in PAIRS if pair not in LEGAL])
@@ -60,6 +79,9 @@ def test_any_other_step_is_refused_and_changes_nothing(before: str, after: str) 
 
     assert subject.status is TrialStatus[before]
     assert subject.reason == "so far"
+    assert subject.history == []
+    with pytest.raises(InvalidTransition, match=re.escape(str(caught.value))):
+        subject.check(TrialStatus[after])
     message = str(caught.value)
     assert f"trial t7 is {before} and can't become {after}" in message
     for name in NAMES:
@@ -79,6 +101,66 @@ def test_a_status_is_terminal_exactly_if_nothing_follows(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trial_is_busy_while_it_is_staged_or_running(name: str) -> None:
     assert trial(name).is_busy == (name in {"STAGED", "RUNNING"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_predicate_is_true_of_its_status_alone(name: str) -> None:
+    status = TrialStatus[name]
+    alone = {
+        "CANDIDATE": status.is_candidate,
+        "STAGED": status.is_staged,
+        "RUNNING": status.is_running,
+        "PAUSED": status.is_paused,
+        "COMPLETED": status.is_completed,
+        "EARLY_STOPPED": status.is_early_stopped,
+        "FAILED": status.is_failed,
+        "ABANDONED": status.is_abandoned,
+    }
+
+    assert [other for other, holds in alone.items() if holds] == [name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_predicates_over_several_statuses(name: str) -> None:
+    status, subject = TrialStatus[name], trial(name)
+
+    assert status.is_deployed == (name in {"STAGED", "RUNNING"})
+    assert status.expecting_data == (name in {"RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED"})
+    assert subject.completed_successfully == (name == "COMPLETED")
+    assert subject.did_not_complete == (name in {"EARLY_STOPPED", "FAILED", "ABANDONED"})
+
+
+def test_times_are_those_of_the_first_step_to_a_status_in_utc() -> None:
+    subject = trial()
+    assert subject.time_staged is subject.time_run_started is subject.time_completed is None
+
+    for at, status in enumerate(("STAGED", "RUNNING", "STAGED", "RUNNING", "FAILED"), 1_700_000_000):
+        subject.advance(TrialStatus[status], at=float(at))
+
+    assert subject.time_staged == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert subject.time_run_started == datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC)
+    assert subject.time_completed == datetime(2023, 11, 14, 22, 13, 24, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("trial_id", ["0001", "12345", "a-b"])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_checkpoints_id_names_its_trial_and_where_it_is(trial_id: str, in_memory: bool) -> None:
+    name = checkpoint_id(trial_id, 3, 17, in_memory=in_memory)
+
+    assert trial_of(name) == trial_id
+    assert is_in_memory(name) is in_memory
+
+
+def test_no_two_checkpoints_share_an_id() -> None:
+    names = {
+        checkpoint_id(trial_id, attempt, number, in_memory=in_memory)
+        for trial_id in ("0001", "0011")
+        for attempt in (1, 11)
+        for number in (1, 11)
+        for in_memory in (True, False)
+    }
+
+    assert len(names) == 16
 
 
 def test_the_current_attempt_is_the_last_one() -> None:

@@ -3,11 +3,11 @@
 -- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases
 -- ARGV  1 channel  2 trial  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds  7 event
 --
--- Returns {'granted', config, timestamp of the trial's last report or ''}; or {why not, '', ''} with why not one of
+-- Returns {'granted', assignment, timestamp of the trial's last report or ''}; or {why not, '', ''} with why not one of
 -- unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended.
 -- At most one claim of an attempt is ever granted; repeating it with its token grants it again without journaling twice.
 
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'config', 'timestamp')
+local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'assignment', 'timestamp')
 if not have[1] then return {'unknown', '', ''} end
 if have[1] ~= ARGV[3] then return {'superseded', '', ''} end
 if have[2] == 'ended' then return {'ended', '', ''} end

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 meta  2 journal  3 trial  4 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
---       8 what control channels start with  9 hint
+--       8 what control channels start with  9 experiment
 --
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself; the decision is
 -- journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when a later driver exists.
@@ -20,7 +20,7 @@ if not again then
 end
 if have[2] == 'running' then
   redis.call('HSET', KEYS[3], 'intent', ARGV[5])
-  redis.call('PUBLISH', ARGV[8] .. have[3], ARGV[9])
+  hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
   return 'running'
 end
 if have[2] == 'staged' then

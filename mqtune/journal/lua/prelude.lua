@@ -14,6 +14,17 @@ local function append(meta, journal, channel, event)
   return id
 end
 
+-- Send a worker hints: a list of {experiment, trial, attempt, answer}.
+local function hint(channel, hints)
+  redis.call('PUBLISH', channel, cmsgpack.pack(hints))
+end
+
+-- What the worker of an attempt is told: its intent, or else the last wish that a checkpoint be saved.
+local function told(intent, saves)
+  if intent ~= '' or saves == '0' then return intent end
+  return 'save:' .. saves
+end
+
 -- Whether the driver that calls has been replaced by a later one.
 local function stale(meta, epoch)
   return redis.call('HGET', meta, 'epoch') ~= epoch

@@ -4,7 +4,7 @@
 -- ARGV  1 channel  2 the event up to its list of segments
 --       then for each segment: attempt, token, first sequence number, number of reports, last timestamp, the segment
 --
--- Returns for each segment: the intent ('' for run), 'fenced' when the attempt is not the one that holds the lease, or
+-- Returns for each segment: the intent ('' for run) or 'save:<n>', 'fenced' when the attempt is not the one that holds the lease, or
 -- 'gap' when reports before it never arrived. A segment that is already in the journal is not written again, so a
 -- batch may be sent any number of times; it must then be cut as it was.
 
@@ -12,15 +12,15 @@ local answers, accepted = {}, {}
 for i = 3, #KEYS do
   local at = 2 + (i - 3) * 6
   local first, count = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'sequence', 'intent')
+  local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'sequence', 'intent', 'saves')
   if have[1] ~= ARGV[at + 1] or have[2] ~= ARGV[at + 2] or have[3] ~= 'running' then
     answers[i - 2] = 'fenced'
   elseif first == have[4] + 1 then
     redis.call('HSET', KEYS[i], 'sequence', first + count - 1, 'timestamp', ARGV[at + 5])
     accepted[#accepted + 1] = ARGV[at + 6]
-    answers[i - 2] = have[5]
+    answers[i - 2] = told(have[5], have[6])
   elseif first + count - 1 <= tonumber(have[4]) then
-    answers[i - 2] = have[5]
+    answers[i - 2] = told(have[5], have[6])
   else
     answers[i - 2] = 'gap'
   end

@@ -1,0 +1,112 @@
+"""mqtune's driver on simulated workers: the whole loop, journal, fold, scheduler and the local copy on disk included."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any, Final
+
+from benchmarks.curve import MAX_EPOCHS
+from benchmarks.measurement import Context, Figures
+from benchmarks.work.simulated import WORKERS
+
+__all__ = ["measure"]
+
+#: The mean of a report's virtual seconds; they are drawn, so that no two reports come at one instant.
+MEAN_S: Final = 10.0
+_BLOCK_S: Final = 60.0
+
+
+def measure(context: Context) -> Figures:
+    """Measure reports a second; memory in a run of its own, since tracing slows it."""
+    reports = context.sizes["reports"]
+    figures: Figures = {}
+    for workers in WORKERS:
+        driver = _driver(context, workers)
+        begin = time.perf_counter()
+        _run(driver, reports)
+        figures[f"reports_{workers}_per_s"] = driver.experiment.reports / (time.perf_counter() - begin)
+        driver.close()
+    figures["report_bytes"] = _report_bytes(context, reports // 10)
+    return figures
+
+
+def _report_bytes(context: Context, reports: int) -> float:
+    """Return by how much memory grows for one more report of trials that go on for ever."""
+    from mqtune.schedulers import FIFO
+
+    driver = _driver(context, WORKERS[1], scheduler=FIFO(), epochs=reports)
+    _run(driver, reports)
+    tracemalloc.start()
+    _run(driver, 2 * reports)
+    before, _ = tracemalloc.get_traced_memory()
+    _run(driver, 3 * reports)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    driver.close()
+    return max(0.0, (after - before) / reports)
+
+
+def _run(driver: Any, reports: int) -> None:
+    while driver.experiment.reports < reports:
+        driver.step(_BLOCK_S)
+
+
+def _curve(epochs: int) -> Any:
+    def reports(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+        rng = random.Random(config["seed"])
+        for epoch in range(1, epochs + 1):
+            yield (
+                rng.expovariate(1 / MEAN_S),
+                {"loss": config["lr"] + rng.random() / epoch, "training_iteration": epoch},
+            )
+
+    return reports
+
+
+def _driver(context: Context, workers: int, *, scheduler: Any = None, epochs: int = MAX_EPOCHS) -> Any:
+    from mqtune.backends.simulated import Simulated
+    from mqtune.callbacks.dispatch import CallbackDispatcher
+    from mqtune.checkpoints import Retention
+    from mqtune.driver import Driver
+    from mqtune.experiment import Experiment
+    from mqtune.journal.file import JournalFile
+    from mqtune.journal.takeover import LOCK_S
+    from mqtune.keeping import Keeping
+    from mqtune.limits import Limits
+    from mqtune.schedulers import ASHA
+    from mqtune.searchers import RandomSearcher
+    from mqtune.space import Space, uniform
+
+    simulated = Simulated(_curve(epochs), slots=workers, checkpoints=False)
+    backend = simulated.open("simulated")
+    journal = backend.journal()
+    journal.lock("benchmark", "benchmark", LOCK_S)
+    scheduler = ASHA(max_t=epochs) if scheduler is None else scheduler
+    scheduler.bind("loss", "min")
+    experiment = Experiment("simulated", metric="loss", mode="min")
+    folder = context.folder / f"{workers}-{next(_numbers)}"
+    folder.mkdir(parents=True)
+    space = Space({"lr": uniform(0, 1), "seed": uniform(0, 1)})
+    driver = Driver(
+        journal=journal,
+        backend=backend,
+        experiment=experiment,
+        scheduler=scheduler,
+        searcher=RandomSearcher(space, seed=0),
+        limits=Limits(),
+        keeping=Keeping(experiment, Retention(), None, delete_checkpoints=False),
+        is_lockstep=False,
+        copy=JournalFile(folder / "journal.msgpack"),
+        callbacks=CallbackDispatcher([]),
+        owner="benchmark",
+        clock=backend.clock,
+    )
+    driver.begin("simulated", {}, is_new=True, driver="benchmark")
+    return driver
+
+
+_numbers: Final = itertools.count()

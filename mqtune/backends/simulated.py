@@ -1,0 +1,189 @@
+"""The simulated backend: the same driver, schedulers and searchers in virtual time, without a broker or a worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from mqtune.backends.simulated_fleet import Conditions, Draw, SimulatedFleet
+from mqtune.backends.simulated_journal import SimulatedJournal
+from mqtune.backends.simulated_reports import Reports, checked_seconds, source_of
+from mqtune.backends.simulated_time import SimulatedClock
+from mqtune.errors import ConfigurationError
+from mqtune.resources import Resources
+from mqtune.trial import Config, TrialId
+
+__all__ = ["Delay", "Simulated", "SimulatedBackend"]
+
+#: Seconds: a number, or a function that draws one.
+Delay = float | Callable[[random.Random], float]
+
+
+class Simulated:
+    """Runs an experiment in virtual time: hours of many workers pass in as long as it takes to decide on their reports.
+
+    The same driver, experiment, schedulers and searchers run as over a broker, and write the same journal; only the
+    workers and the clock are simulated, and the trainable is not called. Nothing sleeps. A report is decided on before
+    anything later happens, unless delays say otherwise. The same arguments and the same experiment give the same journal,
+    byte for byte.
+
+    ``reports`` says what a trial reports, and when:
+
+    - a function of the config that returns, or yields, ``(seconds, metrics)`` for each report: how long it took, and what
+      it says. With an exception in place of the metrics, or of the whole item, the attempt fails there; so it does when
+      the function raises;
+    - a table: a list of rows (dicts), or a dict of columns (lists). The columns are all names of the config, "seconds" (how
+      long the report took) and the metrics. A trial reports the rows with its config's values, in their order.
+
+    An attempt that starts from a checkpoint goes on behind the report with which that was saved, also in a trial that was
+    forked: with its own config's reports, behind as many as the source had made.
+
+    Args:
+        reports: the function or table.
+        slots: number of workers, each with one slot.
+        checkpoints: whether each report comes with a checkpoint; without, an attempt that is resumed starts from scratch.
+        start_delay_s: from when a worker claims an attempt until its trainable begins.
+        report_delay_s: from a report until the driver can read it; reports of one attempt never overtake one another.
+        decision_delay_s: from a decision until the trial hears of it; until then it goes on and its reports are late.
+        stop_delay_s: from when a trial is told to stop or pause until its process is gone and its slot free.
+        life_s: for how long a worker lives; it dies without a word, and its attempt is lost. None for ever.
+        away_s: from a worker's death until it is back.
+        seed: for delays that are drawn: each of them may be a function of a ``random.Random`` that returns seconds.
+        offer: what each slot offers; by default what trials ask for.
+        keep_journal: whether the whole journal stays in memory, so that another driver can go on with the experiment in
+            this process. By default only what was not read yet does.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        *,
+        slots: int = 4,
+        checkpoints: bool = True,
+        start_delay_s: Delay = 0.0,
+        report_delay_s: Delay = 0.0,
+        decision_delay_s: Delay = 0.0,
+        stop_delay_s: Delay = 0.0,
+        life_s: Delay | None = None,
+        away_s: Delay = 0.0,
+        seed: int = 0,
+        offer: Resources | None = None,
+        keep_journal: bool = False,
+    ) -> None:
+        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+            raise ConfigurationError(f"Simulated: slots={slots!r} makes no sense; give a whole number of at least 1")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ConfigurationError(f"Simulated: seed={seed!r} is not a whole number")
+        if offer is not None and not isinstance(offer, Resources):
+            raise ConfigurationError(f"Simulated: offer={offer!r}: give mqtune.Resources(gpus=…, cpus=…)")
+        rng = random.Random(seed)
+        self._source = source_of(reports)
+        self._offer = offer
+        self._keep_journal = keep_journal
+        self._conditions = Conditions(
+            slots=slots,
+            checkpoints=checkpoints,
+            start_delay=_draw("start_delay_s", start_delay_s, rng),
+            report_delay=_draw("report_delay_s", report_delay_s, rng),
+            decision_delay=_draw("decision_delay_s", decision_delay_s, rng),
+            stop_delay=_draw("stop_delay_s", stop_delay_s, rng),
+            life=None if life_s is None else _draw("life_s", life_s, rng),
+            away=_draw("away_s", away_s, rng),
+        )
+        self._fleet: SimulatedFleet | None = None
+
+    def open(self, experiment: str, resources: Resources | None = None) -> SimulatedBackend:
+        """Return the workers of an experiment: fresh, or where an earlier driver has left them.
+
+        Raises:
+            ConfigurationError: they have worked for another experiment.
+        """
+        if self._fleet is None:
+            self._fleet = SimulatedFleet(experiment, self._source, self._conditions, keeps_journal=self._keep_journal)
+        if self._fleet.experiment != experiment:
+            raise ConfigurationError(
+                f"this Simulated runs the experiment {self._fleet.experiment!r}; make another one for {experiment!r}"
+            )
+        return SimulatedBackend(self._fleet, self._conditions.slots, self._offer, resources or Resources())
+
+
+class SimulatedBackend:
+    """The driver's side of simulated workers.
+
+    Args:
+        fleet: the workers.
+        workers: how many there are when none is dead.
+        offer: what the slot of each offers; None for what is asked for.
+        resources: what each trial asks for.
+    """
+
+    def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
+        self._fleet = fleet
+        self._workers = workers
+        self._resources = resources
+        self._offer = offer if offer is not None else resources
+        self._takes_all = offer is None
+        self._slots = 0
+
+    @property
+    def clock(self) -> SimulatedClock:
+        """The time that its driver goes by."""
+        return self._fleet.clock
+
+    def journal(self) -> SimulatedJournal:
+        """Return a driver's hand on the journal."""
+        return SimulatedJournal(self._fleet)
+
+    @property
+    def slots(self) -> int:
+        """How many slots fit, as of the last refresh."""
+        return self._slots
+
+    def refresh(self) -> None:
+        """Look at how many workers live now."""
+        self._slots = self._fleet.alive if self.has_resources(self._resources) else 0
+
+    def why_no_slot(self) -> str:
+        """Say what is missing when there is no slot."""
+        asked = f"no worker offers a slot with {self._resources}"
+        return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
+
+    def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
+        """Offer a staged attempt to the workers, who know of it since it was staged; doing it twice does no harm."""
+        self._fleet.publish(trial, attempt)
+
+    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
+        """Do nothing: whoever has claimed an attempt has taken it out of the queue."""
+
+    def ended(self, trial: TrialId, attempt: int) -> None:
+        """Hear that an attempt has ended, or is taken back."""
+        self._fleet.queue.pop((trial, attempt), None)
+
+    def has_resources(self, resources: Resources) -> bool:
+        """Whether the slots offer this."""
+        return self._takes_all or resources.fits(self._offer)
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, for people."""
+        return f"{self._fleet.alive} of {self._workers} simulated workers: each {self._offer}"
+
+    def has_gpus(self) -> bool | None:
+        """Whether the slots have GPUs; None when there is no slot."""
+        return self._offer.gpus > 0 if self._fleet.alive else None
+
+    def queued(self) -> set[tuple[TrialId, int]]:
+        """Return the attempts that wait to be claimed."""
+        return set(self._fleet.queue)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
+    if callable(delay):
+        return lambda: checked_seconds(name, delay(rng))
+    seconds = checked_seconds(name, delay)
+    return lambda: seconds

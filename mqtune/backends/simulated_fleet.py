@@ -1,0 +1,359 @@
+"""Workers in virtual time: they claim, run and end attempts as real ones do, one event after the other."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mqtune.backends.simulated_journal import WorkersJournal
+from mqtune.backends.simulated_reports import Source
+from mqtune.backends.simulated_run import Run, Worker
+from mqtune.backends.simulated_time import Agenda, Order, SimulatedClock
+from mqtune.errors import CheckpointGone, MqtuneError
+from mqtune.journal.base import Claim, Segment
+from mqtune.journal.memory import MemoryServer
+from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved
+from mqtune.trial import CheckpointId, Intent, TrialId
+from mqtune.wire import decode_value, encode_value
+
+__all__ = ["Conditions", "SimulatedFleet"]
+
+#: How long after a worker's death the lease on its attempt runs out, in virtual seconds; as of a real worker.
+LEASE_S: Final = 15.0
+#: Waits in succession in which nothing is left that could happen, before that is an error; at the driver's 2 virtual
+#: seconds each they are two days, and a second or two of real time.
+MAX_IDLE_WAITS: Final = 100_000
+HOST: Final = "simulated"
+
+
+class TimeToLive(Exception):
+    """An attempt ran for as long as it may."""
+
+
+Draw = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Under which conditions attempts run; see ``Simulated``. Each draw returns seconds."""
+
+    slots: int
+    checkpoints: bool
+    start_delay: Draw
+    report_delay: Draw
+    decision_delay: Draw
+    stop_delay: Draw
+    life: Draw | None
+    away: Draw
+
+
+class SimulatedFleet:
+    """One experiment's simulated workers.
+
+    Events are carried out in the order of time. Work for one is O(log n) in the number of workers; memory grows with
+    workers and trials, never with reports. One thread calls it.
+
+    Args:
+        experiment: its name.
+        source: what trials report.
+        conditions: how long everything takes.
+        keeps_journal: whether the journal's entries are kept when they were read.
+    """
+
+    def __init__(self, experiment: str, source: Source, conditions: Conditions, *, keeps_journal: bool) -> None:
+        self.experiment = experiment
+        self.clock = SimulatedClock()
+        self.server = MemoryServer(self.clock.monotonic, forgets=not keeps_journal)
+        #: Whether a trial goes on only once its report is decided on.
+        self.is_lockstep = False
+        #: Whether workers came or went since the driver last looked.
+        self.changed = False
+        #: How many workers are there.
+        self.alive = conditions.slots
+        #: The attempts that wait for a worker, in the order in which they came.
+        self.queue: dict[tuple[TrialId, int], None] = {}
+        self._source = source
+        self._conditions = conditions
+        self._journal = WorkersJournal(self.server, experiment)
+        self._agenda = Agenda(self.clock)
+        self._idle_waits = 0
+        self._runs: dict[TrialId, Run] = {}
+        #: When the leases of those attempts run out whose workers are dead.
+        self._lost: dict[TrialId, float] = {}
+        #: Reports of one instant, which are journaled in one entry.
+        self._batch: list[Segment] = []
+        self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
+        self._claim_is_due = False
+        self._claims = 0
+        for worker in self._free:
+            self._live(worker)
+
+    def advance(self, seconds: float) -> None:
+        """Let so many virtual seconds pass, or fewer: no further than the first instant that the driver must see.
+
+        Raises:
+            MqtuneError: nothing is left that could ever happen.
+        """
+        self._idle_waits = 0 if self._agenda else self._idle_waits + 1
+        if self._idle_waits > MAX_IDLE_WAITS:
+            raise MqtuneError(
+                f"the simulation of {self.experiment!r} stands still: no trial runs, and nothing is left to happen; "
+                f"{len(self.queue)} attempts wait for {self.alive} workers"
+            )
+        until = self.clock.now + seconds
+        before = self.written_to
+        while self._agenda.carry_out_instant(until):
+            self._send_batch()
+            if self.changed or self.written_to > before:
+                return
+
+    @property
+    def written_to(self) -> int:
+        """The number of the last journal entry that a worker has written."""
+        return self._journal.written_to
+
+    # What the driver wants.
+
+    def publish(self, trial: TrialId, attempt: int) -> None:
+        """Have an attempt claimed as soon as a worker is free."""
+        self.queue[trial, attempt] = None
+        self._have_claimed()
+
+    def tell(self, trial: TrialId, attempt: int, intent: Intent) -> None:
+        """Tell a running attempt what the driver wants; the last word counts, the first one starts its end."""
+        run = self._running(trial, attempt)
+        if run is None:
+            return
+
+        def hear(_: None) -> None:
+            if run.told is Intent.RUN and not run.is_over:
+                run.is_quiet = True
+                self._in(self._conditions.stop_delay(), Order.HEARD, self._end_as_told, run)
+            run.told = intent
+
+        self._in(self._conditions.decision_delay(), Order.HEARD, hear)
+
+    def ask_to_save(self, trial: TrialId, attempt: int) -> None:
+        """Ask a running attempt to save a checkpoint."""
+        run = self._running(trial, attempt)
+        if run is not None and self._conditions.checkpoints:
+            self._in(self._conditions.decision_delay(), Order.HEARD, self._save, run)
+
+    def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
+        """Tell an attempt in lockstep that its reports up to *sequence* are decided on."""
+        run = self._running(trial, attempt)
+        if run is None:
+            return
+
+        def hear(_: None) -> None:
+            if run.waits and sequence >= run.sequence and not run.is_quiet:
+                run.waits = False
+                self._work(run)
+
+        self._in(self._conditions.decision_delay(), Order.HEARD, hear)
+
+    def expired(self) -> list[TrialId]:
+        """Return the trials whose worker died so long ago that their lease has run out."""
+        return [trial for trial, at in self._lost.items() if at <= self.clock.now]
+
+    def reaped(self, trial: TrialId) -> None:
+        """Forget an attempt that the driver has ended as lost."""
+        self._lost.pop(trial, None)
+
+    def lose_all(self) -> None:
+        """Have all running attempts lost at once."""
+        for run in list(self._runs.values()):
+            self._release(run)
+            self._lost[run.trial] = self.clock.now
+
+    def _running(self, trial: TrialId, attempt: int) -> Run | None:
+        run = self._runs.get(trial)
+        return run if run is not None and run.claim.attempt == attempt else None
+
+    def _in(self, delay_s: float, order: Order, action: Callable[[Any], None], subject: Any = None) -> None:
+        self._agenda.note(self.clock.now + delay_s, order, action, subject)
+
+    # Workers.
+
+    def _live(self, worker: Worker) -> None:
+        if self._conditions.life is not None:
+            self._in(self._conditions.life(), Order.DONE, self._die, worker)
+
+    def _die(self, worker: Worker) -> None:
+        worker.is_alive = False
+        self.alive -= 1
+        self.changed = True
+        run = worker.run
+        if run is not None:
+            self._send_batch()
+            self._journal.renew([run.claim], LEASE_S)
+            self._lost[run.trial] = self.clock.now + LEASE_S
+            self._release(run)
+        self._in(self._conditions.away(), Order.DONE, self._come_back, worker)
+
+    def _come_back(self, worker: Worker) -> None:
+        worker.is_alive = True
+        self.alive += 1
+        self.changed = True
+        self._wait_for_attempt(worker)
+        self._live(worker)
+
+    def _wait_for_attempt(self, worker: Worker) -> None:
+        if not worker.is_waiting:
+            worker.is_waiting = True
+            heapq.heappush(self._free, worker)
+        self._have_claimed()
+
+    def _have_claimed(self) -> None:
+        if self.queue and self._free and not self._claim_is_due:
+            self._claim_is_due = True
+            self._in(0.0, Order.DONE, self._claim)
+
+    def _claim(self, _: None) -> None:
+        self._claim_is_due = False
+        while self.queue and self._free:
+            worker = self._free[0]
+            if worker.is_alive:
+                trial, attempt = next(iter(self.queue))
+                del self.queue[trial, attempt]
+                self._claims += 1
+                if not self._is_claimed(worker, Claim(trial, attempt, str(self._claims))):
+                    continue
+            worker.is_waiting = False
+            heapq.heappop(self._free)
+
+    def _is_claimed(self, worker: Worker, claim: Claim) -> bool:
+        started = AttemptStarted(
+            trial=claim.trial,
+            attempt=claim.attempt,
+            worker=worker.name,
+            host=HOST,
+            devices=[],
+            at=self.clock.time(),
+            queue=HOST,
+        )
+        grant = self._journal.claim(claim, worker.name, math.inf, started.encode())
+        if isinstance(grant, str):
+            return False
+        run = worker.run = self._runs[claim.trial] = Run(claim, worker, grant.assignment)
+        self._in(self._conditions.start_delay(), Order.DONE, self._begin, run)
+        if grant.assignment.ttl_s is not None:
+            self._in(grant.assignment.ttl_s, Order.DONE, self._time_out, run)
+        return True
+
+    def _release(self, run: Run) -> None:
+        """Have a run do nothing more, and its worker take another."""
+        run.is_over = run.is_quiet = True
+        run.items = iter(())
+        del self._runs[run.trial]
+        worker = run.worker
+        worker.run = None
+        if worker.is_alive:
+            self._wait_for_attempt(worker)
+
+    # Trials.
+
+    def _begin(self, run: Run) -> None:
+        if run.is_quiet:
+            return
+        checkpoint = run.assignment.checkpoint
+        if checkpoint:
+            position = self._journal.checkpoint(checkpoint)
+            if position is None:
+                self._fail(run, CheckpointGone(f"the checkpoint {checkpoint} is gone"))
+                return
+            run.begins_behind = decode_value(position)
+        try:
+            run.items = self._source(run.assignment.config, run.begins_behind)
+        except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
+            self._fail(run, error)
+        else:
+            self._work(run)
+
+    def _work(self, run: Run) -> None:
+        """Begin to work on the next report."""
+        try:
+            seconds, run.next = next(run.items)
+        except StopIteration:
+            self._in(0.0, Order.DONE, self._return, run)
+        except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
+            self._fail(run, error)
+        else:
+            self._in(seconds, Order.DONE, self._report, run)
+
+    def _report(self, run: Run) -> None:
+        if run.is_quiet:
+            return
+        if isinstance(run.next, Exception):
+            self._fail(run, run.next)
+            return
+        run.sequence += 1
+        checkpoint = run.new_checkpoint() if self._conditions.checkpoints else CheckpointId("")
+        try:
+            segment = run.segment(self.clock.time(), checkpoint)
+        except TypeError as error:
+            self._fail(run, error)
+            return
+        if checkpoint:
+            self._journal.put_checkpoint(run.claim, checkpoint, encode_value(run.position))
+        delay_s = self._conditions.report_delay()
+        if delay_s or run.under_way:
+            # Reports of one attempt never overtake one another.
+            run.arrives_at = max(run.arrives_at, self.clock.now + delay_s)
+            run.under_way.append(segment)
+            self._agenda.note(run.arrives_at, Order.DONE, self._arrive, run)
+        else:
+            self._batch.append(segment)
+        if self.is_lockstep:
+            run.waits = True
+        else:
+            self._work(run)
+
+    def _arrive(self, run: Run) -> None:
+        if not run.is_over:
+            self._batch.append(run.under_way.popleft())
+
+    def _send_batch(self) -> None:
+        if self._batch:
+            self._journal.report(self._batch)
+            self._batch = []
+
+    def _save(self, run: Run) -> None:
+        if not run.is_quiet:
+            checkpoint = run.new_checkpoint()
+            self._journal.put_checkpoint(run.claim, checkpoint, encode_value(run.position))
+            self._send_batch()
+            saved = CheckpointSaved(
+                trial=run.trial, attempt=run.claim.attempt, checkpoint=checkpoint, at=self.clock.time()
+            )
+            self._journal.saved(run.claim, checkpoint, saved.encode())
+
+    def _return(self, run: Run) -> None:
+        if not run.is_quiet:
+            self._end(run, run.completed(self.clock.time()))
+
+    def _fail(self, run: Run, error: Exception) -> None:
+        self._end(run, run.failed(self.clock.time(), error))
+
+    def _time_out(self, run: Run) -> None:
+        if not run.is_quiet:
+            run.is_quiet = True
+            error = TimeToLive(f"the attempt ran for {run.assignment.ttl_s:g} s, which is its ttl_s")
+            self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error))
+
+    def _end_as_told(self, run: Run) -> None:
+        if not run.is_over:
+            self._end(run, run.ended_as_told(self.clock.time()))
+
+    def _end(self, run: Run, ended: AttemptEnded) -> None:
+        """Journal an attempt's end, behind all of its reports."""
+        run.is_quiet = True
+        if run.under_way:
+            self._agenda.note(run.arrives_at, Order.DONE, lambda _: self._end(run, ended))
+        elif not run.is_over:
+            self._send_batch()
+            self._journal.end(run.claim, ended.encode())
+            self._release(run)

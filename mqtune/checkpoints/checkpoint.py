@@ -1,0 +1,101 @@
+"""A checkpoint as a trainable sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from mqtune.errors import ConfigurationError
+from mqtune.trial import CheckpointId
+
+__all__ = ["Checkpoint"]
+
+_NO_COUNTERS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Checkpoint:
+    """A complete state of a trial, to start from or to hand on: a folder of files, or a dict.
+
+    A trainable gets one from ``mqtune.get_checkpoint()``, and may hand one to ``mqtune.report(…, checkpoint=…)``. The
+    folder is a copy that belongs to the trial: it may be changed, and is removed when the attempt ends.
+
+    Args:
+        id: its name for ever, or empty while it is not saved.
+        path: the folder, which is there.
+        data: the dict; either this or *path* is given.
+        counters: training_iteration, time_total_s and the like, as they were when it was saved.
+    """
+
+    __slots__ = ("_data", "_path", "counters", "id")
+
+    def __init__(
+        self,
+        *,
+        id: str = "",  # noqa: A002 - it is what everybody calls it
+        path: Path | None = None,
+        data: dict[str, Any] | None = None,
+        counters: Mapping[str, Any] = _NO_COUNTERS,
+    ) -> None:
+        if (path is None) is (data is None):
+            raise ConfigurationError("a checkpoint is a folder or a dict: give Checkpoint either path= or data=")
+        self.id = CheckpointId(id)
+        self.counters = counters
+        self._path = path
+        self._data = data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Checkpoint:
+        """Return an unsaved checkpoint that is a dict.
+
+        Raises:
+            ConfigurationError: *data* is no dict.
+        """
+        if not isinstance(data, dict):
+            raise ConfigurationError(f"a checkpoint's data is a dict such as {{'epoch': 3}}, not {type(data).__name__}")
+        return cls(data=data)
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Return an unsaved checkpoint that is a folder.
+
+        Raises:
+            ConfigurationError: there is no such folder.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise ConfigurationError(f"a checkpoint's folder must be there, and {os.fspath(path)!r} is no folder")
+        return cls(path=folder)
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether it is a dict, and ``data`` has it; otherwise ``path`` does."""
+        return self._data is not None
+
+    @property
+    def path(self) -> Path:
+        """The local folder with its files.
+
+        Raises:
+            ConfigurationError: it is a dict.
+        """
+        if self._path is None:
+            raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a dict and has no folder: use its .data")
+        return self._path
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The dict; tuples that were saved have become lists.
+
+        Raises:
+            ConfigurationError: it is a folder.
+        """
+        if self._data is None:
+            raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a folder and no dict: use its .path")
+        return self._data
+
+    def __repr__(self) -> str:
+        what = f"{len(self._data)} keys" if self._data is not None else f"path={os.fspath(self.path)!r}"
+        return f"<Checkpoint {self.id or '(unsaved)'}: {what}>"

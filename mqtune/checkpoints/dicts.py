@@ -1,0 +1,105 @@
+"""Checkpoints that are small dicts: they travel as msgpack and lie in Redis."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mqtune.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
+from mqtune.wire import decode_value, encode_value
+
+__all__ = ["MAX_DICT_BYTES", "decode_dict", "encode_dict", "plain_counters"]
+
+#: The most bytes that a checkpoint in Redis may have, packed: what a Redis server, which does one thing at a time, hands
+#: out within some milliseconds, and what a thousand paused trials can have without filling its memory.
+MAX_DICT_BYTES: Final = 1_000_000
+_VERSION: Final = 1
+
+
+def encode_dict(data: Mapping[str, Any], counters: Mapping[str, Any]) -> bytes:
+    """Return a checkpoint that is a dict, and its counters, as bytes of at most ``MAX_DICT_BYTES``.
+
+    Numbers, strings, bytes, None, lists and dicts come back as they are, NaN and infinity too; tuples become lists, and
+    NumPy scalars numbers.
+
+    Raises:
+        ConfigurationError: a value can't be packed, or it is too much; the message names the key.
+    """
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"checkpoint: a dict such as {{'epoch': 3}} is wanted, not {type(data).__name__}")
+    plain = plain_counters(counters)
+    try:
+        body = encode_value([data, plain])
+        # Some keys, such as tuples, can be packed and never unpacked.
+        decode_value(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(_what_is_wrong(data, error)) from None
+    if len(body) > MAX_DICT_BYTES:
+        sizes = {key: len(encode_value(value)) for key, value in data.items()}
+        largest = max(sizes, key=lambda key: sizes[key])
+        raise ConfigurationError(
+            f"checkpoint: the dict has {len(body):,} bytes and the most is {MAX_DICT_BYTES:,}; its largest value is "
+            f"{largest!r} with {sizes[largest]:,}: write files into a folder and report that as the checkpoint"
+        )
+    return encode_value([_VERSION, zlib.crc32(body), body])
+
+
+def decode_dict(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the dict and the counters that ``encode_dict`` made *data* of.
+
+    Raises:
+        CheckpointBroken: the bytes are not what was saved.
+        CheckpointVersionError: a later mqtune wrote them.
+    """
+    try:
+        version, checksum, body = decode_value(data)
+    except (TypeError, ValueError) as error:
+        raise CheckpointBroken(
+            f"a checkpoint in Redis has {len(data):,} bytes that are none: {str(error) or 'they are cut short'}"
+        ) from None
+    if version != _VERSION:
+        raise CheckpointVersionError(
+            f"a checkpoint in Redis has version {version!r}; this mqtune reads version {_VERSION}: upgrade it"
+        )
+    if type(body) is not bytes or zlib.crc32(body) != checksum:
+        raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that don't match their checksum")
+    restored, counters = decode_value(body)
+    return restored, counters
+
+
+def plain_counters(counters: Mapping[str, Any]) -> dict[str, int | float | str]:
+    """Return *counters* with NumPy scalars as numbers.
+
+    Raises:
+        ConfigurationError: a name is not a string, or a value neither a number nor a string.
+    """
+    plain: dict[str, int | float | str] = {}
+    for name, value in counters.items():
+        try:
+            simple = decode_value(encode_value(value))
+        except (TypeError, ValueError):
+            simple = None
+        if not isinstance(name, str) or not isinstance(simple, int | float | str):
+            raise ConfigurationError(f"checkpoint: the counter {name!r} is {value!r}; counters are numbers or strings")
+        plain[name] = simple
+    return plain
+
+
+def _what_is_wrong(data: Mapping[Any, Any], error: Exception) -> str:
+    """Return what to say of *data* that couldn't be packed because of *error*."""
+    wrong = "the dict"
+    for key, value in data.items():
+        try:
+            decode_value(encode_value({key: None}))
+        except (TypeError, ValueError):
+            return f"checkpoint: the key {key!r} is {type(key).__name__}; keys are strings"
+        try:
+            decode_value(encode_value(value))
+        except (TypeError, ValueError, RecursionError) as found:
+            wrong, error = f"the value of {key!r}, {type(value).__name__},", found
+            break
+    return (
+        f"checkpoint: {wrong} can't be saved ({error}); numbers, strings, bytes, lists and dicts can: turn small arrays into "
+        "lists with .tolist(), write large ones, and models, as files into a folder and report that as the checkpoint"
+    )

@@ -1,0 +1,338 @@
+"""Checkpoints in a folder: of this machine, or one that all machines share."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from mqtune.checkpoints.arrival import Arrival, arriving
+from mqtune.checkpoints.content import Listing, copy_hashed, open_source, scan
+from mqtune.checkpoints.dicts import plain_counters
+from mqtune.checkpoints.files import (
+    DISK_FULL,
+    create_file,
+    newest_change,
+    remove_tree,
+    sync,
+    sync_all,
+    token,
+    write_all,
+    write_file,
+)
+from mqtune.checkpoints.manifest import MANIFEST, Manifest, StoredFile
+from mqtune.checkpoints.mark import MARK, checked_name, new_mark, with_name
+from mqtune.checkpoints.store import SWEEP_AFTER_S, CheckpointStore, check_id, gone, is_id, myself
+from mqtune.errors import CheckpointBroken, CheckpointExists, StoreUnavailable
+from mqtune.trial import CheckpointId
+
+__all__ = ["DirectoryStore"]
+
+#: What holds everything that is not, or no longer, a checkpoint; it lies in the store so that a rename shows what it has.
+_STAGING: Final = ".staging"
+#: What holds the store's mark; a folder, as only a folder's rename never replaces one that is there.
+_MARK_FOLDER: Final = ".store"
+#: The folder with a checkpoint's files, beside its manifest.
+_FILES: Final = "files"
+#: How a rename says that its target is there already.
+_TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+_FULL: Final = "free space there, keep fewer checkpoints, or use another store"
+_GONE: Final = "see whether it is mounted on this machine, and whether somebody removed it"
+#: What can be done about an error, by its number.
+_WAYS_OUT: Final = {
+    **dict.fromkeys(DISK_FULL, _FULL),
+    errno.EROFS: "mount it so that it can be written to, or use another store",
+    errno.EACCES: "let this user read and write there, or use another store",
+    errno.EPERM: "let this user read and write there, or use another store",
+    errno.ENOENT: _GONE,
+    errno.ENOTDIR: _GONE,
+    errno.ESTALE: _GONE,
+}
+
+
+class DirectoryStore(CheckpointStore):
+    """Checkpoints in a folder, which may be any file system that all machines mount, such as NFS.
+
+    Each is a folder by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to disk, and
+    shown by a rename.
+
+    Args:
+        folder: the store's folder; it is made by ``create``.
+        name: what the store that is meant says of itself; empty for any.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
+        self._root = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+        self._name = name
+
+    @property
+    def url(self) -> str:
+        return with_name(f"file://{quote(self._root)}", self._name)
+
+    def describe(self) -> str:
+        return self._root
+
+    def create(self) -> None:
+        if not self._name:
+            with self._storing("make the checkpoint store"):
+                os.makedirs(os.path.join(self._root, _STAGING), exist_ok=True)
+                if not os.path.lexists(os.path.join(self._root, _MARK_FOLDER)):
+                    self._mark()
+        self.check()
+
+    def _mark(self) -> None:
+        work = self._new_workspace()
+        try:
+            write_file(os.path.join(work, MARK), new_mark())
+            sync_all([os.path.join(work, MARK), work])
+            # Of two drivers that make the store at once, the second finds it made.
+            self._show(work, _MARK_FOLDER)
+        finally:
+            remove_tree(work)
+
+    def check(self) -> None:
+        with self._storing("read the checkpoint store"):
+            try:
+                os.scandir(self._root).close()
+                with open(os.path.join(self._root, _MARK_FOLDER, MARK), "rb") as file:
+                    mark = file.read()
+            except FileNotFoundError:
+                mark = None
+        self._name = checked_name(mark, self._name, self._root)
+        with self._storing("write to the checkpoint store"):
+            self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        work = self._new_workspace()
+        moved = f"{work}-moved"
+        try:
+            write_file(os.path.join(work, _FILES), b"written")
+            sync(os.path.join(work, _FILES))
+            os.rename(work, moved)
+        finally:
+            remove_tree(moved)
+            remove_tree(work)
+
+    def staging(self) -> Path:
+        with self._storing("write a checkpoint"):
+            folder = os.path.join(self._new_workspace(), _FILES)
+            os.mkdir(folder)
+        return Path(folder)
+
+    def save(self, id: CheckpointId, source: Path, counters: Mapping[str, Any]) -> int:  # noqa: A002
+        check_id(id)
+        plain = plain_counters(counters)
+        listing = scan(source)
+        own = self._workspace_of(source)
+        # What has links may be changed through them, and is copied.
+        staged = None if listing.shared else own
+        with self._storing("save a checkpoint"):
+            work = staged or self._new_workspace()
+        try:
+            files = self._seal(listing) if staged else self._copy(listing, work)
+            manifest = Manifest(
+                id=id, content=_FILES, files=tuple(files), directories=tuple(listing.directories), counters=plain
+            )
+            with self._storing("save a checkpoint"):
+                self._complete(work, manifest)
+                is_new = self._show(work, id)
+        except BaseException:
+            # An order to stop may come at any moment, also between the rename and here.
+            if not os.path.lexists(work):
+                with suppress(StoreUnavailable):
+                    self.delete(id)
+            elif staged:
+                # Its files are the caller's, who may try again.
+                with suppress(OSError):
+                    os.unlink(os.path.join(work, MANIFEST))
+            else:
+                remove_tree(work)
+            raise
+        if not is_new:
+            self._compare(work, manifest)
+        if own is not None:
+            remove_tree(own)
+        return manifest.size
+
+    def _copy(self, listing: Listing, work: str) -> list[StoredFile]:
+        """Copy a folder into a workspace."""
+        folder = os.path.join(work, _FILES)
+        with self._storing("save a checkpoint"):
+            os.mkdir(folder)
+            for path in listing.directories:
+                os.mkdir(os.path.join(folder, path))
+        files = []
+        for file in listing.files:
+            with open_source(file) as read:
+                with self._storing("save a checkpoint"):
+                    descriptor = create_file(os.path.join(folder, file.path), executable=file.executable)
+
+                def write(data: memoryview, descriptor: int = descriptor) -> None:
+                    with self._storing("save a checkpoint"):
+                        write_all(descriptor, data)
+
+                try:
+                    size, sha256 = copy_hashed(file.size, read, write)
+                finally:
+                    # A network's file system may say only now that the disk is full.
+                    with self._storing("save a checkpoint"):
+                        os.close(descriptor)
+            files.append(StoredFile(file.path, size, sha256, file.executable))
+        return files
+
+    def _seal(self, listing: Listing) -> list[StoredFile]:
+        """Hash what lies in a workspace already."""
+        files = []
+        for file in listing.files:
+            with open_source(file) as read:
+                size, sha256 = copy_hashed(file.size, read)
+            files.append(StoredFile(file.path, size, sha256, file.executable))
+        return files
+
+    def _complete(self, work: str, manifest: Manifest) -> None:
+        """Add the manifest, and have all of a workspace on disk."""
+        write_file(os.path.join(work, MANIFEST), manifest.encode())
+        folder = os.path.join(work, _FILES)
+        paths = [*(file.path for file in manifest.files), *reversed(manifest.directories)]
+        sync_all([*(os.path.join(folder, path) for path in paths), folder, os.path.join(work, MANIFEST), work])
+
+    def _show(self, work: str, name: str) -> bool:
+        """Make a workspace what *name* is in the store; False when there is such a thing already."""
+        try:
+            os.rename(work, os.path.join(self._root, name))
+        except OSError as error:
+            if error.errno in _TAKEN:
+                return False
+            raise
+        sync(self._root)
+        return True
+
+    def _compare(self, work: str, manifest: Manifest) -> None:
+        """Raise unless the checkpoint that is there already has what was to be saved, which goes."""
+        remove_tree(work)
+        if not self._manifest(manifest.id).has_same_content(manifest):
+            raise CheckpointExists(
+                f"checkpoint {manifest.id} is in {self._root} with another content; checkpoints never change: save it under "
+                "a new id"
+            )
+
+    def fetch(self, id: CheckpointId, target: Path) -> dict[str, Any]:  # noqa: A002
+        manifest = self._manifest(id)
+        with arriving(manifest, target) as arrival:
+            for file in manifest.files:
+                self._fetch_file(manifest, file, arrival)
+        return dict(manifest.counters)
+
+    def _fetch_file(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> None:
+        place = os.path.join(self._root, manifest.id, manifest.content, file.path)
+        with self._reading(manifest.id, place):
+            source = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+
+            def read(buffer: memoryview) -> int:
+                with self._reading(manifest.id, place):
+                    return os.readv(source, [buffer])
+
+            with arrival.create(file) as write:
+                size, sha256 = copy_hashed(file.size, read, write)
+        finally:
+            with self._reading(manifest.id, place):
+                os.close(source)
+        arrival.check(file, size, sha256)
+
+    def exists(self, id: CheckpointId) -> bool:  # noqa: A002
+        check_id(id)
+        with self._storing("look into the checkpoint store"):
+            if self._has(id):
+                return True
+            # Nothing is there either when it is not mounted.
+            os.stat(os.path.join(self._root, _STAGING))
+        return False
+
+    def ids(self) -> list[CheckpointId]:
+        with self._storing("look into the checkpoint store"):
+            return [CheckpointId(name) for name in sorted(os.listdir(self._root)) if is_id(name) and self._has(name)]
+
+    def _has(self, name: str) -> bool:
+        try:
+            os.stat(os.path.join(self._root, name, MANIFEST), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def delete(self, id: CheckpointId) -> None:  # noqa: A002
+        check_id(id)
+        aside = self._at_staging(token())
+        with self._storing("delete a checkpoint"):
+            try:
+                os.rename(os.path.join(self._root, id), aside)
+            except FileNotFoundError:
+                os.stat(os.path.join(self._root, _STAGING))
+                return
+        remove_tree(aside)
+
+    def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
+        swept = 0
+        with self._storing("sweep the checkpoint store"):
+            probe = self._new_workspace()
+            try:
+                now = newest_change(probe)
+                for name in os.listdir(os.path.join(self._root, _STAGING)):
+                    left = self._at_staging(name)
+                    if left != probe and 0 < newest_change(left) <= now - older_than_s:
+                        remove_tree(left)
+                        swept += not os.path.lexists(left)
+            finally:
+                os.rmdir(probe)
+        return swept
+
+    def _manifest(self, id: CheckpointId) -> Manifest:  # noqa: A002
+        check_id(id)
+        place = os.path.join(self._root, id, MANIFEST)
+        with self._reading(id, place):
+            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                data = file.read()
+        return Manifest.decode(data, id, place)
+
+    def _at_staging(self, name: str) -> str:
+        return os.path.join(self._root, _STAGING, name)
+
+    def _new_workspace(self) -> str:
+        work = self._at_staging(token())
+        os.mkdir(work)
+        return work
+
+    def _workspace_of(self, source: Path) -> str | None:
+        """Return the workspace whose files *source* is, if ``staging`` gave it."""
+        work, name = os.path.split(os.path.abspath(source))
+        is_staged = name == _FILES and os.path.dirname(work) == os.path.join(self._root, _STAGING)
+        return work if is_staged and not os.path.islink(source) else None
+
+    @contextmanager
+    def _reading(self, id: CheckpointId, place: str) -> Iterator[None]:  # noqa: A002
+        """Have an OSError within said as what it means for the checkpoint that is read."""
+        try:
+            yield
+        except PermissionError as error:
+            raise self._unavailable("read the checkpoint store", error) from error
+        except OSError as error:
+            if not self.exists(id):
+                raise gone(id, self._root) from None
+            raise CheckpointBroken(f"checkpoint {id} is broken: {place} can't be read: {error.strerror}") from error
+
+    @contextmanager
+    def _storing(self, what: str) -> Iterator[None]:
+        """Have an OSError within said as what it is: that the store can't be used."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unavailable(what, error) from error
+
+    def _unavailable(self, what: str, error: OSError) -> StoreUnavailable:
+        way_out = _WAYS_OUT.get(error.errno or 0, "look at the file system of that folder, or use another store")
+        return StoreUnavailable(f"{myself()} can't {what} in {self._root}: {error.strerror}; {way_out}")

@@ -1,0 +1,116 @@
+"""The manifest: what a checkpoint in a store consists of, and how it can be told that it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from mqtune.errors import CheckpointBroken, CheckpointVersionError
+from mqtune.trial import CheckpointId
+from mqtune.version import __version__
+
+__all__ = ["MANIFEST", "Manifest", "StoredFile"]
+
+#: What the manifest of a checkpoint is called, in every store.
+MANIFEST: Final = "manifest.json"
+_VERSION: Final = 1
+
+
+class StoredFile(NamedTuple):
+    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint consists of; it carries a hash of itself.
+
+    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the name of
+    what holds the files, beside the manifest; it is the store's.
+    """
+
+    id: CheckpointId
+    content: str
+    files: tuple[StoredFile, ...]
+    directories: tuple[str, ...]
+    counters: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the files have, all together."""
+        return sum(file.size for file in self.files)
+
+    def has_same_content(self, other: Manifest) -> bool:
+        """Whether both name the same files with the same bytes, and the same counters; NaN is the same as NaN."""
+        mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, other))
+        return mine == theirs
+
+    def encode(self) -> bytes:
+        """Return the manifest as it is stored: JSON that people can read too."""
+        body = {
+            "id": self.id,
+            "mqtune": __version__,
+            "content": self.content,
+            "counters": dict(self.counters),
+            "directories": self.directories,
+            "files": [file._asdict() for file in self.files],
+        }
+        return json.dumps({"version": _VERSION, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002 - it is what everybody calls it
+        """Return the manifest of the checkpoint *id*, read from *where*.
+
+        Raises:
+            CheckpointBroken: it is not what was written, or another checkpoint's, or names a path that leads elsewhere.
+            CheckpointVersionError: a later mqtune wrote it.
+        """
+        broken = f"checkpoint {id} is broken: its manifest {where}"
+        try:
+            stored = json.loads(data)
+            version = stored["version"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CheckpointBroken(
+                f"{broken} has {len(data):,} bytes that are no manifest: {type(error).__name__}: {error}"
+            ) from None
+        if version != _VERSION:
+            raise CheckpointVersionError(
+                f"checkpoint {id} has a manifest of version {version!r} ({where}); this mqtune, {__version__}, reads "
+                f"version {_VERSION}: upgrade it"
+            )
+        try:
+            body, expected = stored["checkpoint"], stored["sha256"]
+            if (found := _seal(body)) != expected:
+                raise CheckpointBroken(f"{broken} was changed: its SHA-256 should be {expected}, and is {found}")
+            manifest = cls(
+                id=body["id"],
+                content=body["content"],
+                files=tuple(StoredFile(**file) for file in body["files"]),
+                directories=tuple(body["directories"]),
+                counters=body["counters"],
+            )
+            paths = [manifest.content, *manifest.directories, *(file.path for file in manifest.files)]
+            astray = next((path for path in paths if not _leads_inside(path)), None)
+        except (TypeError, KeyError) as error:
+            raise CheckpointBroken(f"{broken} lacks something: {type(error).__name__}: {error}") from None
+        if manifest.id != id:
+            raise CheckpointBroken(f"{broken} is that of checkpoint {manifest.id}")
+        if astray is not None:
+            raise CheckpointBroken(f"{broken} names {astray!r}, which lies outside of the checkpoint")
+        return manifest
+
+
+def _seal(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _leads_inside(path: str) -> bool:
+    parts = path.split("/")
+    return "\0" not in path and not {"", ".", ".."}.intersection(parts)

@@ -1,0 +1,108 @@
+"""Which of a trial's checkpoints are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mqtune.errors import ConfigurationError
+from mqtune.trial import CheckpointId, SavedCheckpoint, is_in_memory
+
+__all__ = ["Retention"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
+
+    Of those that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal scores
+    the newer is better; a missing score, one that is no number, and NaN are never best. Those that are dicts take room in
+    Redis: such a one is kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is
+    what something still names, such as a fork that has not begun; it goes when the rule is asked again.
+
+    The rule depends on nothing else, and gives the same whether it is asked after each checkpoint or once in a while: what
+    was deleted would not be kept later.
+
+    Args:
+        keep_last: how many of the newest, at least 1; None keeps all.
+        keep_best: how many of the best.
+        score: the metric, of the report that a checkpoint came with; empty means the experiment's.
+        mode: "min" or "max" is better; empty means the experiment's, which goes with the experiment's metric alone.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    keep_last: int | None = 1
+    keep_best: int = 1
+    score: str = ""
+    mode: Literal["min", "max", ""] = ""
+
+    def __post_init__(self) -> None:
+        if self.keep_last is not None and not _is_count(self.keep_last, 1):
+            raise ConfigurationError(
+                f"Retention(keep_last={self.keep_last!r}): a whole number from 1 is wanted, or None to keep all; a trial goes "
+                "on from its newest checkpoint"
+            )
+        if not _is_count(self.keep_best, 0):
+            raise ConfigurationError(f"Retention(keep_best={self.keep_best!r}): a whole number from 0 is wanted")
+        if not isinstance(self.score, str):
+            raise ConfigurationError(f"Retention(score={self.score!r}): the name of a metric is wanted")
+        if self.mode not in ("min", "max", ""):
+            raise ConfigurationError(f"Retention(mode={self.mode!r}): 'min' or 'max' is wanted")
+        if bool(self.score) is not bool(self.mode):
+            raise ConfigurationError(
+                f"Retention(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
+            )
+
+    def of(self, metric: str, mode: Literal["min", "max"]) -> Retention:
+        """Return this rule for an experiment that optimises *metric*."""
+        return self if self.score else replace(self, score=metric, mode=mode)
+
+    def to_delete(
+        self, checkpoints: Mapping[CheckpointId, SavedCheckpoint], pinned: Container[CheckpointId] = ()
+    ) -> list[CheckpointId]:
+        """Return which of a trial's checkpoints are no longer wanted, oldest first.
+
+        Args:
+            checkpoints: those of one trial that exist, oldest first.
+            pinned: what must stay whatever the rule says, such as ``References``.
+
+        Raises:
+            ConfigurationError: the rule is to keep the best and doesn't know the metric: ``of`` was not called.
+        """
+        ids = list(checkpoints)
+        folders = [id_ for id_ in ids if not is_in_memory(id_)]
+        kept = {*ids[-1:], *(folders if self.keep_last is None else folders[-self.keep_last :])}
+        # Often all that is there is kept, and no score need be read.
+        if self.keep_best and self.keep_last is not None and len(kept) < len(ids):
+            kept.update(self._best(folders, checkpoints))
+        return [id_ for id_ in ids if id_ not in kept and id_ not in pinned]
+
+    def _best(
+        self, folders: list[CheckpointId], checkpoints: Mapping[CheckpointId, SavedCheckpoint]
+    ) -> list[CheckpointId]:
+        if not self.score:
+            raise ConfigurationError("Retention: which metric is the best one's is not known; call of(metric, mode)")
+        sign = 1.0 if self.mode == "max" else -1.0
+        scored = [
+            (sign * value, age, id_)
+            for age, id_ in enumerate(folders)
+            if not math.isnan(value := _number(checkpoints[id_].metrics.get(self.score)))
+        ]
+        return [id_ for _, _, id_ in sorted(scored)[-self.keep_best :]]
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

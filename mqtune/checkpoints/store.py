@@ -1,0 +1,177 @@
+"""The contract of a store of checkpoints: folders of files that never change, by their ids."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.checkpoints.files import remove_tree
+from mqtune.errors import CheckpointGone, ConfigurationError
+from mqtune.trial import CheckpointId
+
+__all__ = ["SWEEP_AFTER_S", "CheckpointStore", "check_id", "gone", "is_id", "myself"]
+
+#: After how many seconds without a change what lies aside was left by a crash: more than any save takes.
+SWEEP_AFTER_S: Final = 86_400.0
+
+#: Ids become names of folders and of objects: what every file system and object store takes as it is, with no meaning.
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class CheckpointStore(ABC):
+    """Where checkpoints that are folders lie; every machine of an experiment has its own store object for the same place.
+
+    **A checkpoint that is there is complete.** It is written aside and shown in one step, on disk when ``save`` returns;
+    a crash before leaves something that is never taken for a checkpoint, and that ``sweep`` removes. It never changes.
+    A checkpoint without any file is one too: it has counters.
+
+    **Threads and processes.** Any number may use one place at once, and several threads one store object. ``delete`` may
+    come while others ``fetch``: they get either the whole checkpoint or CheckpointGone.
+
+    **Errors.** Every method raises StoreUnavailable, with the place and the reason, when the store can't be reached, read
+    or written, or is full; ConfigurationError for an id that can't be a name.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """What ``open_store`` opens this store by, on any machine.
+
+        After ``create`` or ``check`` it also names the one store that was found, so that ``check`` on another machine
+        can tell a folder of the same name that is not the same folder.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the place as people write it, without secrets."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make the store if it is not there yet, and ``check`` it; for the driver, before anything is saved."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """See that this machine reaches the store that ``create`` made, and can write to it; for each worker.
+
+        Raises:
+            StoreUnavailable: it can't; the message says who, where, why and what to do.
+        """
+
+    @abstractmethod
+    def save(self, id: CheckpointId, source: Path, counters: Mapping[str, Any]) -> int:  # noqa: A002
+        """Save the folder *source* as checkpoint *id*, and return how many bytes its files have.
+
+        Nested and empty folders, empty files, any UTF-8 name and the owner's permission to execute survive; times and
+        owners don't. A link counts as the file that it leads to, which must lie inside of *source*. *source* stays as it
+        is, unless ``staging`` gave it: then it may be gone. After an error, or when the process is told to end
+        meanwhile, there is no such checkpoint. Saving the same content again does nothing.
+
+        Args:
+            id: its name for ever.
+            source: a folder that nobody writes to meanwhile.
+            counters: numbers or strings by name, kept with it.
+
+        Raises:
+            CheckpointExists: there is an *id* with another content.
+            ConfigurationError: *source* is no folder, or holds what can't be saved; or a counter is no number or string.
+        """
+
+    @abstractmethod
+    def fetch(self, id: CheckpointId, target: Path) -> dict[str, Any]:  # noqa: A002
+        """Copy checkpoint *id* into the new folder *target*, and return its counters.
+
+        Sizes and hashes are checked on the way; *target* is there when all of it is, and not after an error.
+
+        Raises:
+            CheckpointGone: there is no *id*.
+            CheckpointBroken: it is not what was saved.
+            CheckpointVersionError: a later mqtune saved it.
+            ConfigurationError: *target* is there already.
+        """
+
+    @abstractmethod
+    def exists(self, id: CheckpointId) -> bool:  # noqa: A002
+        """Whether there is such a checkpoint; it may be broken all the same."""
+
+    @abstractmethod
+    def ids(self) -> list[CheckpointId]:
+        """Return the ids of all checkpoints, sorted."""
+
+    @abstractmethod
+    def delete(self, id: CheckpointId) -> None:  # noqa: A002
+        """Delete a checkpoint; one that is not there is none the less deleted. It is gone at once, or is whole."""
+
+    @abstractmethod
+    def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
+        """Remove what crashes left, and return how many such things; checkpoints stay.
+
+        What was touched within the last *older_than_s* seconds, by the store's clock, may be a save that goes on.
+        """
+
+    def staging(self) -> Path:
+        """Return a new, empty folder to write a checkpoint into, from where ``save`` may move it instead of copying it.
+
+        The caller removes it if it is still there after ``save``; ``sweep`` does if it lies in the store.
+        """
+        import tempfile  # noqa: PLC0415 - a trial that saves nothing has no use for it
+
+        return Path(tempfile.mkdtemp(prefix="mqtune-checkpoint-"))
+
+    def copy(self, id: CheckpointId, new_id: CheckpointId) -> int:  # noqa: A002
+        """Save what checkpoint *id* holds as *new_id* too, and return how many bytes its files have.
+
+        Raises:
+            CheckpointGone: there is no *id*.
+            CheckpointBroken: it is not what was saved.
+            CheckpointExists: there is a *new_id* with another content.
+        """
+        check_id(new_id)
+        folder = self.staging()
+        try:
+            # What fetch makes must not be there before.
+            folder.rmdir()
+            counters = self.fetch(id, folder)
+            return self.save(new_id, folder, counters)
+        finally:
+            remove_tree(folder)
+
+
+def check_id(id: str) -> None:  # noqa: A002
+    """Raise unless *id* is safe as a name.
+
+    Raises:
+        ConfigurationError: it is empty or too long, or has characters that may have a meaning in a path or URL.
+    """
+    if not is_id(id):
+        raise ConfigurationError(
+            f"{id!r} can't be the id of a checkpoint; ids have 1 to 200 letters of A-Z a-z 0-9 . _ - and begin with a letter "
+            "or digit"
+        )
+
+
+def is_id(name: str) -> bool:
+    """Whether *name* is safe as the id of a checkpoint."""
+    return _ID.fullmatch(name) is not None
+
+
+def gone(id: CheckpointId, place: str) -> CheckpointGone:  # noqa: A002
+    """Return the error for a checkpoint that is not in the store at *place*."""
+    return CheckpointGone(
+        f"checkpoint {id} is not in {place}: it was deleted, or never saved there; start from another one, or have more kept"
+    )
+
+
+def myself() -> str:
+    """Return who this is, for an error: the user and the machine."""
+    import getpass  # noqa: PLC0415
+    import socket  # noqa: PLC0415
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user} on {socket.gethostname()}"

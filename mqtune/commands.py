@@ -1,0 +1,294 @@
+"""What a driver does to trials: each command is checked first, then journaled, then carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqtune.backends.base import Backend
+from mqtune.clock import Clock
+from mqtune.errors import ConfigurationError, InvalidTransition
+from mqtune.experiment import Experiment
+from mqtune.journal.base import Assignment, Cleared, Journal
+from mqtune.messages import (
+    AttemptEnded,
+    CheckpointsDropped,
+    Cursor,
+    DecisionTaken,
+    DriverStarted,
+    Event,
+    ExperimentEnded,
+    TrialClosed,
+    TrialStaged,
+)
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Trial, TrialId
+
+__all__ = ["Commands", "next_trial_id"]
+
+_INTENTS = {
+    Action.STOP: Intent.STOP,
+    Action.PAUSE: Intent.PAUSE,
+    Action.COMPLETE: Intent.COMPLETE,
+    Action.ABANDON: Intent.ABANDON,
+}
+#: What a trial becomes for each of them.
+_AIMS = {
+    Action.STOP: TrialStatus.EARLY_STOPPED,
+    Action.PAUSE: TrialStatus.PAUSED,
+    Action.COMPLETE: TrialStatus.COMPLETED,
+    Action.ABANDON: TrialStatus.ABANDONED,
+}
+
+
+class Commands:
+    """The driver's hand; every event that it writes carries the driver's cursor.
+
+    Args:
+        journal: the experiment's.
+        backend: where attempts run.
+        experiment: the fold, to which each event is applied once it is journaled.
+        clock: tells the time of events.
+        cursor: how far the driver has come.
+        on_staged: hears of each staged attempt.
+        on_event: applies an event that ends an attempt or a trial, and tells those who wait for it.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        backend: Backend,
+        experiment: Experiment,
+        *,
+        clock: Clock,
+        cursor: Callable[[], Cursor],
+        on_staged: Callable[[Trial], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._journal = journal
+        self._backend = backend
+        self._experiment = experiment
+        self._clock = clock
+        self._cursor = cursor
+        self._on_staged = on_staged
+        self._on_event = on_event
+
+    def stage(
+        self,
+        trial: TrialId,
+        config: Config,
+        *,
+        by: str,
+        suggested: bool = False,
+        reason: str = "",
+        checkpoint: CheckpointId = CheckpointId(""),  # noqa: B008 - a string
+        source: TrialId | None = None,
+        ttl_s: float | None = None,
+    ) -> Trial:
+        """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots."""
+        known = self._experiment.trials.get(trial)
+        if known is not None:
+            known.check(TrialStatus.STAGED)
+        attempt = 1 if known is None else len(known.attempts) + 1
+        event = TrialStaged(
+            trial=trial,
+            attempt=attempt,
+            config=config,
+            at=self._clock.time(),
+            cursor=self._cursor(),
+            suggested=suggested,
+            reason=reason,
+            by=by,
+            checkpoint=checkpoint,
+            source=source or "",
+            ttl_s=ttl_s,
+        )
+        self._journal.stage(trial, attempt, Assignment(config, checkpoint, ttl_s), event.encode())
+        self._experiment.apply(event)
+        self._backend.publish(trial, attempt, config)
+        staged = self._experiment.trials[trial]
+        self._on_staged(staged)
+        return staged
+
+    def again(self, trial: Trial, *, by: str, reason: str) -> Trial:
+        """Stage another attempt of a trial from where it was: its newest checkpoint, else from scratch."""
+        source = trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
+        return self.stage(
+            trial.id,
+            trial.config,
+            by=by,
+            reason=reason,
+            checkpoint=trial.checkpoint,
+            source=source,
+            ttl_s=trial.ttl_s,
+        )
+
+    def resume(
+        self, trial: Trial, *, by: str, reason: str, config: Config | None = None, source: TrialId | None = None
+    ) -> Trial:
+        """Stage a paused trial again, with another config if one is given, and from another trial's checkpoint.
+
+        Raises:
+            InvalidTransition: it isn't paused.
+            ConfigurationError: *source* has no checkpoint.
+        """
+        if trial.status is not TrialStatus.PAUSED:
+            raise InvalidTransition(
+                f"trial {trial.id} is {trial.status.name} and can't be resumed; only a PAUSED trial can"
+            )
+        if source is None and config is None:
+            return self.again(trial, by=by, reason=reason)
+        checkpoint = trial.checkpoint if source is None else self.checkpoint_of(source)
+        kept = trial.attempt.source if source is None and checkpoint == trial.attempt.checkpoint else source
+        return self.stage(
+            trial.id,
+            trial.config if config is None else config,
+            by=by,
+            reason=reason,
+            checkpoint=checkpoint,
+            source=kept,
+            ttl_s=trial.ttl_s,
+        )
+
+    def checkpoint_of(self, source: TrialId) -> CheckpointId:
+        """Return the checkpoint from which another trial may start.
+
+        Raises:
+            ConfigurationError: there is no such trial, or it has none.
+        """
+        trial = self._experiment.trials.get(source)
+        if trial is None:
+            raise ConfigurationError(
+                f"there is no trial {source!r} to start from; there are {len(self._experiment.trials)}"
+            )
+        if not trial.checkpoint:
+            raise ConfigurationError(
+                f"trial {source} has no checkpoint to start from; "
+                "save one with mqtune.report(metrics, checkpoint=…), or start the config from scratch"
+            )
+        return trial.checkpoint
+
+    def decide(
+        self,
+        trial: Trial,
+        action: Action,
+        *,
+        by: str,
+        reason: str,
+        sequence: int = 0,
+        restart: dict[str, Any] | None = None,
+    ) -> None:
+        """Have a trial stopped, paused, completed or abandoned; one that is not under way ends where it is.
+
+        Raises:
+            InvalidTransition: its status doesn't allow it, or its end is decided already; nothing was done.
+        """
+        attempt = trial.attempt
+        if attempt.end is not None:
+            self.close(trial, _AIMS[action], by=by, reason=reason)
+            return
+        trial.check(_AIMS[action])
+        if trial.decision is not None and action is Action.PAUSE:
+            raise InvalidTransition(
+                f"trial {trial.id} can't be paused: it is told to {trial.decision.action.value} already ({trial.reason})"
+            )
+        self._end_attempt(
+            trial, _INTENTS[action], action.value, by=by, reason=reason, sequence=sequence, restart=restart or {}
+        )
+
+    def hand_back(self, trial: Trial, reason: str) -> None:
+        """End a trial's attempt so that a later driver can run the trial again."""
+        self._end_attempt(trial, Intent.HAND_BACK, "hand_back", by="driver", reason=reason, sequence=0, restart={})
+
+    def _end_attempt(
+        self,
+        trial: Trial,
+        intent: Intent,
+        action: str,
+        *,
+        by: str,
+        reason: str,
+        sequence: int,
+        restart: dict[str, Any],
+    ) -> None:
+        """Journal a decision and have it carried out; both happen in one step, on the server."""
+        attempt, now, cursor = trial.attempt, self._clock.time(), self._cursor()
+        decision = DecisionTaken(
+            trial=trial.id,
+            attempt=attempt.number,
+            sequence=sequence,
+            action=action,
+            intent=intent,
+            reason=reason,
+            at=now,
+            cursor=cursor,
+            by=by,
+            restart=restart,
+        )
+        end = _ENDS.get(intent, AttemptEnd.STOPPED)
+        ended = AttemptEnded(trial=trial.id, attempt=attempt.number, end=end, at=now, error=reason, cursor=cursor)
+        answer = self._journal.intend(trial.id, attempt.number, intent, decision.encode(), ended.encode())
+        self._on_event(decision)
+        if answer == "unclaimed":
+            self._on_event(ended)
+
+    def close(self, trial: Trial, status: TrialStatus, *, by: str, reason: str) -> None:
+        """End, or pause, a trial that has no attempt under way.
+
+        Raises:
+            InvalidTransition: its status doesn't allow it; nothing was done.
+        """
+        trial.check(status)
+        event = TrialClosed(
+            trial=trial.id,
+            status=status.value,
+            reason=reason,
+            by=by,
+            at=self._clock.time(),
+            cursor=self._cursor(),
+        )
+        self._journal.close_trial(trial.id, trial.attempt.number, event.encode())
+        self._on_event(event)
+
+    def save(self, trial: Trial) -> None:
+        """Have a running trial save a checkpoint as soon as it can.
+
+        Raises:
+            InvalidTransition: it doesn't run.
+        """
+        if not self._journal.request_save(trial.id, trial.attempt.number):
+            raise InvalidTransition(
+                f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
+            )
+
+    def clear(self, cleared: Sequence[Cleared]) -> None:
+        """Let trials in lockstep go on."""
+        if cleared:
+            self._journal.clear(cleared)
+
+    def drop(self, checkpoints: Sequence[CheckpointId]) -> None:
+        """Give checkpoints up, for ever."""
+        event = CheckpointsDropped(checkpoints=list(checkpoints), at=self._clock.time(), cursor=self._cursor())
+        self._journal.drop_checkpoints(checkpoints, event.encode())
+        self._on_event(event)
+
+    def begin(self, driver: str, version: str) -> None:
+        """Journal that a driver begins."""
+        self._record(DriverStarted(driver=driver, version=version, at=self._clock.time(), cursor=self._cursor()))
+
+    def end(self, outcome: str, reason: str) -> None:
+        """Journal that the driver is done."""
+        if self._experiment.outcome != outcome:
+            self._record(ExperimentEnded(outcome=outcome, reason=reason, at=self._clock.time(), cursor=self._cursor()))
+
+    def _record(self, event: DriverStarted | ExperimentEnded) -> None:
+        self._journal.record(event.encode())
+        self._experiment.apply(event)
+
+
+_ENDS = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUSED}
+
+
+def next_trial_id(experiment: Experiment) -> TrialId:
+    """Return the id of the next new trial: ids count from 0001."""
+    return TrialId(f"{len(experiment.trials) + 1:04d}")

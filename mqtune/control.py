@@ -1,0 +1,283 @@
+"""What a user does to the trials of an experiment by hand, and sees of them, while a driver has it."""
+
+from __future__ import annotations
+
+import random
+import socket
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqtune.commands import next_trial_id
+from mqtune.errors import ConfigurationError
+from mqtune.filling import Addition
+from mqtune.limits import positive
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, CheckpointId, Config, Report, Trial, TrialId
+
+if TYPE_CHECKING:
+    from mqtune.driver import Driver
+    from mqtune.experiment import Experiment
+    from mqtune.plan import Plan
+    from mqtune.resources import Resources
+    from mqtune.results import Results
+
+__all__ = ["Control"]
+
+
+class Control(ABC):
+    """The part of a tuner that handles single trials.
+
+    What is asked for is checked before anything is done: a call that raises has changed nothing. What it asks of a
+    running trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. A *trial* is a
+    ``Trial`` or its id.
+    """
+
+    _plan: Plan
+    _experiment: Experiment
+
+    def __init__(self) -> None:
+        self._collected: list[Report] | None = None
+        self._failures_told: set[TrialId] = set()
+
+    @abstractmethod
+    def _open(self) -> Driver:
+        """Return the driver; the first call connects."""
+
+    @abstractmethod
+    def results(self) -> Results:
+        """Return the results so far."""
+
+    # Starting.
+
+    def add_trial(self, config: Config, *, source: Trial | str | None = None, ttl_s: float | None = None) -> None:
+        """Have a config tried next, before the searcher's, when a slot is free; what it leaves out is sampled.
+
+        Args:
+            config: what to try.
+            source: a trial whose newest checkpoint the new one starts from.
+            ttl_s: how long an attempt of it may run, in seconds.
+
+        Raises:
+            SpaceError: it does not fit the space.
+            ConfigurationError: *source* has no checkpoint.
+        """
+        self._open().filling.add(self._addition(config, source, ttl_s))
+
+    def start_trial(self, config: Config, *, source: Trial | str | None = None, ttl_s: float | None = None) -> Trial:
+        """Stage a trial now, whether or not a slot is free, and return it; else as ``add_trial``."""
+        driver, addition = self._open(), self._addition(config, source, ttl_s)
+        checkpoint = driver.commands.checkpoint_of(addition.source) if addition.source else CheckpointId("")
+        return driver.commands.stage(
+            next_trial_id(self._experiment),
+            addition.config,
+            by="user",
+            checkpoint=checkpoint,
+            source=addition.source,
+            ttl_s=addition.ttl_s if addition.ttl_s is not None else self._plan.limits.ttl_s,
+        )
+
+    def clone_trial(self, trial: Trial | str) -> Trial:
+        """Stage a new trial with the config of another, from scratch, and return it."""
+        found = self._trial(trial)
+        return self.start_trial(found.config, ttl_s=found.ttl_s)
+
+    def _addition(self, config: Config, source: Trial | str | None, ttl_s: float | None) -> Addition:
+        number = len(self._open().experiment.trials) + 1
+        complete = self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}"))
+        found = None if source is None else self._trial(source)
+        if found is not None:
+            self._open().commands.checkpoint_of(found.id)
+        return Addition(complete, None if found is None else found.id, positive("ttl_s", ttl_s))
+
+    # Ending, pausing, going on.
+
+    def stop_trial(self, trial: Trial | str, reason: str = "stopped by hand") -> None:
+        """Stop a trial early; one that runs is told at once.
+
+        Raises:
+            InvalidTransition: it has ended already.
+        """
+        self._open().commands.decide(self._trial(trial), Action.STOP, by="user", reason=reason)
+
+    def complete_trial(self, trial: Trial | str, reason: str = "completed by hand") -> None:
+        """End a trial as one that has done all it was meant to do.
+
+        Raises:
+            InvalidTransition: it is not staged or running.
+        """
+        self._open().commands.decide(self._trial(trial), Action.COMPLETE, by="user", reason=reason)
+
+    def abandon_trial(self, trial: Trial | str, reason: str) -> None:
+        """Give a trial up, whatever it does: its config is never proposed again, and searchers leave it out.
+
+        Raises:
+            InvalidTransition: it has ended already.
+        """
+        self._open().commands.decide(self._trial(trial), Action.ABANDON, by="user", reason=reason)
+
+    def pause_trial(self, trial: Trial | str, reason: str = "paused by hand") -> None:
+        """Pause a trial: it saves a checkpoint if it can, its process ends and its slot is free.
+
+        Raises:
+            InvalidTransition: it is not staged or running, or its end is decided.
+        """
+        self._open().commands.decide(self._trial(trial), Action.PAUSE, by="user", reason=reason)
+
+    def resume_trial(self, trial: Trial | str, config: Config | None = None, reason: str = "resumed by hand") -> Trial:
+        """Stage a paused trial again, from its newest checkpoint, with another config if one is given.
+
+        Raises:
+            InvalidTransition: it isn't paused.
+            SpaceError: the config does not fit the space.
+        """
+        found = self._trial(trial)
+        wanted = None if config is None else self._plan.space.complete({**found.config, **config}, random.Random(0))
+        return self._open().commands.resume(found, by="user", reason=reason, config=wanted)
+
+    def restart_trial(
+        self,
+        trial: Trial | str,
+        config: Config | None = None,
+        *,
+        source: Trial | str | None = None,
+        reason: str = "restarted by hand",
+    ) -> None:
+        """Have a trial begin anew, in place: from scratch, or from the checkpoint of *source*, and with another config.
+
+        A running attempt ends first; the next one is staged when it is gone, also by a later driver.
+
+        Raises:
+            InvalidTransition: it has ended.
+            ConfigurationError: *source* has no checkpoint.
+        """
+        driver, found = self._open(), self._trial(trial)
+        origin = None if source is None else self._trial(source).id
+        checkpoint = CheckpointId("") if origin is None else driver.commands.checkpoint_of(origin)
+        changed = found.config if config is None else {**found.config, **config}
+        wanted = self._plan.space.complete(changed, random.Random(0))
+        if found.attempt.end is not None:
+            driver.commands.stage(
+                found.id, wanted, by="user", reason=reason, checkpoint=checkpoint, source=origin, ttl_s=found.ttl_s
+            )
+            return
+        restart: dict[str, Any] = {
+            "config": wanted,
+            "checkpoint": checkpoint,
+            "source": origin or "",
+            "by": "user",
+            "reason": reason,
+        }
+        driver.commands.decide(found, Action.PAUSE, by="user", reason=reason, restart=restart)
+
+    def save_trial(self, trial: Trial | str) -> None:
+        """Have a running trial save a checkpoint as soon as it can: a class between two steps, a function when it looks.
+
+        The checkpoint is there when ``trial.checkpoint`` has changed.
+
+        Raises:
+            InvalidTransition: it doesn't run.
+        """
+        self._open().commands.save(self._trial(trial))
+
+    def stop_all(self, reason: str = "stopped by hand") -> None:
+        """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
+        self._open().stop_all(reason, by="user")
+
+    # Looking.
+
+    def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
+        """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
+        trials = list(self._experiment.trials.values())
+        return [trial for trial in trials if trial.status in statuses] if statuses else trials
+
+    def get_trial(self, trial_id: str) -> Trial:
+        """Return the trial with this id.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        return self._trial(trial_id)
+
+    @property
+    def busy_trials(self) -> list[Trial]:
+        """The trials that hold a place: staged, running, or told to end and not gone yet."""
+        return [trial for trial in self._experiment.trials.values() if trial.is_busy]
+
+    @property
+    def running_trials(self) -> list[Trial]:
+        """The trials that run."""
+        return self.get_trials(TrialStatus.RUNNING)
+
+    def new_reports(self) -> list[Report]:
+        """Return the reports since this was last called, first all; by their worker's time, and by sequence within a trial.
+
+        Reports that came after a decision on their trial are left out; the results keep them, marked.
+        """
+        driver = self._open()
+        collected = self._collected
+        if collected is None:
+            # What was just decided is not in the copy yet, but the attempt counts what was accepted.
+            accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
+            collected = self._collected = [
+                Report(*report[:-1])
+                for report in self.results().reports()
+                if report.sequence <= accepted[report.trial, report.attempt]
+            ]
+            driver.hear_reports(lambda _, report: collected.append(report))
+        found = sorted(collected, key=lambda report: report.timestamp)
+        collected.clear()
+        return found
+
+    def next_failed_trial(self) -> Trial | None:
+        """Return the next trial that failed and was not returned before, or None."""
+        self._open()
+        for trial in self._experiment.trials.values():
+            if trial.status is TrialStatus.FAILED and trial.id not in self._failures_told:
+                self._failures_told.add(trial.id)
+                return trial
+        return None
+
+    def stdout(self, trial: Trial | str) -> list[str]:
+        """Return the lines that the trial's last attempt printed: all of them if it ran on this machine, else the last."""
+        attempt = self._trial(trial).attempt
+        return _lines(attempt.host, attempt.stdout_path, attempt.stdout_tail)
+
+    def stderr(self, trial: Trial | str) -> list[str]:
+        """Return the lines that the trial's last attempt printed on stderr, as ``stdout`` does."""
+        attempt = self._trial(trial).attempt
+        return _lines(attempt.host, attempt.stderr_path, attempt.stderr_tail)
+
+    @property
+    def entry_point(self) -> Path:
+        """The file that holds the trainable, on this machine."""
+        return self._plan.spec.locate(self._plan.code_root)
+
+    def has_resources(self, resources: Resources) -> bool:
+        """Whether any slot, free or not, offers this."""
+        return self._open().backend.has_resources(resources)
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, for people."""
+        return self._open().backend.resource_string()
+
+    def has_gpus(self) -> bool | None:
+        """Whether any slot has a GPU; None when there is no slot to ask."""
+        return self._open().backend.has_gpus()
+
+    def _trial(self, trial: Trial | str) -> Trial:
+        self._open()
+        wanted = trial.id if isinstance(trial, Trial) else trial
+        found = self._experiment.trials.get(TrialId(wanted))
+        if found is None:
+            raise ConfigurationError(
+                f"there is no trial {wanted!r} in experiment {self._experiment.name!r}; "
+                f"it has {len(self._experiment.trials)}, from '0001' on"
+            )
+        return found
+
+
+def _lines(host: str, path: str, tail: str) -> list[str]:
+    if path and host == socket.gethostname() and Path(path).is_file():
+        return Path(path).read_text(errors="replace").splitlines()
+    return tail.splitlines()

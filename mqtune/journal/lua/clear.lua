@@ -1,0 +1,27 @@
+-- The driver has decided on reports of trials in lockstep; these may go on. Each worker gets one message of hints.
+--
+-- KEYS  1 meta  2… the trial of each attempt
+-- ARGV  1 epoch  2 what control channels start with  3 experiment, then for each attempt: trial, attempt, sequence number
+--
+-- Returns 1; an error STALEDRIVER when a later driver exists. An attempt that doesn't run is passed over, and a sequence
+-- number never goes back. Repeating a call does no harm; hints that were lost come again, and renew repeats the last.
+
+if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+local hints = {}
+for i = 2, #KEYS do
+  local at = 3 + (i - 2) * 3
+  local have = redis.call('HMGET', KEYS[i], 'attempt', 'state', 'worker', 'cleared')
+  if have[1] == ARGV[at + 2] and have[2] == 'running' then
+    local sequence = ARGV[at + 3]
+    if tonumber(sequence) > tonumber(have[4]) then
+      redis.call('HSET', KEYS[i], 'cleared', sequence)
+    end
+    local worker = hints[have[3]] or {}
+    worker[#worker + 1] = { ARGV[3], ARGV[at + 1], tonumber(ARGV[at + 2]), 'go:' .. sequence }
+    hints[have[3]] = worker
+  end
+end
+for worker, found in pairs(hints) do
+  hint(ARGV[2] .. worker, found)
+end
+return 1

@@ -1,0 +1,12 @@
+-- A worker hands over the data of a checkpoint that is held in memory, before anything names it.
+--
+-- KEYS  1 trial  2 checkpoints
+-- ARGV  1 attempt  2 token  3 checkpoint  4 data
+--
+-- Returns the intent ('' for run) or 'save:<n>'; 'fenced' when the attempt is not the one that holds the lease: then
+-- nothing is kept. What a checkpoint holds never changes. Repeating a call does no harm.
+
+local have = redis.call('HMGET', KEYS[1], 'attempt', 'token', 'state', 'intent', 'saves')
+if have[1] ~= ARGV[1] or have[2] ~= ARGV[2] or have[3] ~= 'running' then return 'fenced' end
+redis.call('HSETNX', KEYS[2], ARGV[3], ARGV[4])
+return told(have[4], have[5])

@@ -1,0 +1,17 @@
+-- The driver wishes that an attempt that runs saves a checkpoint; its worker gets a hint.
+--
+-- KEYS  1 meta  2 trial
+-- ARGV  1 epoch  2 trial  3 attempt  4 mark, unique to this wish  5 what control channels start with  6 experiment
+--
+-- Returns 1, or 0 when the attempt doesn't run; an error STALEDRIVER when a later driver exists. Idempotent by the mark,
+-- as long as there is no other wish in between. The answers to report and renew repeat the last wish until the end.
+
+if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+local have = redis.call('HMGET', KEYS[2], 'attempt', 'state', 'worker', 'wished')
+if have[1] ~= ARGV[3] or have[2] ~= 'running' then return 0 end
+if have[4] ~= ARGV[4] then
+  redis.call('HSET', KEYS[2], 'wished', ARGV[4])
+  local saves = redis.call('HINCRBY', KEYS[2], 'saves', 1)
+  hint(ARGV[5] .. have[3], { { ARGV[6], ARGV[2], tonumber(ARGV[3]), 'save:' .. saves } })
+end
+return 1

@@ -1,0 +1,153 @@
+"""Which checkpoints live: what may still be needed is named, the rest goes by the rule of retention."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from mqtune.checkpoints import CheckpointStore, References, Retention
+from mqtune.errors import MqtuneError
+from mqtune.experiment import Experiment
+from mqtune.status import TrialStatus
+from mqtune.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+
+if TYPE_CHECKING:
+    from mqtune.commands import Commands
+
+__all__ = ["Keeping"]
+
+logger = logging.getLogger(__name__)
+
+#: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
+_CLOSE_S: Final = 10.0
+#: What may lose all its checkpoints, where a user has asked for that.
+_DELETABLE: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
+
+
+class Keeping:
+    """Gives up checkpoints that nothing needs any more: journaled first, then deleted, in a thread of its own.
+
+    A checkpoint that something *names* is never given up: what a trial that has not ended may go on from, what an attempt
+    under way began with, and what a decided restart begins with, whichever trial saved it. Nor is any of the best trial's.
+
+    Args:
+        experiment: the fold.
+        retention: which of a trial's own are kept.
+        store: where those that are folders lie; None where there is no store.
+        delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all of theirs.
+    """
+
+    def __init__(
+        self, experiment: Experiment, retention: Retention, store: CheckpointStore | None, *, delete_checkpoints: bool
+    ) -> None:
+        self._experiment = experiment
+        self._retention = retention.of(experiment.metric, experiment.mode)
+        self._store = store
+        self._delete_checkpoints = delete_checkpoints
+        self._commands: Commands | None = None
+        self._references = References()
+        self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def bind(self, commands: Commands) -> None:
+        """Say what journals that checkpoints are given up; once, before all else."""
+        self._commands = commands
+
+    def look_through(self) -> None:
+        """Look at every trial, after a replay."""
+        for trial in list(self._experiment.trials.values()):
+            self._note(trial)
+        self._look_at(list(self._experiment.trials))
+        if self._store is not None:
+            self._start()
+
+    def changed(self, trial: Trial) -> None:
+        """Take note of what *trial* names now, and give up what nothing needs any more, of it or of those it named.
+
+        It was staged, decided on, has saved, or ended.
+        """
+        freed = self._note(trial)
+        self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
+
+    def _note(self, trial: Trial) -> list[CheckpointId]:
+        """Have the trial name what it may still need, and return what nothing names any more because of that."""
+        state = attempt = restart = CheckpointId("")
+        if not trial.status.is_terminal:
+            state = trial.checkpoint
+            attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
+            restart = CheckpointId(trial.restart["checkpoint"]) if trial.restart else restart
+        named = (("state", state), ("attempt", attempt), ("restart", restart))
+        return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
+
+    def _look_at(self, trials: Iterable[TrialId]) -> None:
+        given_up: list[CheckpointId] = []
+        for id_ in trials:
+            trial = self._experiment.trials.get(id_)
+            if trial is not None and trial.checkpoints:
+                given_up += self._to_give_up(trial)
+        if given_up and self._commands is not None:
+            self._commands.drop(given_up)
+            self._delete(given_up)
+
+    def _to_give_up(self, trial: Trial) -> list[CheckpointId]:
+        over = set(self._retention.to_delete(trial.checkpoints, self._references))
+        if trial.status.is_terminal and trial is not self._experiment.best:
+            loses_all = self._delete_checkpoints and trial.status in _DELETABLE
+            # A dict in Redis is there to go on from, not to be archived.
+            over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
+        return [one for one in trial.checkpoints if one in over and one not in self._references]
+
+    def _delete(self, checkpoints: list[CheckpointId]) -> None:
+        if self._store is None:
+            return
+        for checkpoint in checkpoints:
+            if not is_in_memory(checkpoint):
+                self._deletions.put(checkpoint)
+        self._start()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            # A store may be slow, and no decision may wait for it.
+            self._thread = threading.Thread(target=self._run, name="mqtune-deletions", daemon=True)
+            self._thread.start()
+
+    def _delete_left_over(self, store: CheckpointStore) -> None:
+        """Delete what the store holds and no event names, nor ever will.
+
+        An earlier driver gave it up and did not come to delete it, or its worker died before it was reported.
+        """
+        for checkpoint in store.ids():
+            trial = self._experiment.trials.get(trial_of(checkpoint))
+            if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):
+                store.delete(checkpoint)
+
+    def _run(self) -> None:
+        store = self._store
+        assert store is not None  # noqa: S101 - there would be no thread
+        try:
+            self._delete_left_over(store)
+        except MqtuneError as error:
+            logger.warning("the checkpoints that earlier drivers left could not be deleted: %s", error)
+        while (checkpoint := self._deletions.get()) is not None:
+            try:
+                store.delete(checkpoint)
+            except MqtuneError as error:
+                logger.warning("checkpoint %s could not be deleted: %s", checkpoint, error)
+
+    def close(self) -> None:
+        """Wait for the deletions that are under way, for some seconds at most."""
+        if self._thread is not None:
+            self._deletions.put(None)
+            self._thread.join(_CLOSE_S)
+
+
+def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:
+    """Whether its attempt can name this checkpoint no more: it has ended, or has named a later one."""
+    attempt, number = attempt_and_number(checkpoint)
+    if not 0 < attempt <= len(trial.attempts):
+        return False
+    newest = attempt_and_number(trial.checkpoint) if trial.checkpoint in trial.checkpoints else (0, 0)
+    return trial.attempts[attempt - 1].end is not None or (attempt, number) < newest

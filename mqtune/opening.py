@@ -1,0 +1,232 @@
+"""Where an experiment runs: a broker with its workers, this machine alone, or a simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from mqtune.backends.base import Backend
+from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, find_server
+from mqtune.backends.simulated import Simulated
+from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
+from mqtune.clock import Clock, SystemClock
+from mqtune.errors import BrokerUnavailable, ConfigurationError
+from mqtune.journal.base import Journal
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.takeover import take_lock
+from mqtune.plan import Plan
+from mqtune.wire import encode_value
+
+__all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
+
+#: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
+_PATIENCE_S: Final = 300.0
+#: The folder, below the experiment's, of the checkpoints of a run on this machine alone.
+CHECKPOINTS: Final = "checkpoints"
+
+
+@dataclass(slots=True)
+class Opening:
+    """What a driver works with, once it holds the experiment's lock."""
+
+    journal: Journal
+    backend: Backend
+    clock: Clock
+    owner: str
+    driver: str
+    store: CheckpointStore | None
+    definition: dict[str, Any]
+    is_new: bool
+    #: Whether no worker of an earlier run can be left.
+    is_private: bool
+    #: Starts what runs trials here, or does nothing; returns what the caller ends.
+    start_worker: Callable[[], LocalWorker | None]
+
+
+class Place(Protocol):
+    """Where an experiment may run."""
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
+        """Connect, and take the experiment's lock; *stack* lets go of everything."""
+
+
+class BrokerPlace:
+    """The workers of a broker; or, without one, a server and a worker of this machine's own.
+
+    Args:
+        broker: its URL, or None.
+        local_slots: without a broker, the number of slots here.
+        checkpoints: URL or folder of the checkpoint store; by default there is one on this machine alone.
+        queue_trials: whether trials wait for slots that nobody offers.
+    """
+
+    def __init__(
+        self, broker: str | None, *, local_slots: int | None, checkpoints: str | Path | None, queue_trials: bool
+    ) -> None:
+        self._broker = broker
+        self._local_slots = local_slots
+        self._checkpoints = checkpoints
+        self._queue_trials = queue_trials
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
+        """Connect, and take the experiment's lock.
+
+        Raises:
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            StoreUnavailable: the checkpoint store can't be reached or written from here.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+        """
+        broker, is_local, is_private = self._find_broker(folder, stack)
+        client = connect(broker, role="driver")
+        stack.callback(client.close)
+        journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
+        owner = secrets.token_hex(8)
+        take_lock(journal, owner)
+        stack.callback(unless_away, journal.unlock, owner)
+        folder.mkdir(parents=True, exist_ok=True)
+        store = self._store(plan.name, folder if is_local else None)
+        if store is not None:
+            store.create()
+            plan.store = store.url
+        kept = journal.definition()
+        definition = plan.definition(kept)
+        backend = CeleryBackend(
+            client,
+            broker,
+            experiment=plan.name,
+            title=f"{plan.name}/{plan.spec.name}",
+            digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
+            resources=plan.resources,
+            patience_s=_PATIENCE_S,
+        )
+        stack.callback(backend.close)
+        if not self._queue_trials and not is_local:
+            backend.refresh()
+            backend.check_offer()
+
+        def start_worker() -> LocalWorker | None:
+            if not is_local:
+                return None
+            return LocalWorker(
+                broker,
+                folder=folder,
+                code_root=plan.code_root,
+                slots=self._local_slots,
+                gpus="auto" if plan.resources.gpus else "0",
+            )
+
+        return Opening(
+            journal=journal,
+            backend=backend,
+            clock=SystemClock(),
+            owner=owner,
+            driver=f"process {os.getpid()} on {socket.gethostname()}",
+            store=store,
+            definition=definition,
+            is_new=kept is None,
+            is_private=is_private,
+            start_worker=start_worker,
+        )
+
+    def _store(self, experiment: str, folder: Path | None) -> CheckpointStore | None:
+        if self._checkpoints is not None:
+            return open_store(experiment_url(self._checkpoints, experiment))
+        return None if folder is None else open_store(str(folder / CHECKPOINTS))
+
+    def _find_broker(self, folder: Path, stack: ExitStack) -> tuple[str, bool, bool]:
+        """Return the broker's URL, whether a worker is to be started here, and whether the server is this run's own."""
+        if self._broker is not None:
+            return self._broker, False, False
+        found = find_server()
+        if isinstance(found, ExternalServer):
+            return found.url, True, False
+        folder.mkdir(parents=True, exist_ok=True)
+        server = EmbeddedServer.start(folder, binary=found)
+        stack.callback(server.stop)
+        return server.url, True, True
+
+
+class SimulatedPlace:
+    """Simulated workers, in virtual time.
+
+    Args:
+        simulated: what they are like.
+    """
+
+    def __init__(self, simulated: Simulated) -> None:
+        self._simulated = simulated
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
+        """Take the experiment's lock."""
+        backend = self._simulated.open(plan.name, plan.resources)
+        stack.callback(backend.close)
+        journal = backend.journal()
+        owner = secrets.token_hex(8)
+        take_lock(journal, owner)
+        stack.callback(journal.unlock, owner)
+        kept = journal.definition()
+        folder.mkdir(parents=True, exist_ok=True)
+        return Opening(
+            journal=journal,
+            backend=backend,
+            clock=backend.clock,
+            owner=owner,
+            driver=f"process {os.getpid()} on {socket.gethostname()}",
+            store=None,
+            definition=plan.definition(kept),
+            is_new=kept is None,
+            is_private=False,
+            start_worker=lambda: None,
+        )
+
+
+def unless_away(action: Callable[..., None], *arguments: Any) -> None:
+    """Do it, unless there is no server to do it on."""
+    with contextlib.suppress(BrokerUnavailable):
+        action(*arguments)
+
+
+def place_of(
+    *,
+    backend: object,
+    broker: str | None,
+    local_slots: int | None,
+    checkpoints: str | Path | None,
+    queue_trials: bool,
+) -> Place:
+    """Return where a user wants an experiment to run.
+
+    Raises:
+        ConfigurationError: what was asked for does not go together.
+    """
+    if backend is not None:
+        if not isinstance(backend, Simulated):
+            raise ConfigurationError(
+                f"backend={backend!r}: give mqtune.Simulated(…), or leave it out and give a broker"
+            )
+        if broker is not None or local_slots is not None or checkpoints is not None:
+            raise ConfigurationError(
+                "with backend= there are no workers: leave out broker, local_slots and checkpoints"
+            )
+        return SimulatedPlace(backend)
+    if local_slots is not None and broker is not None:
+        raise ConfigurationError(
+            "local_slots is for a run without a broker; with one, each worker says how many slots it has"
+        )
+    return BrokerPlace(
+        broker or os.environ.get("MQTUNE_BROKER") or None,
+        local_slots=local_slots,
+        checkpoints=checkpoints,
+        queue_trials=queue_trials,
+    )

@@ -1,0 +1,312 @@
+"""HyperBand: brackets of trials that are halved in step, each bracket with another trade of trials against time.
+
+After Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from mqtune.schedulers.arguments import exact, number, plain
+from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.schedulers.rungs import Rank, Waiting, levels_of, rank_of
+from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
+
+__all__ = ["HyperBand", "Round"]
+
+_WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait for trials that are under way")
+
+
+class Round(NamedTuple):
+    """One round of a bracket: how many trials take part when the bracket is full, and the time that they run to."""
+
+    trials: int
+    time: float
+
+
+class _Place(Enum):
+    """Where a trial stands in its bracket."""
+
+    UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
+    WAITING = "waiting"  #: it is paused with its score until the round is over
+    CHOSEN = "chosen"  #: it is paused and takes part in the next round
+    OUT = "out"  #: it is paused and to be released
+    LEFT_ALONE = "left alone"  #: a person paused or resumed it, and the bracket goes on without it
+
+
+class _Bracket:
+    """One bracket: the trials that were given to it, and how far its present round is."""
+
+    __slots__ = ("is_filling", "missing", "number", "paused", "plan", "round", "trials")
+
+    def __init__(self, number: int, plan: tuple[Round, ...]) -> None:
+        self.number = number
+        self.plan = plan
+        self.round = 0
+        #: How many trials it has, and whether it takes more.
+        self.trials = 0
+        self.is_filling = True
+        #: How many trials of the round have neither paused with a score nor ended.
+        self.missing = 0
+        self.paused: dict[TrialId, Rank] = {}
+
+    @property
+    def level(self) -> float:
+        """The time that the trials of the present round run to."""
+        return self.plan[self.round].time
+
+    @property
+    def best(self) -> TrialId:
+        """The paused trial with the best score."""
+        return min(self.paused, key=self.paused.__getitem__)
+
+
+class _Member(Progress):
+    """A trial's progress, its bracket and where it stands there."""
+
+    __slots__ = ("bracket", "order", "place", "rank", "reason")
+
+    def __init__(self, bracket: _Bracket, order: int) -> None:
+        super().__init__(bracket.level)
+        self.bracket = bracket
+        self.order = order
+        self.place = _Place.UNDER_WAY
+        #: Its rank in the present round, once it has reached the round's time.
+        self.rank: Rank | None = None
+        self.reason = ""
+
+
+class HyperBand(TimedScheduler[_Member]):
+    """Synchronous successive halving in brackets: pauses trials at the end of a round, and resumes the best of them.
+
+    **Brackets.** With R = *max_t* / *grace_period* and s_max the largest s for which reduction_factor**s is at most R,
+    bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
+    (of 0, …, s) has floor(n / reduction_factor**i) trials, which run to *max_t* * reduction_factor**(i - s). All of it
+    is computed with fractions, a float being taken as the decimal number that it is written as: (729, factor 3) has
+    seven brackets, whose first begins with 729 trials at time 1, and (49, factor 7) three, whose first begins with 49.
+    New trials go to brackets in the order in which they are staged, to the one with the most trials first; when
+    that is full to the next, and behind s = 0 the brackets start over.
+
+    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that report's
+    metric as its score. The round is over when the bracket is full and each of the round's trials has paused or ended.
+    Then, of its n trials, the best max(1, floor(n / reduction_factor)) go on to the next round, and the others are
+    released (stopped early). The last round ends at *max_t*, where each trial completes. For a free slot a trial that
+    is to go on is resumed, in the order of brackets and ranks; where there is none, a new trial starts. What a trial's
+    bracket decides doesn't depend on when it ran, so the same configs with the same curves fare the same on one slot as
+    on many.
+
+    - *Scores that count*: those of the round's trials that are paused when it is over. A trial that fails, is abandoned
+      or ends by itself before is out; it still counts in n, so that it takes nobody's place and leaves none empty
+      as long as others have scores.
+    - *Ties*: who was staged earlier is better.
+    - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
+    - *A report without the metric*, or with None for it, gives no score; the trial runs on, and the next one that has
+      it does. At *max_t* the trial completes without one.
+    - *A report that skips the times of several rounds* counts in the present round; the trial is paused all the same.
+      One at *max_t* completes it in any round.
+    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A failed trial that is retried* goes for the same round. If it had a score already, it is paused again at its
+      first report there, and keeps that score.
+    - *A resume without a checkpoint*, or from an older one, is looked at only from the time on that its round runs to.
+    - *When no new trial can start*, a bracket that is not full is closed as it is, once all its trials have paused or
+      ended: with m trials in place of n above.
+    - *By hand*: a trial that a person pauses or resumes leaves its bracket, which goes on without it; it runs to *max_t*.
+
+    **Cost.** A report before the round's end costs two look-ups, a choice O(log n), and the end of a round a sort of it.
+    Nothing is kept of trials that have ended.
+
+    Args:
+        max_t: R of the paper: the time at which a trial completes.
+        grace_period: the unit that R is counted in; no trial is paused earlier.
+        reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
+        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
+            attempt. Under its default name, a report without it counts by its sequence number.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        max_t: float,
+        *,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        time_attr: str = ITERATION,
+    ) -> None:
+        self._max_t = number(self._name, "max_t", max_t)
+        self._grace_period = number(self._name, "grace_period", grace_period)
+        self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
+        super().__init__(time_attr)
+        # Refuses what no rungs can be made of.
+        levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
+        self._factor = exact(self._reduction_factor)
+        self._highest = _highest_bracket(exact(self._max_t) / exact(self._grace_period), self._factor)
+        self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
+        self._opened = 0
+        self._open: _Bracket | None = None
+        #: Paused trials that are to go on, and those that are to be released, by bracket and rank.
+        self._chosen = Waiting()
+        self._out = Waiting()
+
+    @property
+    def brackets(self) -> tuple[tuple[Round, ...], ...]:
+        """The rounds of each bracket, in the order in which the brackets are filled."""
+        return tuple(self._plan(s) for s in range(self._highest, -1, -1))
+
+    def on_stage(self, trial: Trial) -> None:
+        """Give a new trial to a bracket; let one that was chosen take part in its round."""
+        known = self._progress.get(trial.id)
+        if known is not None and trial.attempt.number <= known.attempt:
+            return
+        member = self._begin(trial, trial.attempt.number)
+        bracket = member.bracket
+        if member.place is _Place.WAITING and self._may_close(bracket) and trial.id == bracket.best:
+            # Nothing new could start when this trial was chosen.
+            self._close_round(bracket)
+        if member.place is _Place.CHOSEN:
+            self._chosen.discard(trial.id)
+            member.place = _Place.UNDER_WAY
+        elif member.place is not _Place.UNDER_WAY:
+            self._leave(trial.id, member)
+        member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
+        member.decision = CONTINUE
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Let *trial* wait for the end of its round."""
+        member = self._progress.get(trial.id)
+        if member is None or member.place is not _Place.UNDER_WAY:
+            return
+        if member.rank is None:
+            self._leave(trial.id, member)
+            return
+        member.place = _Place.WAITING
+        member.bracket.paused[trial.id] = member.rank
+        self._count_off(member.bracket)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        """Return a release, else a trial that goes on to its next round, else a start."""
+        if self._out.first is not None:
+            return Release(self._out.first, self._progress[self._out.first].reason)
+        if self._chosen.first is not None:
+            return Resume(self._chosen.first, self._progress[self._chosen.first].reason)
+        if can_start:
+            return START
+        if self._open is not None and self._may_close(self._open):
+            return Resume(self._open.best, _reason(self._open, self._survivors(self._open), is_chosen=True))
+        return _WAIT
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Count *trial* out of its round, and forget it."""
+        member = self._progress.pop(trial.id, None)
+        if member is not None:
+            self._take_out(trial.id, member)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments."""
+        return {
+            "scheduler": "hyperband",
+            "max_t": self._max_t,
+            "grace_period": self._grace_period,
+            "reduction_factor": self._reduction_factor,
+            "time_attr": self._time_attr,
+        }
+
+    def _enrol(self, trial: Trial) -> _Member:
+        bracket = self._open
+        if bracket is None:
+            s = self._highest - self._opened % (self._highest + 1)
+            bracket = self._open = _Bracket(self._opened, self._plan(s))
+            self._opened += 1
+        member = _Member(bracket, bracket.trials)
+        bracket.trials += 1
+        bracket.missing += 1
+        if bracket.trials == bracket.plan[0].trials:
+            bracket.is_filling = False
+            self._open = None
+        return member
+
+    def _reach(self, trial: Trial, report: Report, progress: _Member) -> Decision:
+        if progress.time >= self._max_t:
+            progress.next_level = math.inf
+            return self._complete
+        value = report.metrics.get(self.metric)
+        if progress.rank is None:
+            if value is None:
+                return CONTINUE
+            progress.rank = rank_of(self._score(report, value), progress.order)
+        progress.next_level = math.inf
+        bracket = progress.bracket
+        return Decision(Action.PAUSE, f"bracket {bracket.number}: waits for the others at {bracket.level}")
+
+    def _plan(self, s: int) -> tuple[Round, ...]:
+        """Return the rounds of bracket *s*."""
+        factor, max_t = self._factor, exact(self._max_t)
+        trials = math.ceil(Fraction(self._highest + 1, s + 1) * factor**s)
+        return tuple(Round(math.floor(trials / factor**i), plain(max_t * factor ** (i - s))) for i in range(s + 1))
+
+    def _may_close(self, bracket: _Bracket) -> bool:
+        """Whether a bracket that is not full could go on if nothing new started."""
+        return bracket.is_filling and bracket.missing == 0 and bool(bracket.paused)
+
+    def _count_off(self, bracket: _Bracket) -> None:
+        bracket.missing -= 1
+        if bracket.missing == 0 and not bracket.is_filling:
+            self._close_round(bracket)
+
+    def _survivors(self, bracket: _Bracket) -> int:
+        present = math.floor(bracket.trials / self._factor**bracket.round)
+        return max(1, math.floor(present / self._factor))
+
+    def _close_round(self, bracket: _Bracket) -> None:
+        if bracket.is_filling:
+            bracket.is_filling = False
+            self._open = None
+        survivors = self._survivors(bracket)
+        chosen, out = (_reason(bracket, survivors, is_chosen=is_chosen) for is_chosen in (True, False))
+        ranked = sorted(bracket.paused, key=bracket.paused.__getitem__)
+        bracket.paused.clear()
+        bracket.missing = min(survivors, len(ranked))
+        if bracket.missing:
+            bracket.round += 1
+        for position, trial in enumerate(ranked):
+            member = self._progress[trial]
+            member.rank = None
+            is_chosen = position < survivors
+            member.place, member.reason = (_Place.CHOSEN, chosen) if is_chosen else (_Place.OUT, out)
+            (self._chosen if is_chosen else self._out).add(trial, (bracket.number, position))
+
+    def _leave(self, trial: TrialId, member: _Member) -> None:
+        self._take_out(trial, member)
+        member.place = _Place.LEFT_ALONE
+        member.rank = None
+
+    def _take_out(self, trial: TrialId, member: _Member) -> None:
+        """Have the bracket go on without a trial."""
+        match member.place:
+            case _Place.UNDER_WAY:
+                self._count_off(member.bracket)
+            case _Place.WAITING:
+                del member.bracket.paused[trial]
+            case _Place.CHOSEN:
+                self._chosen.discard(trial)
+                self._count_off(member.bracket)
+            case _Place.OUT:
+                self._out.discard(trial)
+
+
+def _reason(bracket: _Bracket, survivors: int, *, is_chosen: bool) -> str:
+    among = "among" if is_chosen else "not among"
+    return f"bracket {bracket.number}: {among} the best {survivors} of {len(bracket.paused)} at {bracket.level}"
+
+
+def _highest_bracket(budget: Fraction, factor: Fraction) -> int:
+    """Return the largest s for which factor**s is at most *budget*, which is R of the paper."""
+    s, power = 0, factor
+    while power <= budget:
+        s, power = s + 1, power * factor
+    return s

@@ -1,0 +1,172 @@
+"""How population-based training explores: configs that differ a little from one that does well."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from mqtune.errors import ConfigurationError
+from mqtune.schedulers.arguments import exact, number
+from mqtune.space import Domain, Space, choice, plain_value
+from mqtune.space.domains import Choice, Interval, Multiples, Normal
+from mqtune.space.values import copy_value, is_same
+from mqtune.trial import Config
+
+__all__ = ["Exploration", "Explore"]
+
+#: Takes a config that was explored already and returns the one that counts.
+Explore = Callable[[Config], Config]
+
+#: The keys of nested dicts on the way to a value.
+_Path = tuple[str, ...]
+
+_MISSING: Final = object()
+
+
+class Exploration:
+    """Makes new configs from one that does well.
+
+    Each value that may change is, with *resample_probability*, drawn anew from its domain. Otherwise a number is
+    multiplied by one of *factors*, each as likely, and kept within its domain: within its bounds, and for integers and
+    multiples of q on the nearest of these, but at least one step away unless that is out of bounds. Of a list of values
+    one that stands beside the present one is taken, either as likely; at an end it may stay. A value that is
+    not in the list, or no number, is drawn anew. A value that the config lacks is left out.
+
+    Args:
+        mutations: what may change: domains, or lists of values, under the names that a config gives them.
+        resample_probability: how likely a value is drawn anew, from 0 to 1.
+        factors: what numbers are multiplied by, each above 0.
+        explore: called with a copy of the resulting config; what it returns counts. It must give the same for the same.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        mutations: Mapping[str, Any] | None,
+        *,
+        resample_probability: float,
+        factors: Sequence[float],
+        explore: Explore | None,
+    ) -> None:
+        self._domains = dict(_domains({} if mutations is None else mutations, ()))
+        self._resample_probability = number("PBT", "resample_probability", resample_probability)
+        if not 0 <= self._resample_probability <= 1:
+            raise ConfigurationError(f"PBT: resample_probability={resample_probability!r} is not from 0 to 1")
+        if isinstance(factors, str) or not isinstance(factors, Sequence) or not factors:
+            raise ConfigurationError(f"PBT: perturbation_factors={factors!r} is no list of numbers, such as (1.2, 0.8)")
+        self._factors = [number("PBT", "perturbation_factors", factor) for factor in factors]
+        if min(self._factors) <= 0:
+            raise ConfigurationError(f"PBT: perturbation_factors={factors!r} must be above 0, such as (1.2, 0.8)")
+        if explore is not None and not callable(explore):
+            raise ConfigurationError(f"PBT: explore={explore!r} is no function that takes a config and returns one")
+        if not self._domains and explore is None:
+            raise ConfigurationError(
+                "PBT: nothing would change; give hyperparam_mutations={'lr': mqtune.loguniform(1e-4, 1e-1)}, or explore"
+            )
+        self._explore = explore
+
+    def check_space(self, space: Space) -> None:
+        """Raise ConfigurationError unless *space* has all that may change."""
+        known = space.describe()
+        for path in self._domains:
+            if "/".join(path) not in known:
+                there = ", ".join(map(repr, known)) or "nothing"
+                raise ConfigurationError(
+                    f"PBT: hyperparam_mutations has {'/'.join(path)!r}, which is not in the space; that has {there}"
+                )
+
+    def __call__(self, config: Config, rng: random.Random) -> Config:
+        """Return a config explored from *config*, which stays as it is.
+
+        Raises:
+            ConfigurationError: the function to explore with fails, or what it returns is no config.
+        """
+        explored: Config = copy_value(config)
+        for path, domain in self._domains.items():
+            branch: Any = explored
+            for key in path[:-1]:
+                branch = branch.get(key) if isinstance(branch, dict) else None
+            value = branch.get(path[-1], _MISSING) if isinstance(branch, dict) else _MISSING
+            if value is not _MISSING:
+                branch[path[-1]] = self._mutated(domain, value, rng)
+        return explored if self._explore is None else _explored_by(self._explore, explored)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments, in values that a message can carry; a function by its name."""
+        return {
+            "hyperparam_mutations": {"/".join(path): domain.describe() for path, domain in self._domains.items()},
+            "resample_probability": self._resample_probability,
+            "perturbation_factors": self._factors,
+            "explore": None if self._explore is None else _name_of(self._explore),
+        }
+
+    def _mutated(self, domain: Domain, value: Any, rng: random.Random) -> Any:
+        if rng.random() < self._resample_probability:
+            return domain.sample(rng)
+        if isinstance(domain, Choice):
+            return _neighbour(domain, value, rng)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return domain.sample(rng)
+        factor = rng.choice(self._factors)
+        if isinstance(domain, Interval):
+            return min(max(float(value * factor), domain.low), domain.high)
+        return _multiple(domain, value, factor) if isinstance(domain, Multiples) else float(value * factor)
+
+
+def _domains(mutations: Any, prefix: _Path) -> Iterator[tuple[_Path, Domain]]:
+    if not isinstance(mutations, Mapping):
+        raise ConfigurationError(f"PBT: hyperparam_mutations={mutations!r} is no dict of names and domains")
+    for key, value in mutations.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigurationError(f"PBT: hyperparam_mutations has the key {key!r}, which is not a name")
+        path = (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from _domains(value, path)
+        elif isinstance(value, Choice | Interval | Multiples | Normal):
+            yield path, value
+        elif isinstance(value, list | tuple):
+            yield path, choice(value)
+        else:
+            raise ConfigurationError(
+                f"PBT: hyperparam_mutations[{'/'.join(path)!r}]={value!s} is nothing to draw from; "
+                "give a domain such as mqtune.uniform(0, 1), or a list of values"
+            )
+
+
+def _neighbour(domain: Choice, value: Any, rng: random.Random) -> Any:
+    step = rng.choice((-1, 1))
+    for index, option in enumerate(domain.options):
+        if is_same(value, option):
+            return copy_value(domain.options[min(max(index + step, 0), len(domain.options) - 1)])
+    return domain.sample(rng)
+
+
+def _multiple(domain: Multiples, value: float, factor: float) -> float:
+    step = exact(domain.q)
+    before = exact(value) / step
+    after: Fraction | int = round(before * exact(factor))
+    if after == before and factor != 1:
+        after += 1 if (factor > 1) == (value >= 0) else -1
+    lowest, highest = math.ceil(exact(domain.low) / step), math.floor(exact(domain.high) / step)
+    nearest = min(max(after, lowest), highest) * step
+    return int(nearest) if domain.whole else float(nearest)
+
+
+def _explored_by(explore: Explore, config: Config) -> Config:
+    try:
+        explored = explore(config)
+    except Exception as error:
+        raise ConfigurationError(f"PBT: explore={_name_of(explore)} raised {type(error).__name__}: {error}") from error
+    if not isinstance(explored, dict):
+        raise ConfigurationError(f"PBT: explore={_name_of(explore)} returned {explored!r}, which is no config (a dict)")
+    plain: Config = plain_value(explored, f"PBT: what explore={_name_of(explore)} returned")
+    return plain
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))

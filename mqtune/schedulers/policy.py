@@ -1,0 +1,254 @@
+"""What population-based training found: the configs that a trial's state was trained with, read from the journal and repeated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from mqtune.errors import ConfigurationError
+from mqtune.messages import CheckpointSaved, Event, Reports, TrialStaged
+from mqtune.schedulers.arguments import number
+from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.schedulers.rungs import Waiting
+from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.space import Space
+from mqtune.space.values import copy_value, is_same
+from mqtune.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId
+
+__all__ = ["PBTReplay", "PolicyStep", "policy_of"]
+
+_WAIT: Final = Wait("no new trial can start, and none waits for the next step of the policy")
+
+
+class PolicyStep(NamedTuple):
+    """From when on what config counted: the time of the checkpoint that it began from, 0 for the first.
+
+    ``trial`` is the trial that was trained with it, which is another one as long as the state was not copied yet.
+    """
+
+    time: float
+    config: Config
+    trial: TrialId = TrialId("")
+
+
+class _Origin(NamedTuple):
+    """Where a checkpoint comes from."""
+
+    attempt: tuple[TrialId, int]
+    time: float
+
+
+def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = ITERATION) -> list[PolicyStep]:
+    """Return the configs that led to where *trial* is, in order: its own, and before it copied another, that one's.
+
+    Works for every trial: one that copied nothing has a policy of one step. Steps that trained nothing are left out, and
+    so are resumes with the same config.
+
+    Args:
+        events: a journal's, in order, as ``mqtune.saved.saved_events`` yields them.
+        trial: the trial's id.
+        time_attr: the key of the time in the reports; a report without it counts by its sequence number.
+
+    Raises:
+        ConfigurationError: the journal has no such trial, or lacks a checkpoint that it went on from.
+    """
+    staged: dict[tuple[str, int], TrialStaged] = {}
+    reached: dict[tuple[str, int], float] = {}
+    origins: dict[str, _Origin] = {"": _Origin((TrialId(""), 0), 0)}
+    last = 0
+    for event in _one_by_one(events):
+        if isinstance(event, TrialStaged):
+            staged[event.trial, event.attempt] = event
+            # An attempt is as far as the checkpoint that it starts from.
+            origin = origins.get(event.checkpoint)
+            reached[event.trial, event.attempt] = origin.time if origin else 0
+            last = event.attempt if event.trial == trial else last
+        elif isinstance(event, Report):
+            time = event.metrics.get(time_attr, event.sequence)
+            reached[event.trial, event.attempt] = time
+            if event.checkpoint:
+                origins[event.checkpoint] = _Origin((event.trial, event.attempt), time)
+        elif isinstance(event, CheckpointSaved):
+            attempt = (event.trial, event.attempt)
+            origins.setdefault(event.checkpoint, _Origin(attempt, reached.get(attempt, 0)))
+    return _lineage(trial, last, staged, origins)
+
+
+def _one_by_one(events: Iterable[Event | Report]) -> Iterable[Event | Report]:
+    for event in events:
+        if isinstance(event, Reports):
+            yield from event
+        else:
+            yield event
+
+
+def _lineage(
+    trial: str, last: int, staged: dict[tuple[str, int], TrialStaged], origins: dict[str, _Origin]
+) -> list[PolicyStep]:
+    if not last:
+        known = ", ".join(sorted({name for name, _ in staged})) or "none"
+        raise ConfigurationError(f"the journal has no trial {trial!r}; there are {known}")
+    steps: list[PolicyStep] = []
+    at: tuple[str, int] = (trial, last)
+    while at[1]:
+        attempt = staged[at]
+        origin = origins.get(attempt.checkpoint)
+        if origin is None:
+            raise ConfigurationError(
+                f"attempt {at[1]} of trial {at[0]} went on from checkpoint {attempt.checkpoint!r}, which the journal lacks"
+            )
+        # What trained nothing before the step behind it began has no part in this.
+        if not steps or origin.time < steps[-1].time:
+            step = PolicyStep(origin.time, attempt.config, TrialId(at[0]))
+            if steps and is_same(steps[-1].config, step.config):
+                steps.pop()
+            steps.append(step)
+        at = origin.attempt
+    return steps[::-1]
+
+
+class _Course(Progress):
+    """A trial's progress, and the step of the policy that it is at."""
+
+    __slots__ = ("index", "is_due", "order", "trial")
+
+    def __init__(self, trial: Trial, order: int) -> None:
+        super().__init__(math.inf)
+        self.trial = trial
+        self.order = order
+        self.index = 0
+        #: Whether it is to pause, or has, for the step behind that one.
+        self.is_due = False
+
+
+class PBTReplay(TimedScheduler[_Course]):
+    """Repeats a policy that population-based training has found: each trial changes its config when that one did.
+
+    **The rule.** A trial begins with the first config of the policy. At the first report whose time has reached that of
+    the next step it is paused, and resumed from its own newest checkpoint with the step's config. It ends by itself, or
+    by a rule that stops it. All trials of the experiment follow the policy, as when it is repeated with several seeds.
+
+    Give the policy's first config as the space::
+
+        replay = PBTReplay(policy_of(events, "0007"))
+        Tuner(train, space=replay.config, scheduler=replay, …)
+
+    - *The metric* has no part in it, nor has NaN.
+    - *A report that skips steps* leads to the highest that it has reached.
+    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A trial that fails* and is retried goes on with the config that it had.
+    - *A trial without a checkpoint* when it is to go on with another config can't follow the policy: it is stopped early,
+      and its reason says so.
+    - *By hand*: a trial that a person pauses is left alone until it is resumed.
+
+    **Cost.** A report costs two look-ups.
+
+    Args:
+        policy: its steps, in order; the first begins at time 0.
+        time_attr: the key of the time in the reports, as in the ``PBT`` that found the policy.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(self, policy: Sequence[PolicyStep], *, time_attr: str = ITERATION) -> None:
+        super().__init__(time_attr)
+        self._policy = _checked(policy)
+        self._waiting = Waiting()
+        self._enrolled = 0
+
+    @property
+    def config(self) -> Config:
+        """The config that the policy begins with."""
+        config: Config = copy_value(self._policy[0].config)
+        return config
+
+    def check_space(self, space: Space) -> None:
+        """Refuse a space that the policy's first config is not in.
+
+        Raises:
+            SpaceError: it is not, or is not complete.
+        """
+        space.check(self.config, partial=False)
+
+    def on_stage(self, trial: Trial) -> None:
+        """Let *trial* run to the next step.
+
+        Raises:
+            ConfigurationError: it is new, and its config is not the policy's first.
+        """
+        known = self._progress.get(trial.id)
+        if known is None and not is_same(trial.attempt.config, self._policy[0].config):
+            raise ConfigurationError(
+                f"PBTReplay: trial {trial.id} begins with {trial.attempt.config!r}, and the policy with "
+                f"{self._policy[0].config!r}; give replay.config as the space"
+            )
+        if known is not None and trial.attempt.number <= known.attempt:
+            return
+        course = self._begin(trial, trial.attempt.number)
+        if trial.id in self._waiting:
+            self._waiting.discard(trial.id)
+            course.index += 1
+        course.is_due = False
+        course.next_level = self._time_of(course.index + 1)
+        course.decision = CONTINUE
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Have *trial* resumed if a step is due."""
+        course = self._progress.get(trial.id)
+        if course is not None and course.is_due and trial.id not in self._waiting:
+            self._waiting.add(trial.id, course.order)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        """Return the resume of a trial that goes on to its next step, else a start."""
+        first = self._waiting.first
+        if first is None:
+            return START if can_start else _WAIT
+        course = self._progress[first]
+        step = self._policy[course.index + 1]
+        if not course.trial.checkpoints:
+            return Release(first, f"has no checkpoint to go on from, as the policy wants it at {step.time}")
+        return Resume(first, f"step {course.index + 2} of the policy", copy_value(step.config))
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget *trial*."""
+        super().on_trial_end(trial)
+        self._waiting.discard(trial.id)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments."""
+        policy = [[step.time, copy_value(step.config)] for step in self._policy]
+        return {"scheduler": "pbt_replay", "policy": policy, "time_attr": self._time_attr}
+
+    def _enrol(self, trial: Trial) -> _Course:
+        self._enrolled += 1
+        return _Course(trial, self._enrolled)
+
+    def _time_of(self, index: int) -> float:
+        return self._policy[index].time if index < len(self._policy) else math.inf
+
+    def _reach(self, trial: Trial, report: Report, progress: _Course) -> Decision:
+        while progress.time >= self._time_of(progress.index + 2):
+            progress.index += 1
+        progress.is_due = True
+        progress.next_level = math.inf
+        return Decision(Action.PAUSE, f"step {progress.index + 2} of the policy begins at {progress.time}")
+
+
+def _checked(policy: Any) -> list[PolicyStep]:
+    if isinstance(policy, str) or not isinstance(policy, Sequence) or not policy:
+        raise ConfigurationError(f"PBTReplay: policy={policy!r} is no list of steps; policy_of gives one")
+    steps: list[PolicyStep] = []
+    for index, step in enumerate(policy):
+        if not isinstance(step, PolicyStep) or not isinstance(step.config, dict):
+            raise ConfigurationError(f"PBTReplay: policy[{index}]={step!r} is no PolicyStep(time, config)")
+        time = number("PBTReplay", f"policy[{index}].time", step.time)
+        if not steps and time != 0:
+            raise ConfigurationError(f"PBTReplay: the first step begins at {time!r}; it must begin at 0")
+        if steps and time <= steps[-1].time:
+            raise ConfigurationError(
+                f"PBTReplay: policy[{index}] begins at {time!r}, not behind the one before at {steps[-1].time!r}"
+            )
+        steps.append(PolicyStep(time, copy_value(step.config), step.trial))
+    return steps

@@ -1,0 +1,135 @@
+"""What schedulers share that look at a trial when it reaches a certain time."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import Any, Final, Generic, TypeVar
+
+from mqtune.errors import ConfigurationError
+from mqtune.schedulers import arguments
+from mqtune.schedulers.base import Scheduler
+from mqtune.trial import CONTINUE, Decision, Report, Trial, TrialId
+
+__all__ = ["ITERATION", "Progress", "TimedScheduler"]
+
+#: The key that a report's iteration is known by; a report without it counts by its sequence number.
+ITERATION: Final = "training_iteration"
+
+
+class Progress:
+    """Where a trial is: its last report, the time at which it is looked at next, and the decision that stands."""
+
+    __slots__ = ("attempt", "decision", "next_level", "sequence", "time")
+
+    def __init__(self, next_level: float) -> None:
+        self.attempt = 0
+        self.sequence = 0
+        self.time: float = -math.inf
+        self.next_level = next_level
+        self.decision = CONTINUE
+
+
+P = TypeVar("P", bound=Progress)
+
+
+class TimedScheduler(Scheduler, Generic[P]):
+    """Follows the time of each trial's reports, and decides only when that reaches the next level.
+
+    A report that was seen before, or is older than one that was, changes nothing and gets the decision that stands, and
+    so does one before the next level: both cost two look-ups. Nothing is kept of a trial that has ended.
+
+    Args:
+        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
+            attempt. Under its default name, a report without it counts by its sequence number.
+
+    Raises:
+        ConfigurationError: *time_attr* is no name.
+    """
+
+    def __init__(self, time_attr: str) -> None:
+        self._time_attr = arguments.name(self._name, "time_attr", time_attr, "the time's key in the reports")
+        self._progress: dict[TrialId, P] = {}
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        """Return the decision that stands, or a new one if *trial* has reached its next level.
+
+        Raises:
+            ConfigurationError: the time or the metric is no number, or the time goes down within an attempt.
+        """
+        progress = self._progress.get(trial.id)
+        if progress is None or report.attempt > progress.attempt:
+            if trial.status.is_terminal:
+                return CONTINUE
+            progress = self._begin(trial, report.attempt)
+        elif report.sequence <= progress.sequence or report.attempt < progress.attempt:
+            return progress.decision
+        time = report.metrics.get(self._time_attr)
+        if time.__class__ is not int:
+            time = self._checked_time(report, time)
+        if time < progress.time:
+            raise ConfigurationError(
+                f"{self._name}: {_place(report)} has {self._time_attr}={time!r} after {progress.time!r}; "
+                "it must never go down"
+            )
+        progress.sequence = report.sequence
+        progress.time = time
+        if time >= progress.next_level:
+            progress.decision = self._reach(trial, report, progress)
+        return progress.decision
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget where *trial* was; what it scored still counts."""
+        self._progress.pop(trial.id, None)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @abstractmethod
+    def _enrol(self, trial: Trial) -> P:
+        """Return the progress of a trial that was not known yet."""
+
+    @abstractmethod
+    def _reach(self, trial: Trial, report: Report, progress: P) -> Decision:
+        """Decide on a trial that has reached its next level, and set the one behind it."""
+
+    def _begin(self, trial: Trial, attempt: int) -> P:
+        """Return the progress of *trial*, at the beginning of an attempt."""
+        if not self.metric:
+            raise ConfigurationError(f"{self._name}: there is no metric to decide on; call bind(metric, mode) first")
+        progress = self._progress.get(trial.id)
+        if progress is None:
+            progress = self._progress[trial.id] = self._enrol(trial)
+        progress.attempt = attempt
+        progress.sequence = 0
+        progress.time = -math.inf
+        return progress
+
+    def _checked_time(self, report: Report, time: Any) -> float:
+        if isinstance(time, float) and math.isfinite(time):
+            return time
+        if time is None and self._time_attr == ITERATION:
+            return report.sequence
+        if time is None:
+            keys = ", ".join(map(repr, report.metrics)) or "nothing"
+            raise ConfigurationError(
+                f"{self._name}: {_place(report)} lacks the time_attr {self._time_attr!r}; it has {keys}"
+            )
+        if isinstance(time, bool) or not isinstance(time, Real) or not math.isfinite(time):
+            raise ConfigurationError(
+                f"{self._name}: {_place(report)} has {self._time_attr}={time!r}, which is no finite number"
+            )
+        return int(time) if isinstance(time, Integral) else float(time)
+
+    def _score(self, report: Report, value: Any) -> float:
+        """Return *value* such that lower is better."""
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ConfigurationError(f"{self._name}: {_place(report)} has {self.metric}={value!r}, which is no number")
+        plain = int(value) if isinstance(value, Integral) else float(value)
+        return plain if self.mode == "min" else -plain
+
+
+def _place(report: Report) -> str:
+    return f"report {report.sequence} of trial {report.trial}"

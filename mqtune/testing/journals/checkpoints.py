@@ -1,0 +1,195 @@
+"""What a journal promises of checkpoints: those that it holds, and what it says of all of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from mqtune.journal.base import FENCED, Claim, Journal
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    HELD,
+    HELD_TOO,
+    LONG_S,
+    ONE,
+    OTHER,
+    STORED,
+    TWO,
+    InWorld,
+    World,
+    decided,
+    dropped,
+    ended,
+    entries,
+    kinds,
+    saved,
+    staged,
+)
+from mqtune.trial import CheckpointId, Intent, checkpoint_id
+
+#: The most that a checkpoint in memory may have.
+MAX_DATA: Final = 1_000_000
+
+
+class CheckpointContract(InWorld):
+    """What is held is held until it is dropped; each checkpoint is journaled once."""
+
+    # Those that are held here.
+
+    @pytest.mark.parametrize("data", [b"", b"\x00\xff \r\n", bytes(range(256)) * (MAX_DATA // 256)], ids=len)
+    def test_a_checkpoint_that_is_held_can_be_had_by_anybody_as_it_was(
+        self, worker: Journal, held: Claim, world: World, data: bytes
+    ) -> None:
+        assert worker.put_checkpoint(held, HELD, data) == ""
+
+        assert world.journal().checkpoint(HELD) == data
+
+    def test_a_checkpoint_that_nobody_put_is_gone(self, worker: Journal) -> None:
+        assert worker.checkpoint(HELD) is None
+
+    def test_holding_a_checkpoint_is_no_news(self, worker: Journal, held: Claim) -> None:
+        before = entries(worker)
+
+        worker.put_checkpoint(held, HELD, b"data")
+
+        assert entries(worker) == before
+
+    def test_what_a_checkpoint_holds_never_changes(self, worker: Journal, held: Claim) -> None:
+        worker.put_checkpoint(held, HELD, b"first")
+
+        assert worker.put_checkpoint(held, HELD, b"second") == ""
+
+        assert worker.checkpoint(HELD) == b"first"
+
+    def test_a_checkpoint_outlives_the_attempt_that_made_it(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.put_checkpoint(held, HELD, b"data")
+        worker.end(held, ended())
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+
+        assert worker.checkpoint(HELD) == b"data"
+
+    def test_experiments_do_not_share_checkpoints(self, worker: Journal, held: Claim, world: World) -> None:
+        worker.put_checkpoint(held, HELD, b"data")
+
+        assert world.journal("y").checkpoint(HELD) is None
+
+    # Those that come without a report.
+
+    @pytest.mark.parametrize("checkpoint", [HELD, STORED])
+    def test_a_checkpoint_without_a_report_is_journaled_once(
+        self, worker: Journal, held: Claim, checkpoint: CheckpointId
+    ) -> None:
+        before = entries(worker)
+
+        assert worker.saved(held, checkpoint, saved(checkpoint)) == ""
+        assert worker.saved(held, checkpoint, saved(checkpoint)) == ""
+
+        assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint)]
+
+    def test_each_checkpoint_without_a_report_is_journaled_in_its_order(self, worker: Journal, held: Claim) -> None:
+        ids = [checkpoint_id(ONE, 1, number, in_memory=number % 2 == 0) for number in range(1, 6)]
+        before = entries(worker)
+
+        for checkpoint in ids:
+            worker.saved(held, checkpoint, saved(checkpoint))
+
+        assert [entry.data for entry in entries(worker)[len(before) :]] == [saved(checkpoint) for checkpoint in ids]
+
+    # Who may.
+
+    @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}, {"token": ""}])
+    def test_checkpoints_of_anyone_but_the_holder_are_refused(
+        self, worker: Journal, held: Claim, change: dict[str, Any]
+    ) -> None:
+        before = entries(worker)
+        stranger = held._replace(**change)
+
+        assert worker.put_checkpoint(stranger, HELD, b"data") == FENCED
+        assert worker.saved(stranger, HELD, saved(HELD)) == FENCED
+
+        assert worker.checkpoint(HELD) is None
+        assert entries(worker) == before
+
+    @pytest.mark.parametrize("how", ["ended", "superseded"])
+    def test_checkpoints_of_an_attempt_that_no_longer_counts_are_refused(
+        self, driver: Journal, worker: Journal, held: Claim, how: str
+    ) -> None:
+        if how == "ended":
+            worker.end(held, ended())
+        else:
+            driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        before = entries(worker)
+
+        assert worker.put_checkpoint(held, HELD, b"data") == FENCED
+        assert worker.saved(held, HELD, saved(HELD)) == FENCED
+
+        assert worker.checkpoint(HELD) is None
+        assert entries(worker) == before
+
+    def test_an_attempt_that_is_told_to_pause_can_still_save_and_hears_its_intent(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
+
+        assert worker.put_checkpoint(held, HELD, b"data") == "pause"
+        assert worker.saved(held, HELD, saved(HELD)) == "pause"
+        assert worker.saved(held, HELD, saved(HELD)) == "pause"
+
+        assert worker.checkpoint(HELD) == b"data"
+        assert kinds(worker)[-1] == "CheckpointSaved"
+
+    def test_the_next_attempt_saves_what_it_likes(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        worker.saved(held, HELD, saved(HELD))
+        worker.end(held, ended())
+        second = self.start(driver, worker, attempt=2)
+
+        # Ids are unique, but a journal must not rely on what it kept of an earlier attempt.
+        worker.saved(second, HELD, saved(HELD, ONE, 2))
+
+        assert entries(worker)[-1].data == saved(HELD, ONE, 2)
+
+    # Dropping.
+
+    def test_what_is_dropped_is_gone_and_the_rest_stays(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        worker.put_checkpoint(held, HELD, b"one")
+        worker.put_checkpoint(held, HELD_TOO, b"two")
+
+        driver.drop_checkpoints([HELD, STORED], dropped(HELD, STORED))
+
+        assert worker.checkpoint(HELD) is None
+        assert worker.checkpoint(HELD_TOO) == b"two"
+        assert entries(driver)[-1].data == dropped(HELD, STORED)
+
+    def test_dropping_twice_is_journaled_once(self, driver: Journal, world: World) -> None:
+        driver.drop_checkpoints([HELD, STORED], dropped(HELD, STORED))
+        driver.drop_checkpoints([HELD, STORED], dropped(HELD, STORED))
+        driver.unlock("driver-1")
+        heir = world.journal()
+        heir.lock("driver-2", "", LONG_S)
+        heir.drop_checkpoints([HELD, STORED], dropped(HELD, STORED))
+
+        assert kinds(driver) == ["CheckpointsDropped"]
+
+    def test_dropping_others_is_journaled(self, driver: Journal) -> None:
+        driver.drop_checkpoints([HELD], dropped(HELD))
+        driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO))
+
+        assert [entry.data for entry in entries(driver)] == [dropped(HELD), dropped(HELD_TOO)]
+
+    def test_dropping_nothing_is_no_news(self, driver: Journal) -> None:
+        driver.drop_checkpoints([], dropped())
+
+        assert entries(driver) == []
+
+    def test_ten_thousand_can_be_dropped_at_once(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        ids = [checkpoint_id(ONE, 1, number, in_memory=True) for number in range(1, 10_001)]
+        worker.put_checkpoint(held, ids[0], b"first")
+        worker.put_checkpoint(held, ids[-1], b"last")
+
+        driver.drop_checkpoints(ids, dropped(*ids))
+
+        assert worker.checkpoint(ids[0]) is worker.checkpoint(ids[-1]) is None
+        assert entries(driver)[-1].data == dropped(*ids)

@@ -1,0 +1,199 @@
+"""What a journal promises of the driver's decisions: on attempts, and on trials that have none under way."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from mqtune.journal.base import FENCED, Claim, Grant, Journal
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    LONG_S,
+    ONE,
+    THREE,
+    TWO,
+    InWorld,
+    World,
+    all_at_once,
+    decided,
+    ended,
+    entries,
+    kinds,
+    segment,
+    staged,
+    started,
+    trial_closed,
+)
+from mqtune.testing.waiting import eventually
+from mqtune.trial import AttemptEnd, Intent, TrialId
+
+
+class IntentContract(InWorld):
+    """A decision is journaled once, and heard until its attempt ends."""
+
+    # Intents.
+
+    @pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.RUN])
+    def test_a_running_attempt_hears_its_intent_with_every_answer_until_it_ends(
+        self, driver: Journal, worker: Journal, held: Claim, intent: Intent
+    ) -> None:
+        assert driver.intend(ONE, 1, intent, decided(intent=intent), ended()) == "running"
+
+        assert worker.report([segment(held, 1)]) == [intent.value]
+        assert worker.report([segment(held, 1)]) == [intent.value]
+        assert worker.renew([held], LONG_S) == [intent.value]
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted", "DecisionTaken", "Reports"]
+
+    @pytest.mark.parametrize(
+        ("intent", "end"),
+        [
+            (Intent.STOP, AttemptEnd.STOPPED),
+            (Intent.COMPLETE, AttemptEnd.STOPPED),
+            (Intent.ABANDON, AttemptEnd.STOPPED),
+            (Intent.PAUSE, AttemptEnd.PAUSED),
+            (Intent.HAND_BACK, AttemptEnd.HANDED_BACK),
+        ],
+    )
+    def test_an_attempt_that_nobody_has_claimed_is_ended_by_the_decision(
+        self, driver: Journal, worker: Journal, intent: Intent, end: AttemptEnd
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+
+        assert driver.intend(ONE, 1, intent, decided(intent=intent), ended(ONE, 1, end)) == "unclaimed"
+
+        assert [entry.data for entry in entries(driver)] == [staged(), decided(intent=intent), ended(ONE, 1, end)]
+        claim = Claim(ONE, 1, "t")
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
+        assert driver.unclaimed(0) == []
+
+    def test_a_decision_about_an_attempt_that_has_ended_is_journaled_all_the_same(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.end(held, ended())
+
+        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
+
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted", "AttemptEnded", "DecisionTaken"]
+
+    def test_nothing_can_be_intended_of_an_attempt_that_is_not_the_current_one(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+
+        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
+        assert driver.intend(ONE, 3, Intent.STOP, decided(), ended()) == "superseded"
+        assert driver.intend(TWO, 1, Intent.STOP, decided(), ended()) == "superseded"
+
+        assert kinds(driver) == ["TrialStaged"]
+
+    @pytest.mark.parametrize("state", ["running", "unclaimed", "ended"])
+    def test_the_same_decision_twice_is_journaled_once_and_answered_alike(
+        self, driver: Journal, worker: Journal, state: str
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        claim = Claim(ONE, 1, "t")
+        if state != "unclaimed":
+            worker.claim(claim, "w", LONG_S, started(claim))
+        if state == "ended":
+            worker.end(claim, ended())
+
+        first = driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        before = entries(driver)
+        second = driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+
+        assert (first, second) == (state, state)
+        assert entries(driver) == before
+
+    def test_another_decision_about_the_same_attempt_is_journaled_and_counts(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+
+        assert driver.intend(ONE, 1, Intent.HAND_BACK, decided(intent=Intent.HAND_BACK), ended()) == "running"
+
+        assert worker.renew([held], LONG_S) == ["hand_back"]
+        assert kinds(driver).count("DecisionTaken") == 2
+
+    def test_an_intent_ends_with_its_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        worker.end(held, ended())
+
+        second = self.start(driver, worker, attempt=2)
+
+        assert worker.renew([second], LONG_S) == [""]
+        assert driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2)) == "running"
+        assert kinds(driver).count("DecisionTaken") == 2
+
+    def test_a_claim_and_a_decision_at_once_leave_the_attempt_either_running_and_told_or_ended(
+        self, driver: Journal, world: World
+    ) -> None:
+        for number in range(1, 21):
+            trial = TrialId(f"{number:04d}")
+            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
+            claim, worker = Claim(trial, 1, "t"), world.journal()
+
+            granted, intended = all_at_once(
+                [
+                    partial(worker.claim, claim, "w", LONG_S, started(claim)),
+                    partial(driver.intend, trial, 1, Intent.STOP, decided(trial), ended(trial)),
+                ]
+            )
+
+            if intended == "running":
+                assert isinstance(granted, Grant)
+                assert worker.renew([claim], LONG_S) == ["stop"]
+            else:
+                assert (granted, intended) == ("ended", "unclaimed")
+                assert worker.renew([claim], LONG_S) == [FENCED]
+
+    # Trials that have no attempt under way.
+
+    @pytest.mark.parametrize("how", [AttemptEnd.PAUSED, AttemptEnd.FAILED])
+    def test_the_end_of_a_trial_whose_attempt_has_ended_is_journaled_once(
+        self, driver: Journal, worker: Journal, held: Claim, how: AttemptEnd
+    ) -> None:
+        worker.end(held, ended(ONE, 1, how))
+
+        assert driver.close_trial(ONE, 1, trial_closed()) is True
+        assert driver.close_trial(ONE, 1, trial_closed()) is False
+
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted", "AttemptEnded", "TrialClosed"]
+
+    def test_a_trial_whose_attempt_the_driver_ended_can_be_closed(self, driver: Journal, worker: Journal) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended(ONE, 1, AttemptEnd.PAUSED))
+        self.start(driver, worker, TWO, lease_s=0.0)
+        eventually(lambda: driver.reap(TWO, 1, ended(TWO, 1, AttemptEnd.LOST)))
+
+        assert driver.close_trial(ONE, 1, trial_closed()) is True
+        assert driver.close_trial(TWO, 1, trial_closed(TWO)) is True
+
+        assert kinds(driver)[-2:] == ["TrialClosed", "TrialClosed"]
+
+    def test_a_trial_whose_attempt_waits_runs_or_is_another_is_not_closed(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        worker.end(self.start(driver, worker, THREE, attempt=2), ended(THREE, 2))
+        before = entries(driver)
+
+        assert driver.close_trial(ONE, 1, trial_closed()) is False
+        assert driver.close_trial(TWO, 1, trial_closed(TWO)) is False
+        assert driver.close_trial(THREE, 1, trial_closed(THREE)) is False
+        assert driver.close_trial(THREE, 3, trial_closed(THREE)) is False
+        assert driver.close_trial(TrialId("0009"), 1, trial_closed()) is False
+
+        assert entries(driver) == before
+        assert worker.renew([held], LONG_S) == [""]
+
+    def test_a_trial_that_goes_on_with_a_later_attempt_can_be_closed_behind_that(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.end(held, ended(ONE, 1, AttemptEnd.PAUSED))
+        worker.end(self.start(driver, worker, attempt=2), ended(ONE, 2, AttemptEnd.PAUSED))
+
+        assert driver.close_trial(ONE, 1, trial_closed()) is False
+        assert driver.close_trial(ONE, 2, trial_closed()) is True
+
+        assert kinds(driver).count("TrialClosed") == 1

@@ -1,0 +1,225 @@
+"""What a journal promises of leases and of their end."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mqtune.journal.base import FENCED, Claim, Journal
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    LONG_S,
+    ONE,
+    OTHER,
+    SHORT_S,
+    THREE,
+    TWO,
+    InWorld,
+    World,
+    all_at_once,
+    decided,
+    ended,
+    entries,
+    kinds,
+    segment,
+    staged,
+    started,
+)
+from mqtune.testing.waiting import eventually
+from mqtune.trial import AttemptEnd, Intent, TrialId
+
+
+class LeaseContract(InWorld):
+    """A lease is renewed, runs out, is forfeited or given up; each end is journaled once."""
+
+    # Leases.
+
+    def test_a_lease_runs_out_unless_it_is_renewed(self, driver: Journal, worker: Journal, world: World) -> None:
+        self.start(driver, worker, ONE, lease_s=SHORT_S)
+        kept = self.start(driver, worker, TWO, lease_s=SHORT_S)
+        self.start(driver, worker, THREE, lease_s=LONG_S)
+
+        worker.renew([kept], LONG_S)
+        world.let_pass(SHORT_S)
+
+        assert driver.expired() == [ONE]
+
+    def test_a_lease_that_ran_out_can_be_renewed_until_it_is_reaped(self, driver: Journal, worker: Journal) -> None:
+        claim = self.start(driver, worker, lease_s=0.0)
+        eventually(driver.expired)
+
+        assert worker.renew([claim], LONG_S) == [""]
+
+        assert driver.expired() == []
+        assert driver.reap(ONE, 1, ended()) is False
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted"]
+
+    def test_renewing_answers_for_each_attempt_in_its_place(self, driver: Journal, worker: Journal) -> None:
+        claims = [self.start(driver, worker, trial) for trial in (ONE, TWO, THREE)]
+        worker.end(claims[0], ended(ONE))
+        driver.intend(THREE, 1, Intent.HAND_BACK, decided(THREE), ended(THREE))
+        stranger = Claim(TrialId("0009"), 1, "t")
+
+        assert worker.renew([*claims, stranger], LONG_S) == [FENCED, "", "hand_back", FENCED]
+        assert worker.renew([], LONG_S) == []
+
+    def test_reaping_ends_an_attempt_and_fences_its_worker(self, driver: Journal, worker: Journal) -> None:
+        claim = self.start(driver, worker, lease_s=0.0)
+        worker.report([segment(claim, 1)])
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        eventually(driver.expired)
+        lost = ended(ONE, 1, AttemptEnd.LOST)
+
+        assert driver.reap(ONE, 1, lost) is True
+
+        assert entries(driver)[-1].data == lost
+        before = entries(driver)
+        assert driver.expired() == []
+        assert worker.renew([claim], LONG_S) == [FENCED]
+        assert worker.report([segment(claim, 2)]) == [FENCED]
+        assert worker.end(claim, ended()) is False
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
+        assert entries(driver) == before
+
+    def test_reaping_twice_journals_once_and_answers_alike(self, driver: Journal, worker: Journal) -> None:
+        self.start(driver, worker, lease_s=0.0)
+        eventually(driver.expired)
+        driver.reap(ONE, 1, ended())
+        before = entries(driver)
+
+        assert driver.reap(ONE, 1, ended()) is True
+
+        assert entries(driver) == before
+
+    def test_forfeited_leases_have_all_run_out(self, driver: Journal, worker: Journal) -> None:
+        one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
+        worker.end(self.start(driver, worker, THREE), ended(THREE))
+        driver.stage(TrialId("0004"), 1, ASSIGNMENT, staged(TrialId("0004")))
+
+        driver.forfeit_leases()
+        driver.forfeit_leases()
+
+        assert sorted(driver.expired()) == [ONE, TWO]
+        assert driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)) is True
+        # Somebody was left after all, and is not forgotten.
+        assert worker.renew([one, two], LONG_S) == [FENCED, ""]
+        assert driver.expired() == []
+
+    def test_there_may_be_no_leases_to_forfeit(self, driver: Journal) -> None:
+        driver.forfeit_leases()
+
+        assert driver.expired() == []
+        assert entries(driver) == []
+
+    def test_only_an_attempt_whose_lease_ran_out_can_be_reaped(self, driver: Journal, worker: Journal) -> None:
+        self.start(driver, worker, ONE)
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        over = self.start(driver, worker, THREE, lease_s=0.0)
+        worker.end(over, ended(THREE))
+        before = entries(driver)
+
+        assert driver.reap(ONE, 1, ended()) is False
+        assert driver.reap(ONE, 2, ended()) is False
+        assert driver.reap(TWO, 1, ended()) is False
+        assert driver.reap(THREE, 1, ended()) is False
+        assert driver.reap(TrialId("0009"), 1, ended()) is False
+
+        assert entries(driver) == before
+
+    @pytest.mark.parametrize("attempt", [1, 3])
+    def test_no_other_attempt_can_be_reaped_for_the_one_whose_lease_ran_out(
+        self, driver: Journal, worker: Journal, attempt: int
+    ) -> None:
+        self.start(driver, worker, attempt=2, lease_s=0.0)
+        eventually(driver.expired)
+
+        assert driver.reap(ONE, attempt, ended(ONE, attempt)) is False
+        assert driver.expired() == [ONE]
+
+    def test_a_renewal_and_a_reap_at_once_leave_the_attempt_either_held_or_ended(
+        self, driver: Journal, world: World
+    ) -> None:
+        for number in range(1, 21):
+            trial = TrialId(f"{number:04d}")
+            claim, worker = self.start(driver, driver, trial, lease_s=0.0), world.journal()
+            eventually(driver.expired)
+
+            renewed, reaped = all_at_once(
+                [
+                    partial(worker.renew, [claim], LONG_S),
+                    partial(driver.reap, trial, 1, ended(trial, 1, AttemptEnd.LOST)),
+                ]
+            )
+
+            assert (renewed, reaped) in (([""], False), ([FENCED], True))
+
+    def test_attempts_are_unclaimed_from_staging_to_the_claim(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        world.let_pass(SHORT_S)
+
+        assert sorted(driver.unclaimed(SHORT_S)) == [ONE, TWO]
+        assert driver.unclaimed(LONG_S) == []
+
+        claim = Claim(ONE, 1, "t")
+        worker.claim(claim, "w", LONG_S, started(claim))
+        assert driver.unclaimed(SHORT_S) == [TWO]
+
+    @pytest.mark.parametrize("was_claimed", [True, False])
+    def test_a_new_attempt_is_unclaimed_from_its_own_staging(
+        self, driver: Journal, worker: Journal, world: World, was_claimed: bool
+    ) -> None:
+        if was_claimed:
+            worker.end(self.start(driver, worker), ended())
+        else:
+            driver.stage(ONE, 1, ASSIGNMENT, staged())
+        world.let_pass(SHORT_S)
+
+        attempts = itertools.count(2)
+
+        def is_new_when_staged() -> bool:
+            attempt = next(attempts)
+            driver.stage(ONE, attempt, ASSIGNMENT, staged(ONE, attempt))
+            return driver.unclaimed(SHORT_S) == []
+
+        # On a busy machine more time may pass between the two steps than makes it old again.
+        eventually(is_new_when_staged)
+        assert driver.unclaimed(0) == [ONE]
+
+    # Ending.
+
+    def test_an_end_is_journaled_once_and_gives_up_the_lease(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        claim = self.start(driver, worker, lease_s=SHORT_S)
+
+        assert worker.end(claim, ended()) is True
+        assert worker.end(claim, ended()) is True
+        world.let_pass(SHORT_S)
+
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted", "AttemptEnded"]
+        assert driver.expired() == []
+
+    @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}])
+    def test_only_the_holder_can_end_an_attempt(self, worker: Journal, held: Claim, change: dict[str, Any]) -> None:
+        assert worker.end(held._replace(**change), ended()) is False
+
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
+        assert worker.renew([held], LONG_S) == [""]
+
+    def test_an_attempt_that_the_driver_ended_can_not_be_ended_by_a_worker(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+        before = entries(driver)
+
+        assert worker.end(Claim(ONE, 1, "t"), ended()) is False
+        assert worker.end(Claim(ONE, 1, ""), ended()) is False
+
+        assert entries(driver) == before

@@ -1,0 +1,204 @@
+"""What a journal promises of the driver's lock, and of what concerns the whole experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import pytest
+
+from mqtune.errors import DriverFenced, NameTaken
+from mqtune.journal.base import Assignment, Claim, Cleared, Journal
+from mqtune.messages import ExperimentCreated
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    HELD,
+    LONG_S,
+    ONE,
+    SHORT_S,
+    THREE,
+    TWO,
+    InWorld,
+    World,
+    all_at_once,
+    closed,
+    decided,
+    dropped,
+    ended,
+    entries,
+    kinds,
+    staged,
+    started,
+    trial_closed,
+)
+from mqtune.trial import Intent, TrialId
+
+
+class LockContract(InWorld):
+    """One driver at a time; a definition is written once."""
+
+    # The driver's lock.
+
+    DRIVER_WRITES: Final[dict[str, Callable[[Journal], object]]] = {
+        "record": lambda journal: journal.record(closed()),
+        "stage": lambda journal: journal.stage(THREE, 1, Assignment({}), staged(THREE)),
+        "intend": lambda journal: journal.intend(ONE, 1, Intent.STOP, decided(), ended()),
+        "reap": lambda journal: journal.reap(ONE, 1, ended()),
+        "forfeit": lambda journal: journal.forfeit_leases(),
+        "close trial": lambda journal: journal.close_trial(ONE, 1, trial_closed()),
+        "request save": lambda journal: journal.request_save(ONE, 1),
+        "clear": lambda journal: journal.clear([Cleared(ONE, 1, 1)]),
+        "clear nothing": lambda journal: journal.clear([]),
+        "drop": lambda journal: journal.drop_checkpoints([HELD], dropped(HELD)),
+    }
+
+    @pytest.mark.parametrize("write", DRIVER_WRITES)
+    def test_who_never_took_the_lock_may_not_write_as_the_driver(self, world: World, write: str) -> None:
+        stranger = world.journal()
+
+        with pytest.raises(DriverFenced):
+            self.DRIVER_WRITES[write](stranger)
+
+        assert kinds(stranger) == []
+
+    @pytest.mark.parametrize("write", [*DRIVER_WRITES, "lock"])
+    def test_a_driver_that_was_replaced_is_refused_and_changes_nothing(self, world: World, write: str) -> None:
+        old, new = world.journal(), world.journal()
+        old.lock("old", "", SHORT_S)
+        self.start(old, world.journal(), lease_s=0.0)
+        old.stage(TWO, 1, Assignment({}), staged(TWO))
+        self.start(old, world.journal(), TrialId("0004"))
+        world.let_pass(SHORT_S)
+        new.lock("new", "", LONG_S)
+        before = entries(new)
+
+        def retaken(journal: Journal) -> None:
+            journal.lock("old", "", LONG_S)
+
+        with pytest.raises(DriverFenced):
+            ({"lock": retaken} | self.DRIVER_WRITES)[write](old)
+
+        assert entries(new) == before
+        assert new.expired() == [ONE]
+
+    def test_the_lock_of_a_living_driver_is_refused_and_the_refusal_says_who_has_it(
+        self, driver: Journal, world: World
+    ) -> None:
+        second = world.journal()
+
+        with pytest.raises(NameTaken, match="process 1 on head"):
+            second.lock("driver-2", "", LONG_S)
+
+        driver.record(closed())
+        with pytest.raises(DriverFenced):
+            second.record(closed())
+
+    def test_a_driver_that_was_away_too_long_does_not_take_the_lock_back_from_its_heir(self, world: World) -> None:
+        old, new = world.journal(), world.journal()
+        old.lock("old", "", SHORT_S)
+        world.let_pass(SHORT_S)
+        new.lock("new", "", SHORT_S)
+        world.let_pass(SHORT_S)
+
+        with pytest.raises(DriverFenced):
+            old.lock("old", "", LONG_S)
+
+        new.record(closed())
+        new.lock("new", "", LONG_S)
+
+    def test_a_driver_keeps_its_lock_by_taking_it_again_even_after_it_ran_out(self, world: World) -> None:
+        driver = world.journal()
+        driver.lock("a", "", SHORT_S)
+        world.let_pass(SHORT_S)
+
+        driver.lock("a", "", LONG_S)
+        driver.lock("a", "", LONG_S)
+
+        driver.record(closed())
+        with pytest.raises(NameTaken):
+            world.journal().lock("b", "", LONG_S)
+
+    def test_a_lock_that_was_given_back_can_be_taken_at_once(self, driver: Journal, world: World) -> None:
+        driver.unlock("driver-1")
+
+        heir = world.journal()
+        heir.lock("driver-2", "", LONG_S)
+
+        heir.record(closed())
+        with pytest.raises(DriverFenced):
+            driver.record(closed())
+
+    def test_the_lock_of_a_driver_that_is_known_to_be_dead_can_be_taken_at_once(
+        self, driver: Journal, world: World
+    ) -> None:
+        heir = world.journal()
+
+        with pytest.raises(NameTaken) as taken:
+            heir.lock("driver-2", "process 2 on head", LONG_S, dead="process 9 on head")
+        heir.lock("driver-2", "process 2 on head", LONG_S, dead=taken.value.holder)
+
+        assert taken.value.holder == "process 1 on head"
+        assert 0 < taken.value.left_s <= LONG_S
+        heir.record(closed())
+        with pytest.raises(DriverFenced):
+            driver.record(closed())
+        with pytest.raises(NameTaken, match="process 2 on head"):
+            world.journal().lock("driver-3", "", LONG_S, dead="process 1 on head")
+
+    def test_a_driver_without_a_description_is_not_taken_for_a_dead_one(self, world: World) -> None:
+        world.journal().lock("driver-1", "", LONG_S)
+
+        with pytest.raises(NameTaken):
+            world.journal().lock("driver-2", "", LONG_S)
+
+    def test_nobody_can_give_back_what_another_holds(self, driver: Journal, world: World) -> None:
+        world.journal().unlock("driver-2")
+
+        with pytest.raises(NameTaken):
+            world.journal().lock("driver-2", "", LONG_S)
+
+    def test_experiments_are_apart(self, driver: Journal, world: World) -> None:
+        other = world.journal("y")
+        other.lock("driver-2", "", LONG_S)
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        claim = Claim(ONE, 1, "t")
+
+        assert other.definition() is None
+        assert entries(other) == []
+        assert other.claim(claim, "w", LONG_S, started(claim)) == "unknown"
+        assert other.unclaimed(0) == []
+
+    def test_of_eight_drivers_that_come_at_once_one_gets_the_lock(self, world: World) -> None:
+        journals = [world.journal() for _ in range(8)]
+
+        results = all_at_once(
+            [partial(journal.lock, f"driver-{number}", "", LONG_S) for number, journal in enumerate(journals)]
+        )
+
+        assert sorted(type(result).__name__ for result in results) == ["NameTaken"] * 7 + ["NoneType"]
+        journals[results.index(None)].record(closed())
+
+    # What concerns the whole experiment.
+
+    def test_there_is_no_definition_until_an_event_brings_one(self, driver: Journal) -> None:
+        assert driver.definition() is None
+
+        driver.record(closed())
+
+        assert driver.definition() is None
+
+    def test_a_definition_is_written_once(self, driver: Journal, world: World) -> None:
+        created = ExperimentCreated(name="x", definition={"a": 1}, at=1.0).encode()
+
+        driver.record(created, definition=b"first \x00\xff")
+        driver.record(created, definition=b"second")
+
+        assert world.journal().definition() == b"first \x00\xff"
+        assert kinds(driver) == ["ExperimentCreated"] * 2
+
+    def test_the_same_event_recorded_twice_on_purpose_is_two_entries(self, driver: Journal) -> None:
+        driver.record(closed())
+        driver.record(closed())
+
+        assert kinds(driver) == ["ExperimentEnded"] * 2

@@ -1,0 +1,170 @@
+"""What a journal promises of reports."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mqtune.journal.base import FENCED, GAP, Claim, Journal
+from mqtune.messages import Reports, decode_event
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    ONE,
+    OTHER,
+    THREE,
+    TWO,
+    InWorld,
+    World,
+    all_at_once,
+    decided,
+    ended,
+    entries,
+    reported,
+    segment,
+    staged,
+)
+from mqtune.testing.waiting import eventually
+from mqtune.trial import Intent, TrialId
+
+
+class ReportContract(InWorld):
+    """Each is journaled once, in order, from who holds the lease."""
+
+    # Reporting.
+
+    def test_reports_are_journaled_as_one_entry_that_decodes_to_what_was_sent(
+        self, worker: Journal, held: Claim
+    ) -> None:
+        batch = segment(held, 1, 3, raw=b"a b\n\x00", loss=math.inf)
+
+        assert worker.report([batch]) == [""]
+
+        event = decode_event(entries(worker)[-1].data)
+        assert isinstance(event, Reports)
+        assert [(r.trial, r.attempt, r.sequence, r.timestamp) for r in event] == [
+            (ONE, 1, n, 100.0 + n) for n in (1, 2, 3)
+        ]
+        assert [r.metrics for r in event] == [{"n": n, "raw": b"a b\n\x00", "loss": math.inf} for n in (1, 2, 3)]
+
+    def test_a_batch_that_is_sent_again_is_not_journaled_again(self, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1, 2)])
+        assert worker.report([segment(held, 1, 2)]) == [""]
+        worker.report([segment(held, 3, 2)])
+
+        assert worker.report([segment(held, 1, 2)]) == [""]
+        assert worker.report([segment(held, 3, 2)]) == [""]
+
+        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3), (ONE, 1, 4)]]
+
+    @pytest.mark.parametrize(("first", "count"), [(2, 1), (4, 1), (4, 3), (9, 1)])
+    def test_reports_behind_a_gap_are_refused(self, worker: Journal, held: Claim, first: int, count: int) -> None:
+        sent = 0 if first == 2 else 2
+        if sent:
+            worker.report([segment(held, 1, sent)])
+
+        assert worker.report([segment(held, first, count)]) == [GAP]
+
+        assert worker.report([segment(held, sent + 1)]) == [""]
+        assert reported(worker)[-1] == [(ONE, 1, sent + 1)]
+
+    def test_a_segment_that_was_cut_anew_is_refused_and_not_written_in_part(self, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1, 3)])
+
+        assert worker.report([segment(held, 2, 3)]) == [GAP]
+
+        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
+
+    @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}, {"token": ""}])
+    def test_reports_of_anyone_but_the_holder_are_refused(
+        self, driver: Journal, worker: Journal, held: Claim, change: dict[str, Any]
+    ) -> None:
+        assert worker.report([segment(held._replace(**change), 1)]) == [FENCED]
+
+        assert reported(worker) == []
+
+    def test_reports_of_an_attempt_that_nobody_has_claimed_are_refused(self, driver: Journal, worker: Journal) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+
+        assert worker.report([segment(Claim(ONE, 1, ""), 1)]) == [FENCED]
+
+    def test_reports_after_the_end_are_refused(self, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1)])
+        worker.end(held, ended())
+
+        assert worker.report([segment(held, 2)]) == [FENCED]
+        assert worker.report([segment(held, 1)]) == [FENCED]
+        assert reported(worker) == [[(ONE, 1, 1)]]
+
+    def test_reports_are_taken_while_the_lease_has_run_out_and_nobody_has_reaped_it(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        claim = self.start(driver, worker, lease_s=0.0)
+        eventually(driver.expired)
+
+        assert worker.report([segment(claim, 1)]) == [""]
+
+    def test_a_batch_keeps_what_is_right_and_drops_what_is_refused(self, driver: Journal, worker: Journal) -> None:
+        claims = [self.start(driver, worker, trial) for trial in (ONE, TWO, THREE)]
+        gone = Claim(TrialId("0009"), 1, "t")
+        worker.end(claims[0], ended(ONE))
+        driver.intend(THREE, 1, Intent.PAUSE, decided(THREE), ended(THREE))
+
+        answers = worker.report(
+            [segment(claims[0], 1), segment(claims[1], 1, 2), segment(gone, 1), segment(claims[2], 1)]
+        )
+
+        assert answers == [FENCED, "", FENCED, "pause"]
+        assert reported(worker) == [[(TWO, 1, 1), (TWO, 1, 2), (THREE, 1, 1)]]
+
+    def test_a_batch_of_old_and_new_segments_journals_the_new_ones(self, driver: Journal, worker: Journal) -> None:
+        one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
+        worker.report([segment(one, 1)])
+
+        assert worker.report([segment(one, 1), segment(two, 1)]) == ["", ""]
+
+        assert reported(worker) == [[(ONE, 1, 1)], [(TWO, 1, 1)]]
+
+    def test_a_batch_of_which_nothing_is_new_makes_no_entry(self, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1)])
+        before = entries(worker)
+
+        worker.report([segment(held, 1)])
+        worker.report([segment(held._replace(token=OTHER), 2)])
+        worker.report([])
+
+        assert entries(worker) == before
+
+    def test_sequence_numbers_begin_anew_with_each_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        worker.report([segment(held, 1, 5)])
+        worker.end(held, ended())
+        second = self.start(driver, worker, attempt=2)
+
+        assert worker.report([segment(second, 6)]) == [GAP]
+        assert worker.report([segment(second, 1)]) == [""]
+
+    def test_a_large_batch_arrives_whole(self, driver: Journal, worker: Journal) -> None:
+        claims = [self.start(driver, worker, TrialId(f"{n:04d}")) for n in range(1, 101)]
+
+        answers = worker.report([segment(claim, 1, 200) for claim in claims])
+
+        assert answers == [""] * 100
+        assert [len(batch) for batch in reported(worker)] == [20_000]
+
+    def test_reports_of_eight_workers_at_once_keep_their_order_within_each_trial(
+        self, driver: Journal, world: World
+    ) -> None:
+        claims = [self.start(driver, driver, TrialId(f"{n:04d}")) for n in range(1, 9)]
+
+        def stream(claim: Claim) -> list[str]:
+            journal = world.journal()
+            return [answer for first in range(1, 41, 2) for answer in journal.report([segment(claim, first, 2)])]
+
+        answers = all_at_once([partial(stream, claim) for claim in claims])
+
+        assert answers == [[""] * 20] * 8
+        arrived = [report for batch in reported(driver) for report in batch]
+        for claim in claims:
+            assert [n for trial, _, n in arrived if trial == claim.trial] == list(range(1, 41))

@@ -1,0 +1,175 @@
+"""What a journal promises of staging and claiming."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from mqtune.journal.base import FENCED, Assignment, Claim, Grant, Journal
+from mqtune.testing.journals.world import (
+    ASSIGNMENT,
+    LONG_S,
+    ONE,
+    OTHER,
+    SHORT_S,
+    InWorld,
+    World,
+    all_at_once,
+    decided,
+    ended,
+    entries,
+    kinds,
+    segment,
+    staged,
+    started,
+)
+from mqtune.testing.waiting import eventually
+from mqtune.trial import Intent, TrialId
+
+
+class StagingContract(InWorld):
+    """An attempt is staged once, and claimed at most once."""
+
+    # Staging.
+
+    def test_a_staged_attempt_can_be_claimed_and_its_config_arrives_as_it_was(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is True
+
+        claim = Claim(ONE, 1, "t")
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
+        assert [entry.data for entry in entries(worker)] == [staged(), started(claim)]
+
+    def test_staging_twice_journals_once(self, driver: Journal) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+
+        assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is False
+
+        assert kinds(driver) == ["TrialStaged"]
+
+    def test_staging_an_earlier_attempt_changes_nothing(self, driver: Journal, worker: Journal) -> None:
+        claim = self.start(driver, worker, attempt=2)
+        before = entries(driver)
+
+        assert driver.stage(ONE, 1, Assignment({}), staged()) is False
+
+        assert entries(driver) == before
+        assert worker.renew([claim], LONG_S) == [""]
+
+    def test_staging_again_does_not_take_a_running_attempt_away_from_its_worker(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+
+        assert worker.report([segment(held, 1)]) == [""]
+
+    def test_a_later_attempt_supersedes_the_one_before_it(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        before = entries(driver)
+
+        assert worker.claim(held, "w", LONG_S, started(held)) == "superseded"
+        assert worker.report([segment(held, 1)]) == [FENCED]
+        assert worker.renew([held], LONG_S) == [FENCED]
+        assert worker.end(held, ended()) is False
+        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
+        assert driver.reap(ONE, 1, ended()) is False
+        assert entries(driver) == before
+        assert driver.unclaimed(0) == [ONE]
+
+    def test_the_lease_of_a_superseded_attempt_does_not_run_out_for_the_next_one(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        self.start(driver, worker, lease_s=0.0)
+        eventually(driver.expired)
+
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+
+        assert driver.expired() == []
+
+    # Claiming.
+
+    def test_an_attempt_that_was_never_staged_is_unknown(self, worker: Journal) -> None:
+        claim = Claim(ONE, 1, "t")
+
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "unknown"
+        assert kinds(worker) == []
+
+    @pytest.mark.parametrize("attempt", [1, 3])
+    def test_only_the_current_attempt_can_be_claimed(self, driver: Journal, worker: Journal, attempt: int) -> None:
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        claim = Claim(ONE, attempt, "t")
+
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "superseded"
+        assert kinds(worker) == ["TrialStaged"]
+
+    def test_a_claim_can_be_repeated_with_its_token_and_is_journaled_once(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        assert worker.claim(held, "w", LONG_S, started(held)) == Grant(ASSIGNMENT, 0.0)
+
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
+
+    def test_a_claim_that_is_repeated_renews_its_lease(self, driver: Journal, worker: Journal, world: World) -> None:
+        claim = self.start(driver, worker, lease_s=SHORT_S)
+
+        worker.claim(claim, "w", LONG_S, started(claim))
+        world.let_pass(SHORT_S)
+
+        assert driver.expired() == []
+
+    def test_a_claim_with_another_token_finds_the_attempt_taken(self, worker: Journal, held: Claim) -> None:
+        other = held._replace(token=OTHER)
+
+        assert worker.claim(other, "w", LONG_S, started(other)) == "taken"
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
+        assert worker.renew([held, other], LONG_S) == ["", FENCED]
+
+    def test_an_attempt_whose_lease_ran_out_stays_taken_until_it_is_reaped(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        self.start(driver, worker, lease_s=0.0)
+        eventually(driver.expired)
+        other = Claim(ONE, 1, OTHER)
+
+        assert worker.claim(other, "w", LONG_S, started(other)) == "taken"
+
+    def test_an_ended_attempt_can_not_be_claimed_again_not_even_by_who_had_it(
+        self, worker: Journal, held: Claim
+    ) -> None:
+        worker.end(held, ended())
+        before = entries(worker)
+
+        assert worker.claim(held, "w", LONG_S, started(held)) == "ended"
+        assert worker.claim(held._replace(token=OTHER), "w", LONG_S, started(held)) == "ended"
+        assert entries(worker) == before
+
+    def test_a_grant_carries_the_time_of_the_last_report_of_an_earlier_attempt(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        exact = 1_700_000_000.123_456_7
+        worker.report([segment(held, 1, 3, timestamp=exact)])
+        worker.end(held, ended())
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        claim = Claim(ONE, 2, "t")
+
+        grant = worker.claim(claim, "w", LONG_S, started(claim))
+
+        assert grant == Grant(ASSIGNMENT, exact)
+
+    def test_of_eight_claims_at_once_one_is_granted(self, driver: Journal, world: World) -> None:
+        for number in range(1, 11):
+            trial = TrialId(f"{number:04d}")
+            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
+            claims = [Claim(trial, 1, f"token-{n}") for n in range(8)]
+
+            answers = all_at_once(
+                [partial(world.journal().claim, claim, "w", LONG_S, started(claim)) for claim in claims]
+            )
+
+            assert sorted(map(str, answers), key=len) == ["taken"] * 7 + [str(Grant(ASSIGNMENT, 0.0))]
+            winner = claims[answers.index(Grant(ASSIGNMENT, 0.0))]
+            assert entries(driver)[-1].data == started(winner)
+            assert driver.renew(claims, LONG_S) == ["" if claim is winner else FENCED for claim in claims]
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted"] * 10

@@ -1,0 +1,186 @@
+"""The world that the contract's tests run in: a journal's server, the events that they write, and how they look at it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import pytest
+
+from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
+from mqtune.messages import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    CheckpointsDropped,
+    DecisionTaken,
+    ExperimentEnded,
+    Reports,
+    TrialClosed,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.testing.waiting import DEADLINE_S
+from mqtune.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
+from mqtune.wire import pack_metrics, segment_bytes
+
+#: A lease or lock that runs out while a test waits for it, and one that doesn't.
+SHORT_S: Final = 0.03
+LONG_S: Final = 600.0
+
+ONE: Final = TrialId("0001")
+TWO: Final = TrialId("0002")
+THREE: Final = TrialId("0003")
+#: The token of a claim that is not the one that was granted.
+OTHER: Final = "other"
+CONFIG: Final[dict[str, Any]] = {
+    "lr": 0.1 + 0.2,
+    "layers": [1, {"kind": "ü"}],
+    "raw": b"\x00\xff",
+    "inf": math.inf,
+    "no": None,
+}
+#: Checkpoints of the first attempt of trial 0001: two that the journal holds, and one of the store.
+HELD: Final = checkpoint_id(ONE, 1, 1, in_memory=True)
+HELD_TOO: Final = checkpoint_id(ONE, 1, 2, in_memory=True)
+STORED: Final = checkpoint_id(ONE, 1, 3, in_memory=False)
+ASSIGNMENT: Final = Assignment(CONFIG, checkpoint_id("0009", 2, 1, in_memory=False), 12.5)
+
+
+class World(Protocol):
+    """A server, and a way for its time to pass."""
+
+    def journal(self, experiment: str = "x") -> Journal:
+        """Return a new object for an experiment's journal; a process of its own would have one."""
+
+    def let_pass(self, seconds: float) -> None:
+        """Return when this much more time has passed on the server."""
+
+
+def staged(trial: TrialId = ONE, attempt: int = 1) -> bytes:
+    """The driver asks for an attempt."""
+    return TrialStaged(trial=trial, attempt=attempt, config=CONFIG, at=1.0, cursor=START).encode()
+
+
+def started(claim: Claim) -> bytes:
+    """A worker has claimed an attempt."""
+    return AttemptStarted(
+        trial=claim.trial, attempt=claim.attempt, worker=f"w-{claim.token}", host="h", devices=["0"], at=2.0
+    ).encode()
+
+
+def decided(trial: TrialId = ONE, attempt: int = 1, intent: Intent = Intent.STOP) -> bytes:
+    """The driver has decided to end an attempt."""
+    return DecisionTaken(
+        trial=trial, attempt=attempt, sequence=1, action="stop", intent=intent, reason="", at=3.0, cursor=START
+    ).encode()
+
+
+def ended(trial: TrialId = ONE, attempt: int = 1, end: AttemptEnd = AttemptEnd.COMPLETED) -> bytes:
+    """An attempt is over."""
+    return AttemptEnded(trial=trial, attempt=attempt, end=end, at=4.0).encode()
+
+
+def closed(outcome: str = "finished") -> bytes:
+    """The experiment is over."""
+    return ExperimentEnded(outcome=outcome, reason="", at=5.0, cursor=START).encode()
+
+
+def trial_closed(trial: TrialId = ONE) -> bytes:
+    """The driver has ended a trial that had no attempt under way."""
+    return TrialClosed(trial=trial, status="early_stopped", reason="", by="scheduler", at=5.0, cursor=START).encode()
+
+
+def dropped(*checkpoints: CheckpointId) -> bytes:
+    """The driver has deleted checkpoints."""
+    return CheckpointsDropped(checkpoints=list(checkpoints), at=6.0, cursor=START).encode()
+
+
+def saved(checkpoint: CheckpointId, trial: TrialId = ONE, attempt: int = 1) -> bytes:
+    """A worker has a checkpoint that no report came with."""
+    return CheckpointSaved(trial=trial, attempt=attempt, checkpoint=checkpoint, at=3.5).encode()
+
+
+def segment(claim: Claim, first: int, count: int = 1, *, timestamp: float | None = None, **metrics: Any) -> Segment:
+    """Return reports of an attempt; each holds its own sequence number."""
+    times = [100.0 + n for n in range(first, first + count)]
+    if timestamp is not None:
+        times[-1] = timestamp
+    packed = [pack_metrics(at, {"n": first + i, **metrics}) for i, at in enumerate(times)]
+    return Segment(claim, first, count, times[-1], segment_bytes(claim.trial, claim.attempt, first, packed))
+
+
+def entries(journal: Journal) -> list[Entry]:
+    """Return all that the journal holds."""
+    return journal.read("0-0", count=1_000_000)
+
+
+def kinds(journal: Journal) -> list[str]:
+    """Return what the journal holds, one word for each entry."""
+    return [type(decode_event(entry.data)).__name__ for entry in entries(journal)]
+
+
+def reported(journal: Journal) -> list[list[tuple[str, int, int]]]:
+    """Return the reports that the journal holds: trial, attempt and sequence number, entry by entry."""
+    events = [decode_event(entry.data) for entry in entries(journal)]
+    return [[(r.trial, r.attempt, r.sequence) for r in event] for event in events if isinstance(event, Reports)]
+
+
+def all_at_once(calls: Iterable[Callable[[], object]]) -> list[Any]:
+    """Run *calls* in threads that begin together, and return what they returned or raised."""
+    calls = list(calls)
+    results: list[object] = [AssertionError("did not end")] * len(calls)
+    barrier = threading.Barrier(len(calls))
+
+    def run(index: int, call: Callable[[], object]) -> None:
+        try:
+            barrier.wait(DEADLINE_S)
+            results[index] = call()
+        except BaseException as error:  # noqa: BLE001 - each caller looks at what came of its call
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return results
+
+
+class InWorld:
+    """What the tests share: a journal as its driver has it, and as a worker has it."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """The server under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def driver(self, world: World) -> Journal:
+        """The journal as its driver has it."""
+        journal = world.journal()
+        journal.lock("driver-1", "process 1 on head", LONG_S)
+        return journal
+
+    @pytest.fixture
+    def worker(self, world: World) -> Journal:
+        """The journal as a worker has it."""
+        return world.journal()
+
+    @pytest.fixture
+    def held(self, driver: Journal, worker: Journal) -> Claim:
+        """A claim on trial 0001 that runs."""
+        return self.start(driver, worker)
+
+    @staticmethod
+    def start(
+        driver: Journal, worker: Journal, trial: TrialId = ONE, attempt: int = 1, lease_s: float = LONG_S
+    ) -> Claim:
+        """Return a claim on an attempt that was staged and runs."""
+        claim = Claim(trial, attempt, f"token-{trial}-{attempt}")
+        assert driver.stage(trial, attempt, ASSIGNMENT, staged(trial, attempt))
+        assert isinstance(worker.claim(claim, "w", lease_s, started(claim)), Grant)
+        return claim

@@ -1,0 +1,97 @@
+"""With which versions a trial ran: of Python, of the packages that its trainable imported, and of its own code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from mqtune.version import __version__
+
+__all__ = ["describe_environment"]
+
+#: A record of this is in the journal for each attempt; frameworks import hundreds of packages, and the first are those that
+#: the trainable asked for.
+_MAX_PACKAGES: Final = 40
+#: How much of the hash of the code is kept: enough to tell versions apart.
+_CODE_CHARS: Final = 16
+_DIST_INFO: Final = ".dist-info"
+
+
+def describe_environment(modules: Iterable[str], files: Collection[str]) -> dict[str, Any]:
+    """Return the versions of Python, the platform, mqtune, and the packages and code that a trainable consists of.
+
+    A package that is no installed distribution of the same name counts with what it says of itself; one that says nothing,
+    and what comes with Python, is left out.
+
+    Args:
+        modules: the names of the modules that the trainable imported, in order.
+        files: the user's own files among them.
+    """
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "mqtune": __version__,
+        "packages": _packages(modules),
+        "code": _hash(files),
+    }
+
+
+def _packages(modules: Iterable[str]) -> dict[str, str]:
+    installed: dict[str, str] | None = None
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+        if name in sys.stdlib_module_names or name.startswith("_") or name == "mqtune":
+            continue
+        module = sys.modules.get(name)
+        if "site-packages" not in (getattr(module, "__file__", None) or ""):
+            continue
+        if installed is None:
+            installed = _installed()
+        # Asking the module itself could import more.
+        version = installed.get(_normal(name)) or vars(module).get("__version__")
+        if isinstance(version, str):
+            found[name] = version
+        if len(found) == _MAX_PACKAGES:
+            break
+    return found
+
+
+def _installed() -> dict[str, str]:
+    """Return the versions of all distributions, by their names; one listing of each folder, and no file is read."""
+    versions: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in names:
+            if entry.endswith(_DIST_INFO):
+                name, _, version = entry.removesuffix(_DIST_INFO).rpartition("-")
+                versions.setdefault(_normal(name), version)
+    return versions
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _hash(files: Collection[str]) -> str:
+    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none."""
+    if not files:
+        return ""
+    # The folder that they have in common may be another one on each machine.
+    common = os.path.commonpath([os.path.dirname(path) for path in files])
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError:
+            continue
+        digest.update(f"{os.path.relpath(path, common)}\0{len(content)}\0".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()[:_CODE_CHARS]

@@ -1,0 +1,185 @@
+"""How a script reports: through the trial's process, which started it, over a channel that it inherits.
+
+The script asks, and is answered once what it asked for is done, so that a report in lockstep waits for its decision. A
+question is a map with ``do``, the answer one with ``is``:
+
+``join``: ``context``, a map. ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``; ``wishes``:
+``save_wanted``. ``fetch``: ``checkpoint``, a map or None. ``draft``: ``folder``. ``wanted``: ``action``.
+``is`` is "done", "told" (with ``action``: the trial should end), or "error" (with ``type`` and ``text``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mqtune import errors
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.control import RELAY, Told
+from mqtune.trainable.saving import check_savable
+from mqtune.trainable.session import Context, StopTrial
+from mqtune.trial import CheckpointId, TrialId
+from mqtune.wire import pack_metrics
+
+if TYPE_CHECKING:
+    from mqtune.checkpoints import Checkpoint
+    from mqtune.trainable.saving import Savable
+
+__all__ = ["RelayedSession", "address_of", "join"]
+
+
+def address_of(fd: int) -> str:
+    """Return what to put into the environment for a channel's descriptor.
+
+    Processes below the script have the variable too, and need not have the channel: another file may have its number.
+    """
+    return f"{fd}:{os.fstat(fd).st_ino}"
+
+
+def join() -> RelayedSession:
+    """Join the trial that started this script.
+
+    Raises:
+        RuntimeError: another process did; this one has no channel.
+    """
+    address = os.environ[RELAY]
+    fd = int(address.partition(":")[0])
+    try:
+        is_ours = address_of(fd) == address
+    except OSError:
+        is_ours = False
+    if not is_ours:
+        raise RuntimeError(
+            "report: this is a child process of the trial's script; report from the script's own process"
+        )
+    os.set_inheritable(fd, False)
+    return RelayedSession(Channel.of_fd(fd))
+
+
+class RelayedSession:
+    """What ``Session`` is in the trial's own process, for a script; any thread may use it.
+
+    The first use from the main thread has SIGTERM raise StopTrial there, unless the script has a handler of its own.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._main = threading.main_thread().ident
+        self._busy = False
+        self._signalled = False
+        #: Whether StopTrial was raised: SIGTERM raises it once, and not in the blocks that clean up after it.
+        self._heard = False
+        self._checkpoint: Checkpoint | None = None
+        self.next_checkpoint: Path | None = None
+        context = self._ask({"do": "join"})["context"]
+        self.context = Context(
+            TrialId(context["trial"]), context["attempt"], context["experiment"], Path(context["folder"])
+        )
+        if threading.get_ident() == self._main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_terminate)
+            sys.excepthook = _quietly
+
+    def report(self, metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
+        """Report, as the function of the same name says."""
+        # The error of a value that can't be sent should name the script's line.
+        pack_metrics(0.0, metrics)
+        if checkpoint is None and self.next_checkpoint is not None:
+            checkpoint, self.next_checkpoint = self.next_checkpoint, None
+        self._ask({"do": "report", "metrics": metrics, "checkpoint": _portable(checkpoint)})
+
+    def save(self, checkpoint: Savable) -> None:
+        """Save a checkpoint without a report, also when the trial was told to end."""
+        self._ask({"do": "save", "checkpoint": _portable(checkpoint)})
+
+    @property
+    def save_wanted(self) -> bool:
+        """Whether a checkpoint was asked for, and none saved since."""
+        return bool(self._ask({"do": "wishes"})["save_wanted"])
+
+    def get_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint that this attempt starts from; see the function of the same name."""
+        found = self._ask({"do": "fetch"})["checkpoint"]
+        if found is not None and self._checkpoint is None:
+            from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
+
+            path = None if found["path"] is None else Path(found["path"])
+            self._checkpoint = Checkpoint(
+                id=CheckpointId(found["id"]), path=path, data=found["data"], counters=found["counters"]
+            )
+        return self._checkpoint
+
+    def draft(self) -> Path:
+        """Return a new empty folder to write a checkpoint into."""
+        return Path(self._ask({"do": "draft"})["folder"])
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "report: this is a child process of the trial's script; report from the script's own process"
+            )
+        is_main = threading.get_ident() == self._main
+        # A signal handler may ask too, but not in the middle of another question.
+        if is_main:
+            self._busy = True
+        try:
+            with self._lock:
+                self._channel.send(dict(question))
+                received = self._channel.receive()
+        finally:
+            if is_main:
+                self._busy = False
+        answer: dict[str, Any] = {"is": "told", "action": "stop"} if received is None else received[0]
+        if answer["is"] == "error":
+            raise _error_of(answer["type"], answer["text"])
+        if answer["is"] == "told":
+            self._heard = True
+            raise StopTrial(answer["action"])
+        if is_main:
+            self._heed()
+        return answer
+
+    def _on_terminate(self, *_: object) -> None:
+        self._signalled = True
+        if not self._busy:
+            self._heed()
+
+    def _heed(self) -> None:
+        if self._signalled and not self._heard:
+            self._heard = True
+            action: Told = self._ask({"do": "wanted"})["action"]
+            raise StopTrial(action)
+
+
+def _portable(checkpoint: Savable | None) -> dict[str, Any] | None:
+    """Return what is to be saved as plain values; both processes see the same files, but may stand in other folders."""
+    if checkpoint is None:
+        return None
+    content = check_savable(checkpoint)
+    if isinstance(content, dict):
+        from mqtune.checkpoints import encode_dict  # noqa: PLC0415
+
+        # What can't be saved should be refused at the script's line.
+        encode_dict(content, {})
+        return {"data": content, "path": None}
+    return {"data": None, "path": str(content.absolute())}
+
+
+def _error_of(kind: str, text: str) -> Exception:
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, errors.MqtuneError):
+        return known(text)
+    return TypeError(text) if kind == "TypeError" else RuntimeError(text)
+
+
+def _quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an uncaught error, but not the one by which a trial ends."""
+    if not issubclass(kind, StopTrial):
+        sys.__excepthook__(kind, error, trace)

@@ -1,0 +1,189 @@
+"""The checkpoints that a trial saves, and the one that it starts from."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mqtune.errors import CheckpointGone, ConfigurationError, MqtuneError
+from mqtune.trial import CheckpointId, checkpoint_id, is_in_memory
+
+if TYPE_CHECKING:
+    # Most trials save nothing, and their processes should start without what it takes.
+    from mqtune.checkpoints import Checkpoint, CheckpointStore
+
+    #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
+    Savable = dict[str, Any] | str | os.PathLike[str] | Checkpoint
+
+__all__ = ["Saved", "Saver", "check_savable"]
+
+#: Below an attempt's folder: the local copy of the checkpoint that it starts from.
+_FETCHED: Final = "checkpoint"
+
+
+class Saved(NamedTuple):
+    """A checkpoint that was saved; ``data`` is what the worker must still keep of one in memory."""
+
+    id: CheckpointId
+    data: bytes | None
+
+
+class Saver:
+    """Saves an attempt's checkpoints and fetches the one that it starts from; any thread may call it.
+
+    Args:
+        trial: the trial's id.
+        attempt: the attempt's number.
+        store: URL of the experiment's checkpoint store, or empty.
+        start: the checkpoint that the attempt starts from, or empty.
+        data: that checkpoint's bytes, if it is one in memory and still exists.
+        folder: the attempt's folder, which is gone when it has ended; made when it is first needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        trial: str = "",
+        attempt: int = 0,
+        store: str = "",
+        start: str = "",
+        data: bytes | None = None,
+        folder: Path = Path(),
+    ) -> None:
+        self._trial = trial
+        self._attempt = attempt
+        self._url = store
+        self._start = CheckpointId(start)
+        self._data = data
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._numbers_of_drafts = itertools.count(1)
+        self._drafts: set[Path] = set()
+        self._fetching = threading.Lock()
+        self._fetched: Checkpoint | None = None
+        self._store: CheckpointStore | None = None
+
+    @property
+    def has_store(self) -> bool:
+        """Whether a directory can be saved."""
+        return bool(self._url)
+
+    @property
+    def folder(self) -> Path:
+        """The attempt's folder; it exists."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+    def draft(self) -> Path:
+        """Return a new empty folder to write a checkpoint into, where saving it costs least."""
+        draft = self._stage() if self._url else None
+        if draft is None:
+            draft = self.folder / f"draft-{next(self._numbers_of_drafts)}"
+            draft.mkdir()
+        self._drafts.add(draft)
+        return draft
+
+    def _stage(self) -> Path | None:
+        from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
+
+        store = self._opened_store()
+        # Most stores would only give a folder for temporary files, which is left if the trial is killed.
+        return None if type(store).staging is CheckpointStore.staging else store.staging()
+
+    def save(self, source: Savable, counters: Mapping[str, Any]) -> Saved:
+        """Save a checkpoint; a directory is in the store, complete and visible, when this returns.
+
+        Raises:
+            TypeError: *source* is nothing that can be saved.
+            ConfigurationError: it is no directory, the experiment has no store, or the dict is too large.
+            StoreUnavailable: the store can't be reached or written.
+        """
+        content = check_savable(source)
+        number = next(self._numbers)
+        if isinstance(content, dict):
+            from mqtune.checkpoints import encode_dict  # noqa: PLC0415
+
+            name = checkpoint_id(self._trial, self._attempt, number, in_memory=True)
+            return Saved(name, encode_dict(content, counters))
+        name = checkpoint_id(self._trial, self._attempt, number, in_memory=False)
+        self._opened_store().save(name, content, counters)
+        if content in self._drafts:
+            # The store has a copy, and nobody else knows of it.
+            self._drafts.discard(content)
+            shutil.rmtree(content, ignore_errors=True)
+        return Saved(name, None)
+
+    def fetch(self) -> Checkpoint | None:
+        """Return the checkpoint that the attempt starts from, as a local copy that was verified; None if there is none.
+
+        Raises:
+            CheckpointGone: it no longer exists.
+            CheckpointBroken: it is not what was saved.
+            StoreUnavailable: the store can't be reached.
+        """
+        if not self._start:
+            return None
+        with self._fetching:
+            if self._fetched is None:
+                self._fetched = self._fetch()
+            return self._fetched
+
+    def _fetch(self) -> Checkpoint:
+        from mqtune.checkpoints import Checkpoint, decode_dict  # noqa: PLC0415
+
+        if is_in_memory(self._start):
+            if self._data is None:
+                raise CheckpointGone(
+                    f"checkpoint {self._start} was held in Redis and is gone; restart the trial from another one"
+                )
+            try:
+                data, counters = decode_dict(self._data)
+            except MqtuneError as error:
+                raise type(error)(f"checkpoint {self._start} can't be used: {error}") from None
+            return Checkpoint(id=self._start, counters=counters, data=data)
+        target = self.folder / _FETCHED
+        # An earlier try may have been interrupted.
+        shutil.rmtree(target, ignore_errors=True)
+        counters = self._opened_store().fetch(self._start, target)
+        return Checkpoint(id=self._start, counters=counters, path=target)
+
+    def _opened_store(self) -> CheckpointStore:
+        if not self._url:
+            raise ConfigurationError(
+                "a checkpoint that is a directory needs a store that all workers reach; name one with "
+                "Tuner(checkpoints='/shared/checkpoints'), or give a dict of at most 1 MB instead"
+            )
+        if self._store is None:
+            from mqtune.checkpoints import open_store  # noqa: PLC0415
+
+            self._store = open_store(self._url)
+        return self._store
+
+
+def check_savable(source: Savable) -> dict[str, Any] | Path:
+    """Return the content of what is to be saved: a dict, or the path of a directory that exists.
+
+    Raises:
+        TypeError: it is something else.
+        ConfigurationError: there is no such directory.
+    """
+    if isinstance(source, dict):
+        return source
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if not path.is_dir():
+            raise ConfigurationError(
+                f"checkpoint={os.fspath(source)!r} is {'not a directory' if path.exists() else 'not there'}; "
+                "write the checkpoint's files into a directory first, and give that"
+            )
+        return path
+    from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
+
+    if isinstance(source, Checkpoint):
+        return source.data if source.is_dict else source.path
+    raise TypeError(f"checkpoint={source!r} is {type(source).__name__}; give a dict, or the path of a directory")

@@ -1,0 +1,328 @@
+"""Runs a trainable that is a script: a program of its own, which reports through this process or by printing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.control import RELAY
+from mqtune.trainable.ending import Ending
+from mqtune.trainable.metric_lines import MetricLines
+from mqtune.trainable.relay import address_of
+from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.watched_folder import WatchedFolder
+from mqtune.trial import AttemptEnd
+
+if TYPE_CHECKING:
+    from mqtune.checkpoints import Checkpoint
+
+__all__ = ["arguments_of", "run_script"]
+
+#: The names that Syne Tune's scripts know these by.
+_CONFIG_ARGUMENT: Final = "--st_config_json_filename"
+_CHECKPOINT_ARGUMENT: Final = "--st_checkpoint_dir"
+#: When it was printed, in a report of Syne Tune's reporter, in seconds since the epoch.
+_PRINTED_AT: Final = "st_worker_timestamp"
+_READ_BYTES: Final = 2**16
+#: The most that a pipe holds, unless an administrator has raised it.
+_PIPE_BYTES: Final = 2**20
+#: What the error of a script that failed shows of its last words.
+_TAIL_BYTES: Final = 4_000
+#: How often the script is looked at where the kernel has no descriptor that tells of its end (macOS).
+_LOOK_MS: Final = 20
+#: A shell's way to tell of a signal in an exit code: this and its number.
+_KILLED: Final = 128
+
+
+def arguments_of(config: Mapping[str, Any]) -> list[str]:
+    """Return a config as arguments, ``--name value`` each: text as it is, numbers, booleans and None as Python writes them.
+
+    Lists and dicts become JSON. No shell sees them, so spaces, quotes and newlines arrive unchanged.
+
+    Raises:
+        ConfigurationError: a value can't be an argument.
+    """
+    arguments = []
+    for name, value in config.items():
+        text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+        if isinstance(value, bytes) or "\0" in text:
+            raise ConfigurationError(
+                f"the config's {name!r} is {value!r}, which can't be an argument of a script; give text without NUL"
+            )
+        arguments += [f"--{name}", text]
+    return arguments
+
+
+def run_script(path: Path, config: dict[str, Any], current: Session, stderr: Path) -> Ending:
+    """Run a script to its end, and say how it ended.
+
+    A file that ends in .py is run by this process's Python, any other must be executable. What it prints goes to the
+    trial's own output, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM.
+
+    Args:
+        path: the script.
+        config: the trial's config.
+        current: the trial's session.
+        stderr: the file that the script's errors go to.
+
+    Raises:
+        StopTrial: it was told to end, and has.
+        ConfigurationError: the config can't be passed to it.
+        OSError: it can't be started.
+    """
+    return _ScriptRun(path, config, current, stderr).run()
+
+
+class _ScriptRun:
+    """One attempt of a script; all of it runs in the main thread."""
+
+    def __init__(self, path: Path, config: dict[str, Any], current: Session, stderr: Path) -> None:
+        self._path = path
+        self._stderr = stderr
+        self._session = current
+        self._folder: WatchedFolder | None = None
+        self._lines = MetricLines()
+        self._told: StopTrial | None = None
+        #: Whether the stop signal may raise now, and whether it came while it could not.
+        self._heeds = False
+        self._signalled = False
+        self._command = [*([sys.executable] if path.suffix == ".py" else []), str(path.absolute())]
+        self._command += self._arguments(config)
+
+    def _arguments(self, config: dict[str, Any]) -> list[str]:
+        if self._session.options.get("pass_config") == "json":
+            file = self._session.folder / "config.json"
+            file.write_text(json.dumps(config))
+            arguments = [_CONFIG_ARGUMENT, str(file)]
+        else:
+            arguments = arguments_of(config)
+        if self._session.has_store:
+            start = self._session.get_checkpoint()
+            inherited = None if start is None or start.is_dict else start.path
+            self._folder = WatchedFolder(inherited or self._session.folder / "st_checkpoint")
+            arguments += [_CHECKPOINT_ARGUMENT, str(self._folder.path)]
+        return arguments
+
+    def run(self) -> Ending:
+        # SIGTERM is for the group: the script ends by it, and this process tells how.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        self._raise_stop = signal.signal(STOP_SIGNAL, self._on_signal)
+        output, theirs = os.pipe()
+        os.set_blocking(output, False)
+        self._channel, inherited = Channel.pair()
+        process = self._start(theirs, inherited)
+        try:
+            self._attend(process, output)
+        except StopTrial as stop:
+            self._told = stop
+            # What was over before it was told has ended by itself.
+            was_over = process.poll() is not None
+            if not was_over:
+                os.killpg(os.getpgrp(), signal.SIGTERM)
+            self._attend(process, output)
+            if not was_over:
+                self._save_rest(process.returncode >= 0)
+                raise
+        self._save_rest(process.returncode == 0)
+        return self._ending(process.returncode)
+
+    def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes]:
+        environment = {"PYTHONUNBUFFERED": "1", **os.environ, RELAY: address_of(channel.fileno())}
+        try:
+            return subprocess.Popen(
+                self._command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"script {self._path} can't be started: {error}; a script needs a first line such as #!/bin/sh, and "
+                "a config that is too long for a command line Tuner(pass_config='json')"
+            ) from None
+        finally:
+            os.close(output)
+            channel.close()
+
+    def _attend(self, process: subprocess.Popen[bytes], output: int) -> None:
+        """Do what the script asks for, until it has ended."""
+        end = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        poll.register(self._channel.fileno(), select.POLLIN)
+        if end >= 0:
+            poll.register(end, select.POLLIN)
+        try:
+            while True:
+                with self._heeding():
+                    ready = {fd for fd, _ in poll.poll(None if end >= 0 else _LOOK_MS)}
+                over = process.poll() is not None
+                if output in ready and not self._pass_on(output):
+                    poll.unregister(output)
+                if self._channel.fileno() in ready and not self._answer():
+                    poll.unregister(self._channel.fileno())
+                if over:
+                    break
+            # What it printed last fits into the pipe; a process that it left behind may keep on writing to that.
+            for _ in range(0, _PIPE_BYTES, _READ_BYTES):
+                if not self._pass_on(output):
+                    break
+            self._take(self._lines.finish())
+        finally:
+            if end >= 0:
+                os.close(end)
+
+    def _pass_on(self, output: int) -> bool:
+        """Write what the script printed to the log, and report what is in it; False when nothing more can come."""
+        try:
+            data = os.read(output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        # A full disk should not end a trial whose output can't be written.
+        with suppress(OSError):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(1, rest) :]
+        self._take(self._lines.feed(data))
+        return bool(data)
+
+    def _take(self, found: Iterable[dict[str, Any] | str]) -> None:
+        """Report what was printed; what comes after the trial was told to end is late."""
+        for metrics in found:
+            if self._told is not None:
+                return
+            if isinstance(metrics, str):
+                sys.stderr.write(f"{metrics}\n")
+                continue
+            printed_at = metrics.get(_PRINTED_AT)
+            now = time.time()
+            try:
+                self._report(metrics, None, printed_at if isinstance(printed_at, float) else now)
+            except TypeError as error:
+                sys.stderr.write(f"no report: {metrics!r} was printed: {error}\n")
+
+    def _report(self, metrics: dict[str, Any], checkpoint: dict[str, Any] | Path | None, before: float) -> None:
+        if checkpoint is None and self._folder is not None:
+            checkpoint = self._folder.take(self._session.draft, before)
+        with self._heeding():
+            self._session.report(metrics, checkpoint)
+
+    def _save_rest(self, ended_well: bool) -> None:
+        """Save what the script wrote after its last report; if it was cut short, that may be half written."""
+        if ended_well and self._folder is not None:
+            rest = self._folder.take(self._session.draft)
+            if rest is not None:
+                self._session.save(rest)
+
+    def _answer(self) -> bool:
+        """Answer one question; False when there will be no more."""
+        received = self._channel.receive()
+        if received is None:
+            return False
+        question = received[0]
+        told = None
+        try:
+            answer = {"is": "done", **self._carry_out(question)}
+        except StopTrial as stop:
+            told, answer = stop, {"is": "told", "action": stop.action}
+        except (TypeError, RuntimeError, OSError, MqtuneError) as error:
+            answer = {"is": "error", "type": type(error).__name__, "text": str(error)}
+        self._channel.send(answer)
+        if told is not None and self._told is None:
+            raise told
+        return True
+
+    def _carry_out(self, question: dict[str, Any]) -> dict[str, Any]:
+        current = self._session
+        match question["do"]:
+            case "join":
+                which = current.context
+                context = {"trial": which.trial, "attempt": which.attempt, "experiment": which.experiment}
+                return {"context": {**context, "folder": str(which.folder)}}
+            case "report":
+                if self._told is not None:
+                    raise StopTrial(self._told.action)
+                # The script waits meanwhile, so what is in its folder was written before.
+                self._report(question["metrics"], _content(question["checkpoint"]), math.inf)
+            case "save":
+                content = _content(question["checkpoint"])
+                if content is not None:
+                    current.save(content)
+            case "wishes":
+                return {"save_wanted": current.save_wanted}
+            case "wanted":
+                return {"action": self._told.action if self._told is not None else "stop"}
+            case "draft":
+                return {"folder": str(current.draft())}
+            case "fetch":
+                with self._heeding():
+                    return {"checkpoint": _description(current.get_checkpoint())}
+        return {}
+
+    @contextmanager
+    def _heeding(self) -> Iterator[None]:
+        """Let the stop signal raise in here; anywhere else it could tear a message or lose the script."""
+        self._heeds = True
+        try:
+            if self._signalled:
+                self._on_signal()
+            yield
+        finally:
+            self._heeds = False
+
+    def _on_signal(self, *_: object) -> None:
+        self._signalled = True
+        if self._heeds and self._told is None:
+            self._signalled = False
+            self._session.tell()
+
+    def _ending(self, code: int) -> Ending:
+        if code == 0:
+            return Ending(AttemptEnd.COMPLETED)
+        tail = self._tail()
+        said = f"; the last it said:\n{tail}" if tail else ", and said nothing"
+        if code > 0:
+            return Ending(AttemptEnd.FAILED, "Exited", f"script {self._path} exited with code {code}{said}", code=code)
+        name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+        return Ending(
+            AttemptEnd.FAILED,
+            "Killed",
+            f"script {self._path} was killed by {name}{said}",
+            code=_KILLED + -code,
+        )
+
+    def _tail(self) -> str:
+        try:
+            with self._stderr.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return file.read().decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+
+def _content(checkpoint: dict[str, Any] | None) -> dict[str, Any] | Path | None:
+    """Return what the script wants saved: a dict, or the path of a folder."""
+    if checkpoint is None:
+        return None
+    data: dict[str, Any] | None = checkpoint["data"]
+    return Path(checkpoint["path"]) if data is None else data
+
+
+def _description(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+    if checkpoint is None:
+        return None
+    return {
+        "id": checkpoint.id,
+        "path": None if checkpoint.is_dict else str(checkpoint.path),
+        "data": checkpoint.data if checkpoint.is_dict else None,
+        "counters": dict(checkpoint.counters),
+    }

@@ -1,0 +1,117 @@
+"""How an attempt ended, from all that is known of it; and the last of what it printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trial import AttemptEnd, Intent
+
+__all__ = ["Ending", "Evidence", "tail"]
+
+#: What the journal keeps of an attempt's output; the files have all of it.
+TAIL_BYTES: Final = 2_000
+TAIL_BYTES_FAILED: Final = 16_000
+
+
+class Ending(NamedTuple):
+    """How an attempt ended, and the error, if there is one."""
+
+    end: AttemptEnd
+    error_type: str = ""
+    error: str = ""
+
+    @property
+    def tail_bytes(self) -> int:
+        """How much of the output is worth keeping."""
+        return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED else TAIL_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of an attempt whose process group is gone.
+
+    Attributes:
+        intent: what was wanted of it.
+        said: how the trainable said it ended; None when it never said.
+        problem: type and text of what kept it from running, or empty.
+        status: the process's wait status, if there was a process.
+        forced: whether its group was terminated or killed.
+        outlived_s: the time to live that it outlived, in seconds.
+    """
+
+    intent: Intent
+    said: dict[str, Any] | None = None
+    problem: tuple[str, str] = ("", "")
+    status: int | None = None
+    forced: bool = False
+    outlived_s: float | None = None
+
+    def ending(self) -> Ending:
+        """Return how the attempt ended.
+
+        What the trainable did before it knew that something else was wanted counts as what it did; later, what was
+        wanted counts, with the error that there was on the way, if any.
+        """
+        said, intent = self.said, self.intent
+        heard = said is not None and bool(said.get("heard"))
+        # One that raises StopTrial by itself has ended itself.
+        if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
+            return Ending(AttemptEnd.COMPLETED)
+        error = self.problem if said is None else (said["error_type"], said["error"])
+        if self.outlived_s is not None:
+            return Ending(AttemptEnd.FAILED, "TimeToLive", _outlived(self.outlived_s, error[1]))
+        match intent:
+            case Intent.COMPLETE:
+                return Ending(AttemptEnd.COMPLETED, *error)
+            case Intent.HAND_BACK:
+                return Ending(AttemptEnd.HANDED_BACK, *error)
+            case Intent.STOP | Intent.ABANDON:
+                return Ending(AttemptEnd.STOPPED, *error)
+            case Intent.PAUSE if not self._failed_before(heard=heard):
+                return Ending(AttemptEnd.PAUSED, *error)
+        if said is not None:
+            return Ending(AttemptEnd(said["end"]), *error)
+        if error[0] == "ZygoteDied":
+            return Ending(AttemptEnd.LOST, *error)
+        return Ending(AttemptEnd.FAILED, *(error if error[0] else _exit_words(self.status)))
+
+    def _failed_before(self, *, heard: bool) -> bool:
+        """Whether an attempt that was to pause had failed before it knew."""
+        if self.said is not None:
+            return not heard and self.said["end"] == AttemptEnd.FAILED.value
+        if self.problem[0] or self.forced or self.status is None:
+            return False
+        # Killed by the stop signal itself, it had taken the handler away.
+        return not os.WIFSIGNALED(self.status) or os.WTERMSIG(self.status) != STOP_SIGNAL
+
+
+def _outlived(ttl_s: float, error: str) -> str:
+    text = f"the attempt ran longer than its ttl_s of {ttl_s:g} s and was stopped; give trials more time, or smaller budgets"
+    return f"{text}\n{error}" if error else text
+
+
+def _exit_words(status: int | None) -> tuple[str, str]:
+    """Return type and text for a process that ended without a word."""
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+        hint = "; the system kills so when memory runs out" if number == signal.SIGKILL else ""
+        return "Killed", f"the trial's process was killed by {name}{hint}"
+    code = os.WEXITSTATUS(status) if status is not None else "?"
+    return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"
+
+
+def tail(path: Path, size: int) -> str:
+    """Return the last *size* bytes of a file as text; empty when it can't be read."""
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,211 @@
+"""An attempt without a worker: a session in this process, or a whole trial process, with the worker's ends of its pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from waiting import DEADLINE_S
+
+from mqtune.checkpoints import open_store
+from mqtune.trainable import process, session
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP
+from mqtune.trainable.ending import Ending
+from mqtune.trainable.session import (
+    FRAME,
+    FRAME_CHECKPOINT,
+    FRAME_END,
+    FRAME_REPORT,
+    FRAME_SAVED,
+    STOP_SIGNAL,
+    Session,
+)
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.zygote import arguments
+from mqtune.wire import decode_value
+
+
+class Worker:
+    """What a worker has of an attempt.
+
+    Args:
+        folder: for the attempt's files and the checkpoint store.
+        message: more of the start message.
+    """
+
+    def __init__(self, folder: Path, **message: Any) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        open_store(str(self.store)).create()
+        self._reports, self.write_end = os.pipe()
+        self.control_end, self._control = os.pipe()
+        os.set_blocking(self._reports, False)
+        os.set_blocking(self.control_end, False)
+        self._data = b""
+        self.message = {
+            "trial": "t1",
+            "attempt": 1,
+            "experiment": "exp",
+            "timestamp": 0.0,
+            "store": str(self.store),
+            "folder": str(folder / "attempt"),
+            "stdout": str(folder / "stdout"),
+            "stderr": str(folder / "stderr"),
+            "options": {"metric": "loss"},
+            **message,
+        }
+
+    def read(self) -> bool:
+        """Take what was sent; False when nothing more will come."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._reports, 2**16):
+                self._data += data
+            return False
+        return True
+
+    def frames(self) -> list[tuple[int, bytes]]:
+        """All that was sent; it must be whole frames."""
+        self.read()
+        data, found = self._data, []
+        while data:
+            length, kind = FRAME.unpack_from(data)
+            assert len(data) >= FRAME.size + length, "half a frame"
+            found.append((kind, data[FRAME.size : FRAME.size + length]))
+            data = data[FRAME.size + length :]
+        return found
+
+    def reports(self) -> list[dict[str, Any]]:
+        return [decode_value(body)[1] for kind, body in self.frames() if kind == FRAME_REPORT]
+
+    def values(self, name: str = "loss") -> list[Any]:
+        """One metric of all reports."""
+        return [metrics.get(name) for metrics in self.reports()]
+
+    def checkpoints(self) -> list[str]:
+        """The checkpoint of each report, or nothing."""
+        reports = [decode_value(body) for kind, body in self.frames() if kind == FRAME_REPORT]
+        return [report[2] if len(report) > 2 else "" for report in reports]
+
+    def saved(self) -> list[str]:
+        """The checkpoints that came without a report."""
+        return [body.decode() for kind, body in self.frames() if kind == FRAME_SAVED]
+
+    def dicts(self) -> dict[str, bytes]:
+        """The checkpoints in memory."""
+        return dict(decode_value(body) for kind, body in self.frames() if kind == FRAME_CHECKPOINT)
+
+    def end(self) -> dict[str, Any]:
+        ((_, body),) = [frame for frame in self.frames() if frame[0] == FRAME_END]
+        return decode_value(body)
+
+    def write(self, kind: bytes, number: int = 0) -> None:
+        os.write(self._control, RECORD.pack(kind, number))
+
+    def clear(self, sequence: int) -> None:
+        self.write(CLEARED, sequence)
+
+    def want_saved(self, wish: int) -> None:
+        self.write(SAVE, wish)
+
+    def close(self) -> None:
+        for fd in (self._reports, self.write_end, self.control_end, self._control):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+class AttemptHere(Worker):
+    """An attempt in this process."""
+
+    def __init__(self, folder: Path, **message: Any) -> None:
+        super().__init__(folder, **message)
+        self.session = Session()
+        self.session.open(self.message, [self.write_end, self.control_end])
+
+    def run(self, trainable: Callable[..., Any], config: dict[str, Any] | None = None) -> Ending:
+        """Run a trainable to its end."""
+        handlers = {number: signal.getsignal(number) for number in (STOP_SIGNAL, signal.SIGTERM)}
+        outer, session.current = session.current, self.session
+        signal.signal(STOP_SIGNAL, self.session.tell)
+        try:
+            return process._call(lambda: trainable, {**self.message, "config": config or {}}, self.session)
+        finally:
+            session.current = outer
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """Tell the attempt to stop; to be called by the trainable."""
+        self._tell(STOP)
+
+    def pause(self) -> None:
+        self._tell(PAUSE)
+
+    def _tell(self, kind: bytes) -> None:
+        self.write(kind)
+        os.kill(os.getpid(), STOP_SIGNAL)
+
+
+class TrialProcess(Worker):
+    """An attempt in a process of its own, as a zygote would start it."""
+
+    def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
+        super().__init__(folder, **message)
+        self._channel, theirs = Channel.pair()
+        command = arguments("spare", theirs.fileno(), spec, code_root)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=sys.stderr.fileno()
+        )
+        theirs.close()
+
+    def start(self, config: dict[str, Any]) -> None:
+        self._channel.send({**self.message, "config": config}, [self.write_end, self.control_end])
+        os.close(self.write_end)
+        os.close(self.control_end)
+
+    def tell(self, kind: bytes) -> None:
+        self.write(kind)
+        os.kill(self.process.pid, STOP_SIGNAL)
+
+    def wait_for(self, condition: Callable[[TrialProcess], object]) -> None:
+        """Wait until what was sent so far meets a condition."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition(self):
+            left = deadline - time.monotonic()
+            assert left > 0, f"never sent what was waited for; errors: {self.stderr()}"
+            select.select([self._reports], [], [], min(left, 0.05))
+            assert self.read() or condition(self), f"ended without what was waited for; errors: {self.stderr()}"
+
+    def wait(self) -> dict[str, Any]:
+        """Wait for the end, and return what the process said of it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.read():
+            left = deadline - time.monotonic()
+            assert left > 0, f"did not end; errors: {self.stderr()}"
+            select.select([self._reports], [], [], left)
+        self.process.wait(DEADLINE_S)
+        return self.end()
+
+    def stdout(self) -> str:
+        return Path(self.message["stdout"]).read_text()
+
+    def stderr(self) -> str:
+        file = Path(self.message["stderr"])
+        return file.read_text() if file.exists() else ""
+
+    def close(self) -> None:
+        super().close()
+        self._channel.close()
+        # It is the leader of its group once it has begun.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait(DEADLINE_S)

@@ -1,0 +1,381 @@
+"""A driver, the hand that a user has on it, and a worker that does what a test has it do, one thing at a time."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.callback import Callback
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.checkpoints import CheckpointStore, Retention
+from mqtune.control import Control
+from mqtune.driver import Driver
+from mqtune.experiment import Experiment
+from mqtune.journal.base import Claim, Entry, Grant, Segment
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.keeping import Keeping
+from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
+from mqtune.plan import Plan
+from mqtune.resources import Resources
+from mqtune.results import Results
+from mqtune.schedulers.base import START, Choice, Scheduler
+from mqtune.searchers import RandomSearcher, Searcher
+from mqtune.space import Space, uniform
+from mqtune.trial import (
+    CONTINUE,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    checkpoint_id,
+)
+from mqtune.wire import encode_value, pack_metrics, segment_bytes
+
+NAME: Final = "x"
+SPACE: Final = Space({"lr": uniform(0, 1), "depth": 3})
+#: Longer than any test, by the test's clock.
+LEASE_S: Final = 1e9
+
+_ENDS: Final = {
+    "stop": AttemptEnd.STOPPED,
+    "abandon": AttemptEnd.STOPPED,
+    "pause": AttemptEnd.PAUSED,
+    "complete": AttemptEnd.STOPPED,
+    "hand_back": AttemptEnd.HANDED_BACK,
+}
+
+
+def trainable(config: Config) -> None:
+    """It is named, and never called."""
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+class Copy(JournalFile):
+    """A copy of the journal that is closed between two writes: drivers here are left without a word."""
+
+    def begin(self, entries: Iterable[Entry]) -> None:
+        super().begin(entries)
+        self.close()
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        with self.path.open("ab") as file:
+            file.writelines(encode_value([entry.id, entry.data]) for entry in entries)
+
+
+class Obedient(Scheduler):
+    """Decides what a test has put down for a report, and chooses what it has put down for a free slot."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[tuple[str, int], Decision] = {}
+        self.choices: list[Choice] = []
+        self.heard: list[tuple[str, str]] = []
+
+    def on_stage(self, trial: Trial) -> None:
+        self._came_true(trial)
+        self.heard.append(("stage", trial.id))
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        return self.decisions.get((trial.id, report.sequence), CONTINUE)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        return self.choices[0] if self.choices else START
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.heard.append(("pause", trial.id))
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._came_true(trial)
+        self.heard.append(("end", trial.id))
+
+    def _came_true(self, trial: Trial) -> None:
+        if self.choices and trial.history[-1].by == "scheduler":
+            self.choices.pop(0)
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+class Slots:
+    """A backend of so many slots, whose one worker is the test."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.published: list[tuple[str, int]] = []
+
+    def refresh(self) -> None: ...
+
+    def why_no_slot(self) -> str:
+        return "there is no worker"
+
+    def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
+        self.published.append((trial, attempt))
+
+    def started(self, trial: TrialId, attempt: int, queue: str) -> None: ...
+
+    def ended(self, trial: TrialId, attempt: int) -> None: ...
+
+    def has_resources(self, resources: Resources) -> bool:
+        return resources.gpus == 0
+
+    def resource_string(self) -> str:
+        return f"1 worker: {self.slots} slots"
+
+    def has_gpus(self) -> bool:
+        return False
+
+    def queued(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Hand(Control):
+    """What a tuner offers for trials, over a driver that a test steps itself."""
+
+    def __init__(self, plan: Plan, driver: Driver, folder: Path) -> None:
+        super().__init__()
+        self._plan = plan
+        self._experiment = driver.experiment
+        self._driver = driver
+        self._folder = folder
+
+    def _open(self) -> Driver:
+        return self._driver
+
+    def results(self) -> Results:
+        return Results(self._experiment, self._folder)
+
+
+class Bench:
+    """An experiment with a driver that has begun.
+
+    Args:
+        folder: for the copy of the journal.
+        slots: how many attempts run at once.
+        scheduler: makes the scheduler.
+        searcher: makes the searcher.
+        store: holds the checkpoints that are folders.
+        retention: which are kept.
+        delete_checkpoints: whether trials that did not complete lose theirs.
+        lockstep: whether trials wait for decisions.
+        callbacks: who is told.
+        plan: other arguments of the plan.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        slots: int = 2,
+        scheduler: Callable[[], Scheduler] = Obedient,
+        searcher: Callable[[], Searcher] = lambda: RandomSearcher(SPACE, 1),
+        store: CheckpointStore | None = None,
+        retention: Retention | None = None,
+        delete_checkpoints: bool = False,
+        lockstep: bool = False,
+        callbacks: list[Callback] | None = None,
+        **plan: Any,
+    ) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.server = MemoryServer(self.clock.monotonic)
+        self.slots = slots
+        self.make_scheduler = scheduler
+        self.make_searcher = searcher
+        self.store = store
+        self.retention = retention or Retention()
+        self.delete_checkpoints = delete_checkpoints
+        self.lockstep = lockstep
+        self.callbacks = callbacks or []
+        self.options = {"max_trials": 2, **plan}
+        self.claims: dict[str, Claim] = {}
+        self.sequences: dict[str, int] = {}
+        self.saved: dict[str, int] = {}
+        self.backend = Slots(slots)
+        self.begin()
+
+    def begin(self) -> None:
+        """Have a driver begin, or another one go on."""
+        self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
+        self.plan, self.scheduler, self.driver = self._opened
+        self.experiment = self.driver.experiment
+        self.hand = Hand(self.plan, self.driver, self.folder)
+
+    def _driver(
+        self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
+    ) -> tuple[Plan, Any, Driver]:
+        scheduler = self.make_scheduler()
+        options: dict[str, Any] = {
+            "searcher": None,
+            "points_to_evaluate": (),
+            "resources": None,
+            "max_failures": 0,
+            "max_concurrent": None,
+            "start_method": None,
+            "stop": None,
+            "ttl_s": None,
+            "time_budget_s": None,
+            "trial_time_budget_s": None,
+            "fail_fast": False,
+            "accept_no_report": False,
+            "pass_config": "arguments",
+        }
+        plan = Plan(
+            trainable,
+            SPACE,
+            metric="loss",
+            mode="min",
+            name=NAME,
+            seed=1,
+            scheduler=scheduler,
+            retention=self.retention,
+            delete_checkpoints=self.delete_checkpoints,
+            sync="lockstep" if self.lockstep else "stream",
+            **{**options, **self.options},
+        )
+        journal = MemoryJournal(server, NAME)
+        journal.lock("driver", "", LEASE_S)
+        driver = Driver(
+            journal=journal,
+            backend=backend,
+            experiment=plan.experiment,
+            scheduler=scheduler,
+            searcher=self.make_searcher(),
+            limits=plan.limits,
+            keeping=Keeping(plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints),
+            is_lockstep=self.lockstep,
+            copy=Copy(folder / JOURNAL_FILE),
+            callbacks=CallbackDispatcher(callbacks),
+            owner="driver",
+            clock=self.clock,
+        )
+        kept = journal.definition()
+        driver.begin(NAME, plan.definition(kept), is_new=kept is None, driver="driver")
+        return plan, scheduler, driver
+
+    def step(self, times: int = 1) -> Bench:
+        """Have the driver take in what there is, and act on it."""
+        for _ in range(times):
+            self.driver.step(0)
+        return self
+
+    def trial(self, trial: str = "0001") -> Trial:
+        return self.experiment.trials[TrialId(trial)]
+
+    def events(self) -> list[Event]:
+        found = [decode_event(entry.data) for entry in MemoryJournal(self.server, NAME).read("0-0", count=10**6)]
+        return [event for event in found if event is not None]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events() if isinstance(event, kind)]
+
+    def replayed(self) -> Experiment:
+        """Return what a fresh driver makes of the journal as it is."""
+        server = MemoryServer(self.clock.monotonic)
+        server.experiments = copy.deepcopy(self.server.experiments)
+        for state in server.experiments[NAME].trials.values():
+            state.lease_until = math.inf
+        folder = self.folder / "replayed"
+        folder.mkdir(exist_ok=True)
+        # It stages nothing: it only looks.
+        return self._driver(server, Slots(0), folder, [])[2].experiment
+
+    # The worker.
+
+    @property
+    def worker(self) -> MemoryJournal:
+        return MemoryJournal(self.server, NAME)
+
+    def start(self, trial: str = "0001", *, at: float | None = None) -> Bench:
+        """Claim the trial's newest attempt, and have the driver hear of it."""
+        attempt = self.server.experiments[NAME].trials[TrialId(trial)].attempt
+        claim = Claim(TrialId(trial), attempt, f"{trial}-{attempt}")
+        started = AttemptStarted(
+            trial=claim.trial,
+            attempt=attempt,
+            worker="w@a",
+            host="a",
+            devices=["0"],
+            at=self.clock.now if at is None else at,
+            queue="mqtune.cpu",
+            environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"},
+        )
+        grant = self.worker.claim(claim, "w", LEASE_S, started.encode())
+        assert isinstance(grant, Grant), grant
+        self.claims[trial], self.sequences[trial] = claim, 0
+        self.grant = grant
+        return self.step()
+
+    def report(self, trial: str = "0001", *losses: float, checkpoint: str = "", at: float | None = None) -> list[str]:
+        """Report these losses, the last one with a checkpoint; return what the worker is answered."""
+        claim, first = self.claims[trial], self.sequences[trial] + 1
+        time = self.clock.now if at is None else at
+        packed = [pack_metrics(time, {"loss": loss}) for loss in losses[:-1]]
+        packed.append(pack_metrics(time, {"loss": losses[-1]}, checkpoint))
+        self.sequences[trial] += len(losses)
+        data = segment_bytes(claim.trial, claim.attempt, first, packed)
+        answers = self.worker.report([Segment(claim, first, len(losses), time, data)])
+        if not self.driver.is_finished:
+            self.step()
+        return answers
+
+    def save(self, trial: str = "0001", *, in_memory: bool = True) -> CheckpointId:
+        """Save a checkpoint without a report, and return its id."""
+        claim = self.claims[trial]
+        name = self.new_checkpoint(trial, in_memory=in_memory)
+        if in_memory:
+            self.worker.put_checkpoint(claim, name, b"state")
+        event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=name, at=self.clock.now)
+        self.worker.saved(claim, name, event.encode())
+        self.step()
+        return name
+
+    def new_checkpoint(self, trial: str = "0001", *, in_memory: bool = True) -> CheckpointId:
+        """Return the id of the attempt's next checkpoint."""
+        claim = self.claims[trial]
+        key = f"{trial}-{claim.attempt}"
+        self.saved[key] = self.saved.get(key, 0) + 1
+        return checkpoint_id(trial, claim.attempt, self.saved[key], in_memory=in_memory)
+
+    def told(self, trial: str = "0001") -> str:
+        """Return what the worker hears with its heartbeat."""
+        return self.worker.renew([self.claims[trial]], LEASE_S)[0]
+
+    def end(self, trial: str = "0001", end: AttemptEnd | None = None, *, pid: int = 7, **fields: Any) -> Bench:
+        """End the attempt, as it was told or as *end* says, and have the driver hear of it."""
+        claim = self.claims[trial]
+        told = self.told(trial).split(" ")[0]
+        how = end or _ENDS.get(told, AttemptEnd.COMPLETED)
+        ended = AttemptEnded(trial=claim.trial, attempt=claim.attempt, end=how, at=self.clock.now, pid=pid, **fields)
+        assert self.worker.end(claim, ended.encode())
+        return self.step() if not self.driver.is_finished else self
+
+    def fail(self, trial: str = "0001", error: str = "ValueError: no luck") -> Bench:
+        """End the attempt with an error of user code."""
+        return self.end(trial, AttemptEnd.FAILED, error_type=error.partition(":")[0], error=error, exit_code=1)
+
+    def lose(self, trial: str = "0001") -> Bench:
+        """Have the attempt's worker vanish, and the driver notice."""
+        self.worker.renew([self.claims[trial]], 0.0)
+        self.clock.now += 20.0
+        return self.step()
+
+

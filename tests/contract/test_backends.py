@@ -1,0 +1,74 @@
+"""The contract of backends, on simulated workers and on a real one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+from mqtune.backends.local import LocalWorker
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import EmbeddedServer
+from mqtune.testing.backends import BackendContract, NewTuner
+from mqtune.testing.play import play, play_unsaved, reports
+from mqtune.testing.waiting import eventually
+
+#: Below it a worker finds mqtune.testing.play.
+CODE_ROOT = Path(mqtune.__file__).parents[1]
+#: A cold start of a worker takes a second or two, and more on a machine that runs other tests.
+JOIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server, and one worker with two slots for all tests of this module."""
+    folder = tmp_path_factory.mktemp("backends") / "worker"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch, contextlib.closing(connect(redis_server.url)) as client:
+        patch.setenv("MQTUNE_CPUS", "2")
+        worker = LocalWorker(redis_server.url, folder=folder, code_root=CODE_ROOT, slots=2, gpus="0")
+        try:
+            fleet = Fleet(client, patience_s=5)
+            eventually(lambda: worker.problem() or fleet.workers(), JOIN_S)
+            assert not worker.problem()
+            yield redis_server.url
+        finally:
+            worker.stop()
+
+
+class TestSimulated(BackendContract):
+    runs_processes = False
+
+    @pytest.fixture
+    def new_tuner(self) -> NewTuner:
+        simulated: dict[str, mqtune.Simulated] = {}
+
+        def new_tuner(*, saves: bool, **arguments: Any) -> mqtune.Tuner:
+            backend = mqtune.Simulated(
+                reports,
+                slots=2,
+                checkpoints=saves,
+                start_delay_s=0.001,
+                decision_delay_s=0.001,
+                stop_delay_s=0.002,
+                offer=mqtune.Resources(cpus=1),
+                keep_journal=True,
+            )
+            backend = simulated.setdefault(arguments["name"], backend)
+            return mqtune.Tuner(play if saves else play_unsaved, backend=backend, **arguments)
+
+        return new_tuner
+
+
+class TestCelery(BackendContract):
+    @pytest.fixture
+    def new_tuner(self, broker: str) -> NewTuner:
+        def new_tuner(*, saves: bool, **arguments: Any) -> mqtune.Tuner:
+            return mqtune.Tuner(play if saves else play_unsaved, broker=broker, **arguments)
+
+        return new_tuner

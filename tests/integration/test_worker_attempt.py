@@ -1,0 +1,419 @@
+"""One attempt on a worker, with real processes: paused, resumed, handed back, outlived, in lockstep; and what is journaled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import DEADLINE_S, eventually
+
+from mqtune.checkpoints import decode_dict, open_store
+from mqtune.errors import StoreUnavailable
+from mqtune.journal.base import Assignment, Claim, Cleared
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.messages import (
+    START,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    DecisionTaken,
+    Reports,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.resources import Resources
+from mqtune.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
+from mqtune.worker import attempt as attempt_module
+from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.scratch import Scratch
+from mqtune.worker.slots import Slot
+from mqtune.worker.uplink import Uplink
+
+CODE = """
+import os, time
+from pathlib import Path
+import msgpack
+import mqtune
+
+def steady(config):
+    for epoch in range(1, 4):
+        mqtune.report({"loss": 1 / epoch})
+
+def endless(config):
+    epoch = 0
+    while True:
+        epoch += 1
+        mqtune.report({"epoch": epoch})
+        time.sleep(0.002)
+
+def resumable(config):
+    start = mqtune.get_checkpoint()
+    epoch = 0 if start is None else start.data["epoch"]
+    while True:
+        epoch += 1
+        mqtune.report({"epoch": epoch}, checkpoint={"epoch": epoch})
+        time.sleep(0.002)
+
+def files(config):
+    start = mqtune.get_checkpoint()
+    epoch = 0 if start is None else int((start.path / "epoch").read_text())
+    folder = mqtune.get_context().folder / "state"
+    folder.mkdir()
+    while True:
+        epoch += 1
+        (folder / "epoch").write_text(str(epoch))
+        mqtune.report({"epoch": epoch}, checkpoint=folder)
+        time.sleep(0.002)
+
+def saves_late(config):
+    try:
+        endless(config)
+    except mqtune.StopTrial as stop:
+        mqtune.save_checkpoint({"told": stop.action})
+
+def saves_on_demand(config):
+    while True:
+        if mqtune.should_checkpoint():
+            mqtune.save_checkpoint({"state": 1})
+        mqtune.report({"loss": 1})
+        time.sleep(0.002)
+
+def stepwise(config):
+    for epoch in range(1, 100):
+        mqtune.report({"epoch": epoch})
+        Path(config["mark"]).write_text(str(epoch))
+
+def deaf(config):
+    mqtune.report({"loss": 1})
+    while True:
+        try:
+            time.sleep(60)
+        except mqtune.StopTrial:
+            pass
+
+def fails_when_told(config):
+    try:
+        endless(config)
+    finally:
+        raise ValueError("in the clean-up")
+
+class Steps(mqtune.Trainable):
+    def setup(self, config):
+        self.epoch = 0
+    def step(self):
+        self.epoch += 1
+        time.sleep(0.02)
+        return {"epoch": self.epoch}
+    def save_checkpoint(self, folder):
+        return {"epoch": self.epoch}
+    def load_checkpoint(self, state):
+        self.epoch = state["epoch"]
+"""
+
+
+class Machine:
+    """A worker without Celery and Redis: one slot, and a journal in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name, self.host, self.queue = "w1@here", "here", "mqtune.cpu1"
+        self.code_root, self.log_root = folder / "code", folder / "logs"
+        self.code_root.mkdir()
+        (self.code_root / "worker_code.py").write_text(CODE)
+        self.lease_s = 60.0
+        self.closing = threading.Event()
+        self.draining = False
+        self.running: set[AttemptRun] = set()
+        self.uplink = Uplink()
+        self.uplink.start()
+        self.scratch = Scratch(self.log_root, self.host)
+        self.slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), self.log_root)
+        self.server = MemoryServer()
+        self.driver = MemoryJournal(self.server, "e")
+        self.driver.lock("driver", "a test", 600)
+        self.attempts: dict[str, int] = {}
+        self.checked: list[str] = []
+
+    def offer(self, slot: Slot) -> None:
+        pass
+
+    def fetch_ahead(self) -> None:
+        pass
+
+    def check_store(self, url: str) -> None:
+        self.checked.append(url)
+        if url:
+            open_store(url).check()
+
+    def start(
+        self,
+        name: str,
+        config: dict[str, Any] | None = None,
+        *,
+        trial: str = "0001",
+        checkpoint: str = "",
+        ttl_s: float | None = None,
+        kind: str = "function",
+        **definition: Any,
+    ) -> Attempt:
+        """Stage the next attempt of a trial and have it run."""
+        number = self.attempts[trial] = self.attempts.get(trial, 0) + 1
+        staged = TrialStaged(trial=TrialId(trial), attempt=number, config=config or {}, at=1.0, cursor=START)
+        assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), ttl_s)
+        assert self.driver.stage(TrialId(trial), number, assignment, staged.encode())
+        whole = {"trainable": {"name": name, "module": "worker_code", "kind": kind}, "metric": "loss", **definition}
+        return Attempt(self, Claim(TrialId(trial), number, f"token-{trial}-{number}"), whole)
+
+    def events(self) -> list[Any]:
+        return [decode_event(entry.data) for entry in self.driver.read("0-0", count=100_000)]
+
+    def close(self) -> None:
+        for run in tuple(self.running):
+            run.terminate(kill=True)
+        self.slot.close_zygote()
+        self.uplink.close()
+
+
+class Attempt:
+    """An attempt that a thread supervises."""
+
+    def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
+        self.machine, self.claim = machine, claim
+        self.run = AttemptRun(machine, MemoryJournal(machine.server, "e"), claim, definition)  # type: ignore[arg-type]
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._supervise)
+        self._thread.start()
+
+    def _supervise(self) -> None:
+        self.outcome = self.run.run(self.machine.slot)
+
+    def of(self, kind: type) -> list[Any]:
+        """What the journal has of this attempt."""
+        events = [event for event in self.machine.events() if isinstance(event, kind)]
+        return [event for event in events if (event.trial, event.attempt) == self.claim[:2]]
+
+    @property
+    def reports(self) -> list[Report]:
+        every = (report for event in self.machine.events() if isinstance(event, Reports) for report in event)
+        return [report for report in every if (report.trial, report.attempt) == self.claim[:2]]
+
+    def has_reported(self, count: int) -> Attempt:
+        eventually(lambda: len(self.reports) >= count or self.outcome)
+        assert len(self.reports) >= count
+        return self
+
+    def intend(self, intent: Intent) -> Attempt:
+        """Decide as a driver does, with the hint."""
+        decision = DecisionTaken(
+            trial=self.claim.trial,
+            attempt=self.claim.attempt,
+            sequence=0,
+            action=intent.value,
+            intent=intent,
+            reason="",
+            at=1.0,
+            cursor=START,
+        )
+        assert self.machine.driver.intend(*self.claim[:2], intent, decision.encode(), b"") == "running"
+        self.run.on_answer(intent.value)
+        return self
+
+    def ended(self) -> AttemptEnded:
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        (ended,) = self.of(AttemptEnded)
+        return ended  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.close()
+
+
+def made_store(folder: Path) -> str:
+    store = open_store(str(folder / "store"))
+    store.create()
+    return store.url
+
+
+def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
+    one = machine.start("steady")
+
+    assert one.ended().end is AttemptEnd.COMPLETED
+    (started,) = one.of(AttemptStarted)
+    assert (started.worker, started.queue) == ("w1@here", "mqtune.cpu1")
+    assert set(started.environment) == {"python", "platform", "mqtune", "packages", "code"}
+    assert started.environment["code"]
+    assert [report.metrics for report in one.reports] == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
+
+
+def test_a_paused_trial_goes_on_from_its_newest_checkpoint_in_a_new_attempt(machine: Machine) -> None:
+    first = machine.start("resumable").has_reported(3).intend(Intent.PAUSE)
+    ended = first.ended()
+    assert (ended.end, ended.error) == (AttemptEnd.PAUSED, "")
+    newest = first.reports[-1]
+    assert newest.checkpoint
+
+    second = machine.start("resumable", checkpoint=newest.checkpoint).has_reported(2).intend(Intent.PAUSE)
+
+    assert second.ended().end is AttemptEnd.PAUSED
+    epoch = newest.metrics["epoch"] + 1
+    assert second.reports[0].metrics == {"epoch": epoch, "training_iteration": epoch}
+    assert second.reports[0].timestamp >= newest.timestamp
+
+
+def test_a_directory_comes_back_from_the_store_and_the_attempts_folder_is_gone(
+    machine: Machine, tmp_path: Path
+) -> None:
+    store = made_store(tmp_path)
+    first = machine.start("files", store=store).has_reported(2).intend(Intent.PAUSE)
+    first.ended()
+    newest = first.reports[-1]
+
+    second = machine.start("files", checkpoint=newest.checkpoint, store=store).has_reported(1)
+    second.intend(Intent.STOP)
+
+    assert second.ended().end is AttemptEnd.STOPPED
+    assert second.reports[0].metrics["epoch"] == newest.metrics["epoch"] + 1
+    assert not list(machine.scratch._mine.iterdir())
+    saved = {report.checkpoint for report in [*first.reports, *second.reports]}
+    assert saved <= set(open_store(store).ids())
+
+
+def test_a_function_that_catches_the_pause_can_save_where_it_is(machine: Machine) -> None:
+    one = machine.start("saves_late").has_reported(2).intend(Intent.PAUSE)
+
+    assert one.ended().end is AttemptEnd.PAUSED
+    (saved,) = one.of(CheckpointSaved)
+    data = machine.driver.checkpoint(saved.checkpoint)
+    assert data is not None
+    state, counters = decode_dict(data)
+    assert state == {"told": "pause"}
+    assert counters["training_iteration"] == len(one.reports)
+
+
+@pytest.mark.parametrize(("why", "end"), [("pause", AttemptEnd.PAUSED), ("drain", AttemptEnd.HANDED_BACK)])
+def test_a_class_ends_its_step_and_saves_before_it_pauses_or_is_handed_back(
+    machine: Machine, why: str, end: AttemptEnd
+) -> None:
+    one = machine.start("Steps", kind="class").has_reported(2)
+    if why == "pause":
+        one.intend(Intent.PAUSE)
+    else:
+        one.run.hand_back("its worker was shut down")
+
+    assert one.ended().end is end
+    (saved,) = one.of(CheckpointSaved)
+    second = machine.start("Steps", kind="class", checkpoint=saved.checkpoint).has_reported(1).intend(Intent.STOP)
+    second.ended()
+    assert second.reports[0].metrics["epoch"] == one.reports[-1].metrics["epoch"] + 1
+
+
+def test_a_class_is_stopped_in_the_middle_of_a_step(machine: Machine) -> None:
+    one = machine.start("Steps", kind="class").has_reported(1).intend(Intent.ABANDON)
+
+    assert one.ended().end is AttemptEnd.STOPPED
+    assert one.of(CheckpointSaved) == []
+
+
+def test_one_that_is_paused_and_then_stopped_is_stopped(machine: Machine) -> None:
+    one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
+    one.intend(Intent.STOP)
+    one.run.terminate(kill=True)
+
+    assert one.ended().end is AttemptEnd.STOPPED
+
+
+def test_an_error_on_the_way_to_a_pause_is_told_and_the_trial_is_paused(machine: Machine) -> None:
+    ended = machine.start("fails_when_told").has_reported(1).intend(Intent.PAUSE).ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.PAUSED, "ValueError")
+
+
+def test_each_wish_for_a_checkpoint_is_fulfilled_once(machine: Machine) -> None:
+    one = machine.start("saves_on_demand").has_reported(1)
+    assert machine.driver.request_save(*one.claim[:2])
+    eventually(lambda: one.of(CheckpointSaved))
+    one.has_reported(len(one.reports) + 20)
+    assert len(one.of(CheckpointSaved)) == 1
+
+    assert machine.driver.request_save(*one.claim[:2])
+    eventually(lambda: len(one.of(CheckpointSaved)) == 2)
+    one.intend(Intent.STOP).ended()
+
+
+def test_in_lockstep_a_trial_goes_no_further_than_it_is_cleared(machine: Machine, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    one = machine.start("stepwise", {"mark": str(mark)}, sync="lockstep").has_reported(1)
+    assert not mark.exists()
+
+    for sequence in range(1, 4):
+        machine.driver.clear([Cleared(*one.claim[:2], sequence)])
+        one.run.on_answer(f"save:1 go:{sequence}")
+        one.has_reported(sequence + 1)
+        assert len(one.reports) == sequence + 1
+    one.intend(Intent.PAUSE)
+
+    assert one.ended().end is AttemptEnd.PAUSED
+    assert mark.read_text() == "3"
+    assert len(one.reports) == 4
+
+
+def test_one_that_outlives_its_time_is_stopped_and_has_failed(machine: Machine) -> None:
+    ended = machine.start("endless", ttl_s=0.3).ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "TimeToLive")
+    assert "0.3 s" in ended.error
+
+
+def test_one_that_ends_in_time_is_not_stopped(machine: Machine) -> None:
+    assert machine.start("steady", ttl_s=60.0).ended().end is AttemptEnd.COMPLETED
+
+
+def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for grace in ("TOLD_GRACE_S", "TERMINATE_GRACE_S", "PAUSE_GRACE_S"):
+        monkeypatch.setattr(attempt_module, grace, 0.1)
+
+    paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE).ended()
+    handed_back = machine.start("deaf", trial="0002").has_reported(1)
+    handed_back.run.hand_back("its worker was shut down")
+
+    assert paused.end is AttemptEnd.PAUSED
+    assert handed_back.ended().end is AttemptEnd.HANDED_BACK
+
+
+def test_a_pause_has_time_and_a_worker_that_closes_has_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for grace in ("TOLD_GRACE_S", "TERMINATE_GRACE_S"):
+        monkeypatch.setattr(attempt_module, grace, 0.1)
+    one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
+
+    one.run.hand_back("its worker was shut down")
+
+    assert one.ended().end is AttemptEnd.PAUSED
+
+
+def test_a_store_that_can_not_be_reached_fails_the_attempt_before_anything_runs(
+    machine: Machine, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreUnavailable):
+        machine.check_store(str(tmp_path / "nowhere"))
+
+    ended = machine.start("steady", store=str(tmp_path / "nowhere")).ended()
+
+    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.FAILED, "StoreUnavailable", 0)
+    assert "w1@here" in ended.error
+    assert str(tmp_path / "nowhere") in ended.error
+
+
+def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Machine) -> None:
+    ended = machine.start("resumable", checkpoint="m-0009-1-1").ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "CheckpointGone")
+    assert "m-0009-1-1" in ended.error

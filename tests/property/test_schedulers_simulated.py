@@ -1,0 +1,146 @@
+"""What holds for every scheduler, whatever happens in which order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulation import Simulation
+from worlds import MAX_T, SCHEDULERS, Watched, World, worlds
+
+from mqtune.messages import Reports, TrialClosed
+from mqtune.schedulers import FIFO, ASHA, HyperBand, MedianStopping, PromotionASHA, Scheduler
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, TrialId
+
+EVERY = pytest.mark.parametrize("name", SCHEDULERS)
+
+
+def watched(simulation: Simulation) -> Watched:
+    scheduler = simulation.used_scheduler
+    assert isinstance(scheduler, Watched)
+    return scheduler
+
+
+def run(world: World, name: str, **options: Any) -> Simulation:
+    return world.simulation(lambda: Watched(SCHEDULERS[name](), **options)).run()
+
+
+def decisions(simulation: Simulation) -> dict[TrialId, list[tuple[int, Action]]]:
+    """What was decided on each trial, and at which iteration."""
+    found: dict[TrialId, list[tuple[int, Action]]] = defaultdict(list)
+    for report, decision in watched(simulation).log:
+        if decision.action is not Action.CONTINUE:
+            found[report.trial].append((report.metrics["training_iteration"], decision.action))
+    return dict(found)
+
+
+@EVERY
+@given(world=worlds())
+def test_no_trial_is_forgotten_and_none_stays_paused(name: str, world: World) -> None:
+    simulation = run(world, name)
+    trials = simulation.experiment.trials
+    assert len(trials) == world.trials
+    assert all(trial.status.is_terminal for trial in trials.values())
+    assert all(attempt.end is not None for trial in trials.values() for attempt in trial.attempts)
+    assert watched(simulation).ended == set(trials)
+    assert simulation.experiment.live == 0
+    assert simulation.backend.queued() == set()
+    fleet = simulation.simulated._fleet
+    assert fleet is not None
+    assert not fleet._runs
+
+
+@EVERY
+@given(world=worlds(life_s=0.0, failing=0.0))
+def test_a_trial_whose_attempts_are_neither_lost_nor_fail_does_not_fail(name: str, world: World) -> None:
+    simulation = run(world, name)
+    failed = [trial for trial in simulation.experiment.trials.values() if trial.status is TrialStatus.FAILED]
+    # Without a number for the metric a trial can't have completed.
+    assert all(not trial.has_metric for trial in failed)
+
+
+def levels_given(scheduler: Scheduler) -> list[tuple[float, ...]]:
+    """Return the ways up that a trial may be given: its levels, upwards."""
+    if isinstance(scheduler, HyperBand):
+        return [tuple(round_.time for round_ in plan) for plan in scheduler.brackets]
+    if isinstance(scheduler, PromotionASHA):
+        return [scheduler.rung_levels]
+    return [(MAX_T,)]
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name not in ("fifo", "median", "pbt")])
+@given(world=worlds(failing=0.0, life_s=0.0, odd=0.0))
+def test_no_trial_passes_the_level_it_was_given(name: str, world: World) -> None:
+    simulation = run(world, name)
+    ways = levels_given(watched(simulation).inner)
+    shown: dict[TrialId, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for report, _ in watched(simulation).log:
+        shown[report.trial][report.attempt].append(report.metrics["training_iteration"])
+    for trial, by_attempt in shown.items():
+        attempts = [by_attempt[number] for number in sorted(by_attempt)]
+        assert any(keeps_to(way, attempts) for way in ways), (trial, attempts, ways)
+
+
+def keeps_to(way: Iterable[float], attempts: list[list[int]]) -> bool:
+    """Whether each attempt's reports end with the first that has reached the next level."""
+    levels = list(way)
+    for index, times in enumerate(attempts):
+        is_last = index == len(attempts) - 1
+        if index >= len(levels):
+            return False
+        below, last = times[:-1], times[-1]
+        if any(time >= levels[index] for time in below) or (last < levels[index] and not is_last):
+            return False
+        # Late reports may have checkpoints, so that an attempt begins behind a level; that one was skipped.
+        levels = levels[: index + 1] + [level for level in levels[index + 1 :] if level > last]
+    return True
+
+
+@EVERY
+@given(world=worlds(), repeating=st.integers(0, 100))
+def test_a_repeated_report_changes_nothing(name: str, world: World, repeating: int) -> None:
+    plain, repeated = run(world, name), run(world, name, repeating=repeating)
+    assert repeated.copy.entries == plain.copy.entries
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name != "pbt"])
+@given(world=worlds(checkpoints=False, decision_s=0.0, stop_s=0.0, life_s=0.0, failing=0.0, lockstep=False))
+def test_late_reports_change_nothing(name: str, world: World) -> None:
+    """A trial that hears late reports on; one that is slow to die doesn't, and both free their slot at the same time."""
+    delay_s = 2.5
+    # No trial returns by itself before it hears.
+    world = world.but(length=MAX_T + 100) if name not in ("fifo", "median") else world.but(length=MAX_T)
+    late, slow = world.simulation(lambda: Watched(SCHEDULERS[name]())), world.simulation(
+        lambda: Watched(SCHEDULERS[name]())
+    )
+    late.simulated._conditions = _with(late, decision_delay=lambda: delay_s)
+    slow.simulated._conditions = _with(slow, stop_delay=lambda: delay_s)
+    assert watched(late.run()).log == watched(slow.run()).log
+
+
+def _with(simulation: Simulation, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(simulation.simulated._conditions, **changes)
+
+
+@pytest.mark.parametrize("name", ["hyperband", "hyperband-2"])
+@given(world=worlds(failing=0.0, life_s=0.0, decision_s=0.0))
+def test_hyperband_decides_the_same_on_one_slot_as_on_many(name: str, world: World) -> None:
+    one, many = run(world.but(slots=1), name), run(world.but(slots=22), name)
+    assert decisions(one) == decisions(many)
+    assert {i: t.status for i, t in one.experiment.trials.items()} == {
+        i: t.status for i, t in many.experiment.trials.items()
+    }
+
+
+@EVERY
+@given(world=worlds())
+def test_the_same_world_gives_the_same_journal(name: str, world: World) -> None:
+    assert run(world, name).copy.entries == run(world, name).copy.entries

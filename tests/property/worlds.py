@@ -1,0 +1,194 @@
+"""Random worlds for the schedulers: fleets with delays, deaths and failures, and a scheduler that is watched."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from simulation import SPACE, Simulation
+
+from mqtune.backends.simulated import Simulated
+from mqtune.limits import Limits
+from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
+from mqtune.schedulers.base import Choice
+from mqtune.searchers import RandomSearcher
+from mqtune.space import uniform
+from mqtune.trial import Action, Config, Decision, Report, Trial
+
+__all__ = ["MAX_T", "SCHEDULERS", "Watched", "World", "worlds"]
+
+MAX_T: Final = 9
+
+#: Every scheduler, by name; those with levels end at MAX_T.
+SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
+    "fifo": FIFO,
+    "asha": lambda: ASHA(MAX_T),
+    "asha-2": lambda: ASHA(MAX_T, grace_period=2, reduction_factor=1.5),
+    "promotion": lambda: PromotionASHA(MAX_T),
+    "promotion-2": lambda: PromotionASHA(MAX_T, grace_period=2, reduction_factor=2),
+    "hyperband": lambda: HyperBand(MAX_T),
+    "hyperband-2": lambda: HyperBand(MAX_T, reduction_factor=2),
+    "median": lambda: MedianStopping(grace_period=2, min_samples=2),
+    "pbt": lambda: PBT(2, {"lr": uniform(0, 1)}, quantile_fraction=0.5),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """What a simulation is made of; the same world gives the same simulation.
+
+    Mean seconds of each delay; 0 for none.
+    """
+
+    seed: int
+    trials: int = 6
+    slots: int = 3
+    length: int = MAX_T + 2
+    checkpoints: bool = True
+    start_s: float = 0.0
+    report_s: float = 0.0
+    decision_s: float = 0.0
+    stop_s: float = 0.0
+    life_s: float = 0.0
+    #: How likely an attempt fails, at a report drawn from its length.
+    failing: float = 0.0
+    max_failures: int = 0
+    #: How likely a report's metric is NaN, or one of a few values that many trials have.
+    odd: float = 0.0
+    lockstep: bool = False
+
+    def but(self, **changes: Any) -> World:
+        """Return a world that differs in these."""
+        return replace(self, **changes)
+
+    def simulation(self, scheduler: Callable[[], Scheduler], **options: Any) -> Simulation:
+        """Return a simulation that has not begun."""
+        return Simulation(
+            Simulated(
+                self._reports(),
+                slots=self.slots,
+                checkpoints=self.checkpoints,
+                seed=self.seed,
+                start_delay_s=_delay(self.start_s),
+                report_delay_s=_delay(self.report_s),
+                decision_delay_s=_delay(self.decision_s),
+                stop_delay_s=_delay(self.stop_s),
+                life_s=_delay(self.life_s) if self.life_s else None,
+                away_s=3.0,
+                **options,
+            ),
+            scheduler=scheduler,
+            searcher=lambda: RandomSearcher(SPACE, seed=self.seed),
+            max_failures=self.max_failures,
+            lockstep=self.lockstep,
+            limits=Limits(max_trials=self.trials),
+        )
+
+    def _reports(self) -> Callable[[Config], Iterator[Any]]:
+        attempts: dict[str, int] = defaultdict(int)
+
+        def reports(config: Config) -> Iterator[Any]:
+            name = f"{self.seed}:{config!r}"
+            attempts[name] += 1
+            curve, luck = random.Random(name), random.Random(f"{name}:{attempts[name]}")
+            fails_at = luck.randint(1, self.length) if luck.random() < self.failing else 0
+            for step in range(1, self.length + 1):
+                seconds, loss = curve.expovariate(1.0), curve.random() / step
+                if curve.random() < self.odd:
+                    loss = curve.choice([float("nan"), 0.5, float("inf")])
+                if step == fails_at:
+                    yield seconds, RuntimeError("bad luck")
+                yield seconds, {"loss": loss, "training_iteration": step}
+
+        return reports
+
+
+def _delay(mean_s: float) -> Any:
+    return (lambda rng: rng.expovariate(1 / mean_s)) if mean_s else 0.0
+
+
+@st.composite
+def worlds(draw: st.DrawFn, **fixed: Any) -> World:
+    """Any world; *fixed* says what is not drawn."""
+    mean = st.sampled_from([0.0, 0.0, 0.3, 3.0])
+    fields: dict[str, Any] = {
+        "seed": st.integers(0, 10_000),
+        "trials": st.integers(1, 14),
+        "slots": st.integers(1, 7),
+        "checkpoints": st.booleans(),
+        "start_s": mean,
+        "report_s": mean,
+        "decision_s": mean,
+        "stop_s": mean,
+        "life_s": st.sampled_from([0.0, 0.0, 0.0, 40.0]),
+        "failing": st.sampled_from([0.0, 0.0, 0.3]),
+        "max_failures": st.sampled_from([0, 1, -1]),
+        "odd": st.sampled_from([0.0, 0.3]),
+        "lockstep": st.booleans(),
+    }
+    return World(**{name: fixed[name] if name in fixed else draw(strategy) for name, strategy in fields.items()})
+
+
+class Watched(Scheduler):
+    """Decides as another scheduler does, and checks on each call that the driver keeps its promises."""
+
+    def __init__(self, inner: Scheduler, *, repeating: int | None = None) -> None:
+        self.inner = inner
+        self.asks_ahead = inner.asks_ahead
+        #: What was shown and decided, in order.
+        self.log: list[tuple[Report, Decision]] = []
+        self.ended: set[str] = set()
+        self._last: dict[str, Report] = {}
+        self._decided: dict[str, int] = {}
+        self._seen: dict[str, list[Report]] = defaultdict(list)
+        self._rng = None if repeating is None else random.Random(repeating)
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        self.inner.bind(metric, mode)
+
+    def on_stage(self, trial: Trial) -> None:
+        assert trial.id not in self.ended
+        self.inner.on_stage(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        assert trial.id not in self.ended, "shown after the trial's end"
+        assert self._decided.get(trial.id) != report.attempt, "shown after the decision"
+        last = self._last.get(trial.id)
+        assert last is None or (last.attempt, last.sequence) < (report.attempt, report.sequence), "shown twice"
+        self._last[trial.id] = report
+        decision = self.inner.on_report(trial, report)
+        if decision.action is not Action.CONTINUE:
+            self._decided[trial.id] = report.attempt
+        self.log.append((report, decision))
+        if self._rng is not None:
+            self._repeat(trial, report, decision)
+        return decision
+
+    def _repeat(self, trial: Trial, report: Report, decision: Decision) -> None:
+        """Show what was shown before; nothing may come of it but the decision that stands."""
+        assert self._rng is not None
+        seen = self._seen[trial.id]
+        seen.append(report)
+        for old in (report, self._rng.choice(seen)):
+            assert self.inner.on_report(trial, old) == decision
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.inner.on_trial_pause(trial)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        choice = self.inner.choose(can_start=can_start)
+        assert self.inner.choose(can_start=can_start) == choice, "choosing has changed something"
+        return choice
+
+    def on_trial_end(self, trial: Trial) -> None:
+        assert trial.id not in self.ended, "ended twice"
+        self.ended.add(trial.id)
+        self.inner.on_trial_end(trial)
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()

@@ -1,0 +1,193 @@
+"""A driver on simulated workers, for tests: run to its end, or killed at any point and followed by another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from mqtune.backends.simulated import Simulated, SimulatedBackend
+from mqtune.backends.simulated_fleet import SimulatedFleet
+from mqtune.backends.simulated_journal import SimulatedJournal
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.checkpoints import Retention
+from mqtune.driver import Driver
+from mqtune.experiment import Experiment
+from mqtune.journal.base import Assignment, Cleared, Entry, Intended
+from mqtune.journal.file import JournalFile
+from mqtune.keeping import Keeping
+from mqtune.limits import Limits
+from mqtune.messages import Event, decode_event
+from mqtune.resources import Resources
+from mqtune.schedulers import FIFO, Scheduler
+from mqtune.searchers import RandomSearcher, Searcher
+from mqtune.space import Space, uniform
+from mqtune.trial import CheckpointId, Config, Intent, TrialId
+
+T = TypeVar("T")
+
+NAME: Final = "simulation"
+SPACE: Final = Space({"lr": uniform(0, 1)})
+#: Virtual seconds; no experiment of a test takes as long.
+FOR_EVER_S: Final = 1e7
+#: Steps after which an experiment that is not finished hangs.
+MOST_STEPS: Final = 200_000
+
+
+class Killed(BaseException):
+    """The driver's process is gone."""
+
+
+class Copy(JournalFile):
+    """A local copy that is none: what a driver has read."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.entries: list[Entry] = []
+
+    def begin(self, entries: Iterable[Entry]) -> None:
+        self.entries = list(entries)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        self.entries += entries
+
+
+class MortalJournal(SimulatedJournal):
+    """A driver's hand on the journal; the driver is killed at its n-th call that waits or writes, just after it."""
+
+    def __init__(self, fleet: SimulatedFleet, kill_at: int) -> None:
+        super().__init__(fleet)
+        self.calls = 0
+        self.kill_at = kill_at
+
+    def _mortal(self, result: T) -> T:
+        self.calls += 1
+        if self.calls == self.kill_at:
+            raise Killed
+        return result
+
+    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        found = super().read(after, count=count, block_s=block_s)
+        return self._mortal(found) if block_s else found
+
+    def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+        self._mortal(super().record(event, definition=definition))
+
+    def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
+        return self._mortal(super().stage(trial, attempt, assignment, event))
+
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+        return self._mortal(super().intend(trial, attempt, intent, event, ended))
+
+    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        return self._mortal(super().close_trial(trial, attempt, event))
+
+    def clear(self, cleared: Sequence[Cleared]) -> None:
+        self._mortal(super().clear(cleared))
+
+    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
+        self._mortal(super().drop_checkpoints(checkpoints, event))
+
+    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
+        return self._mortal(super().reap(trial, attempt, event))
+
+
+@dataclass
+class Simulation:
+    """One experiment on simulated workers; each ``run`` is a driver's."""
+
+    simulated: Simulated
+    scheduler: Callable[[], Scheduler] = FIFO
+    searcher: Callable[[], Searcher] = lambda: RandomSearcher(SPACE, seed=0)
+    metric: str = "loss"
+    mode: Any = "min"
+    max_failures: int = 0
+    lockstep: bool = False
+    resources: Resources | None = None
+    limits: Limits = field(default_factory=lambda: Limits(max_trials=4))
+    retention: Retention = field(default_factory=Retention)
+    drivers: int = 0
+    copy: Copy = field(default_factory=Copy)
+
+    def driver(self, *, kill_at: int = 0) -> Driver:
+        """Return a driver that has begun, with everything else fresh."""
+        self.drivers += 1
+        self.backend: SimulatedBackend = self.simulated.open(NAME, self.resources)
+        fleet = self.simulated._fleet
+        assert fleet is not None
+        self.journal = MortalJournal(fleet, kill_at)
+        owner = f"driver {self.drivers}"
+        self.journal.lock(owner, owner, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
+        self.used_scheduler = self.scheduler()
+        self.used_scheduler.bind(self.metric, self.mode)
+        self.experiment = Experiment(NAME, metric=self.metric, mode=self.mode, max_failures=self.max_failures)
+        driver = Driver(
+            journal=self.journal,
+            backend=self.backend,
+            experiment=self.experiment,
+            scheduler=self.used_scheduler,
+            searcher=self.searcher(),
+            limits=self.limits,
+            keeping=Keeping(self.experiment, self.retention, None, delete_checkpoints=False),
+            is_lockstep=self.lockstep,
+            copy=self.copy,
+            callbacks=CallbackDispatcher([]),
+            owner=owner,
+            clock=self.backend.clock,
+        )
+        kept = self.journal.definition()
+        driver.begin(NAME, {"sync": "lockstep"} if self.lockstep else {}, is_new=kept is None, driver="simulated")
+        return driver
+
+    def run(self, *, kill_at: int = 0) -> Simulation:
+        """Drive to the end; raises Killed when the driver is."""
+        driver = self.driver(kill_at=kill_at)
+        steps = 0
+        while not driver.is_finished and driver.failure is None:
+            driver.step(FOR_EVER_S)
+            steps += 1
+            assert steps < MOST_STEPS, f"it never ends: {driver.waiting_for or self.experiment.counts}"
+        if driver.failure is not None:
+            raise driver.failure
+        driver.end("finished", "")
+        return self
+
+    @property
+    def seconds(self) -> float:
+        """How much virtual time has passed."""
+        return self.backend.clock.monotonic()
+
+    def events(self) -> list[Event]:
+        """What the last driver has read of the journal."""
+        return [event for entry in self.copy.entries if (event := decode_event(entry.data)) is not None]
+
+
+def simulate(reports: Any, *, scheduler: Callable[[], Scheduler] = FIFO, trials: int = 4, **options: Any) -> Simulation:
+    """Run an experiment to its end on fresh workers, whose conditions are the *options*."""
+    of_run = {name: options.pop(name) for name in list(options) if name in Simulation.__dataclass_fields__}
+    limits = of_run.pop("limits", None) or Limits(max_trials=trials)
+    simulation = Simulation(Simulated(reports, **options), scheduler=scheduler, limits=limits, **of_run)
+    return simulation.run()
+
+
+def curve(length: int, *, seconds: float = 1.0) -> Callable[[Config], Iterable[tuple[float, dict[str, Any]]]]:
+    """Return a function whose loss falls from the config's lr as 1/step, with a report every *seconds*."""
+
+    def reports(config: Config) -> Iterable[tuple[float, dict[str, Any]]]:
+        for step in range(1, length + 1):
+            yield seconds, {"loss": config["lr"] / step, "training_iteration": step}
+
+    return reports
+
+
+def noisy_curve(length: int, seed: int) -> Callable[[Config], Iterable[tuple[float, dict[str, Any]]]]:
+    """Return a function with losses and times that are drawn anew for each config, and alike each time."""
+
+    def reports(config: Config) -> Iterable[tuple[float, dict[str, Any]]]:
+        rng = random.Random(f"{seed}:{config!r}")
+        for step in range(1, length + 1):
+            yield rng.expovariate(1.0), {"loss": rng.random() / step, "training_iteration": step}
+
+    return reports

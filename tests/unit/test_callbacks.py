@@ -1,0 +1,422 @@
+"""Telling callbacks: in order, off the decision path, whatever they do."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from mqtune.callback import Callback
+from mqtune.callbacks import dispatch
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.callbacks.error_log import ErrorLog
+from mqtune.callbacks.progress import Progress
+from mqtune.errors import ConfigurationError
+from mqtune.experiment import Experiment
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, Attempt, CheckpointId, Decision, Report, SavedCheckpoint, Transition, Trial, TrialId
+
+T0 = 1_700_000_000.0
+DEADLINE_S = 10.0
+#: More than any of these takes unless it waits for the callback, which would be for ever.
+AT_ONCE_S = 5.0
+
+
+def trial(name: str = "0001") -> Trial:
+    return Trial(TrialId(name), {"lr": 0.1}, TrialStatus.RUNNING, [Attempt(1, T0, {"lr": 0.1})])
+
+
+def report(sequence: int = 1) -> Report:
+    return Report(TrialId("0001"), 1, sequence, T0, {"loss": 1.0})
+
+
+class Recorder(Callback):
+    """Writes down what it is told, and by which thread."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.threads: set[int] = set()
+
+    def note(self, method: str, *arguments: Any) -> None:
+        self.told.append((method, *arguments))
+        self.threads.add(threading.get_ident())
+
+    def on_start(self, experiment: Experiment) -> None:
+        self.note("on_start", experiment)
+
+    def on_step(self, waiting_for: str) -> None:
+        self.note("on_step", waiting_for)
+
+    def on_stage(self, trial: Trial) -> None:
+        self.note("on_stage", trial)
+
+    def on_trial_start(self, trial: Trial) -> None:
+        self.note("on_trial_start", trial)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        self.note("on_report", trial, report)
+
+    def on_decision(self, trial: Trial, decision: Decision) -> None:
+        self.note("on_decision", trial, decision)
+
+    def on_checkpoint(self, trial: Trial, checkpoint: CheckpointId) -> None:
+        self.note("on_checkpoint", trial, checkpoint)
+
+    def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
+        self.note("on_attempt_end", trial, attempt)
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.note("on_trial_pause", trial)
+
+    def on_trial_resume(self, trial: Trial) -> None:
+        self.note("on_trial_resume", trial)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self.note("on_trial_end", trial)
+
+    def on_end(self) -> None:
+        self.note("on_end")
+
+
+class InLoop(Recorder):
+    in_loop = True
+
+
+class Slow(Recorder):
+    """Takes as long for each report as it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.is_busy = threading.Event()
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        self.is_busy.set()
+        self.go.wait(DEADLINE_S)
+        super().on_report(trial, report)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.go.set()
+
+
+class Broken(Callback):
+    """Fails whatever it is told."""
+
+    error: BaseException = ValueError("no such row")
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        raise self.error
+
+    def on_end(self) -> None:
+        raise OSError("disk full")
+
+
+class BrokenInLoop(Broken):
+    in_loop = True
+
+
+def every_event(mine: Experiment, one: Trial) -> list[tuple[Any, ...]]:
+    return [
+        ("on_start", mine),
+        ("on_stage", one),
+        ("on_trial_start", one),
+        ("on_report", one, report()),
+        ("on_checkpoint", one, CheckpointId("p-0001-1-1")),
+        ("on_decision", one, Decision(Action.PAUSE, "rung 1")),
+        ("on_attempt_end", one, one.attempt),
+        ("on_trial_pause", one),
+        ("on_trial_resume", one),
+        ("on_step", "no worker"),
+        ("on_trial_end", one),
+        ("on_end",),
+    ]
+
+
+@pytest.mark.parametrize("kind", [Recorder, InLoop])
+def test_a_callback_is_told_each_event_once_and_in_order(kind: type[Recorder]) -> None:
+    recorder = kind()
+    dispatcher = CallbackDispatcher([recorder])
+    events = every_event(Experiment("mine", metric="loss", mode="min"), trial())
+
+    for event in events:
+        dispatcher.tell(*event)
+    dispatcher.close()
+
+    assert recorder.told == events
+    assert dispatcher.problems == ()
+
+
+def test_there_is_an_event_for_each_method_of_a_callback() -> None:
+    mine = Experiment("mine", metric="loss", mode="min")
+
+    assert {event[0] for event in every_event(mine, trial())} == {m for m in vars(Callback) if m.startswith("on_")}
+
+
+def test_callbacks_are_told_in_one_thread_of_their_own_unless_they_belong_into_the_loop() -> None:
+    first, second, in_loop = Recorder(), Recorder(), InLoop()
+    dispatcher = CallbackDispatcher([first, second, in_loop])
+
+    dispatcher.tell("on_trial_end", trial())
+    assert len(in_loop.told) == 1
+    dispatcher.close()
+
+    assert in_loop.threads == {threading.get_ident()}
+    assert first.threads == second.threads
+    assert first.threads.isdisjoint(in_loop.threads)
+
+
+def test_what_nobody_overrides_costs_nothing() -> None:
+    class OnlyEnds(Callback):
+        def on_end(self) -> None:
+            """Do nothing."""
+
+    dispatcher = CallbackDispatcher([OnlyEnds(), Callback()])
+
+    for event in every_event(Experiment("mine", metric="loss", mode="min"), trial())[:-1]:
+        dispatcher.tell(*event)
+        assert not dispatcher.hears(event[0])
+
+    assert dispatcher._thread is None
+    assert dispatcher.hears("on_end")
+
+
+def test_a_method_that_was_given_to_one_callback_alone_is_called() -> None:
+    callback = Callback()
+    told: list[str] = []
+    callback.on_step = told.append  # type: ignore[method-assign]
+    dispatcher = CallbackDispatcher([callback])
+
+    dispatcher.tell("on_step", "why")
+    dispatcher.close()
+
+    assert told == ["why"]
+
+
+def test_what_a_run_has_by_default_stays_off_the_path_of_a_report(tmp_path: Any) -> None:
+    dispatcher = CallbackDispatcher([Progress(), ErrorLog(tmp_path)])
+
+    assert not dispatcher.hears("on_report")
+    assert dispatcher.interval_s == Progress().interval_s
+
+
+def test_the_shortest_interval_counts() -> None:
+    first, second = Recorder(), Recorder()
+    first.interval_s, second.interval_s = 5.0, 0.5
+
+    assert CallbackDispatcher([Recorder(), first, second]).interval_s == 0.5
+    assert CallbackDispatcher([Recorder()]).interval_s is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"), [(Recorder, r"give Recorder\(…\)"), ("log", "'log' is no mqtune.Callback"), (None, "None is no")]
+)
+def test_what_is_no_callback_is_refused(wrong: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        CallbackDispatcher([wrong])
+
+
+# Copies.
+
+
+def test_a_callback_gets_a_trial_as_it_was_at_the_event(slow: Slow) -> None:
+    dispatcher, live = CallbackDispatcher([slow]), trial()
+    dispatcher.tell("on_report", live, report())
+
+    dispatcher.tell("on_stage", live)
+    live.status = TrialStatus.COMPLETED
+    live.config = {"lr": 0.2}
+    live.attempt.pid = 7
+    live.attempts.append(Attempt(2, T0))
+    live.history.append(Transition(TrialStatus.COMPLETED, T0, "", ""))
+    live.checkpoints[CheckpointId("p-0001-1-1")] = SavedCheckpoint(CheckpointId("p-0001-1-1"), T0, {})
+    slow.go.set()
+    dispatcher.close()
+
+    assert [event[1] for event in slow.told] == [trial(), trial()]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenInLoop])
+def test_an_error_in_a_callback_is_logged_once_counted_and_ends_nothing(
+    kind: type[Broken], caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder()
+    dispatcher = CallbackDispatcher([kind(), recorder])
+
+    for sequence in range(1, 4):
+        dispatcher.tell("on_report", trial(), report(sequence))
+    dispatcher.tell("on_end")
+    dispatcher.close()
+
+    assert len(recorder.told) == 4
+    assert dispatcher.problems == (f"{kind.__name__} failed 4 times, first in on_report: ValueError: no such row",)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.getMessage().partition(";")[0] for record in errors] == [
+        f"callback {kind.__name__}: on_report failed"
+    ]
+    assert errors[0].exc_info is not None
+    assert errors[0].exc_info[1] is Broken.error
+    assert "failed 4 times" in caplog.records[-1].getMessage()
+
+
+def test_a_callback_that_exits_does_not_silence_the_others() -> None:
+    class Exits(Callback):
+        def on_trial_end(self, trial: Trial) -> None:
+            sys.exit(3)
+
+    recorder = Recorder()
+    dispatcher = CallbackDispatcher([Exits(), recorder])
+
+    dispatcher.tell("on_trial_end", trial())
+    dispatcher.close()
+
+    assert len(recorder.told) == 1
+    assert "SystemExit" in dispatcher.problems[0]
+
+
+def test_two_callbacks_of_one_kind_are_counted_apart() -> None:
+    dispatcher = CallbackDispatcher([Broken(), Broken()])
+
+    dispatcher.tell("on_end")
+    dispatcher.close()
+
+    assert len(dispatcher.problems) == 2
+
+
+# What can't keep up.
+
+
+def test_a_slow_callback_holds_nobody_up(slow: Slow) -> None:
+    dispatcher = CallbackDispatcher([slow])
+    began = time.monotonic()
+
+    for sequence in range(1, 1001):
+        dispatcher.tell("on_report", trial(), report(sequence))
+    dispatcher.tell("on_trial_end", trial())
+
+    assert time.monotonic() - began < AT_ONCE_S
+    slow.go.set()
+    dispatcher.close()
+    assert [event[2].sequence for event in slow.told[:-1]] == list(range(1, 1001))
+    assert slow.told[-1][0] == "on_trial_end"
+
+
+def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_is(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_WAITING", 10)
+    dispatcher = CallbackDispatcher([slow])
+    dispatcher.tell("on_report", trial(), report())
+    assert slow.is_busy.wait(DEADLINE_S)
+
+    for sequence in range(2, 32):
+        dispatcher.tell("on_report", trial(), report(sequence))
+        dispatcher.tell("on_trial_end", trial())
+    dispatcher.tell("on_checkpoint", trial(), CheckpointId("p-0001-1-1"))
+    slow.go.set()
+    dispatcher.close()
+
+    methods = [event[0] for event in slow.told]
+    assert methods.count("on_report") == 1 + 5
+    assert methods.count("on_trial_end") == 30
+    assert dispatcher.problems == (
+        "Slow could not keep up: 1 on_checkpoint and 25 on_report events were left out; the journal has what they would have told",
+    )
+    assert sum("more reports are left out" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_of_steps_only_the_latest_waits(slow: Slow) -> None:
+    dispatcher = CallbackDispatcher([slow])
+    dispatcher.tell("on_report", trial(), report())
+    assert slow.is_busy.wait(DEADLINE_S)
+
+    for number in range(100):
+        dispatcher.tell("on_step", f"reason {number}")
+    slow.go.set()
+    dispatcher.close()
+
+    assert slow.told[1:] == [("on_step", "reason 99")]
+
+
+def test_a_step_is_told_again_after_it_was_told() -> None:
+    recorder = Recorder()
+    dispatcher = CallbackDispatcher([recorder])
+
+    for number in range(3):
+        dispatcher.tell("on_step", str(number))
+        eventually(lambda number=number: len(recorder.told) == number + 1)
+    dispatcher.close()
+
+    assert recorder.told == [("on_step", "0"), ("on_step", "1"), ("on_step", "2")]
+
+
+# The end.
+
+
+def test_what_waits_is_told_before_the_end(slow: Slow) -> None:
+    dispatcher = CallbackDispatcher([slow])
+    for sequence in range(1, 101):
+        dispatcher.tell("on_report", trial(), report(sequence))
+    dispatcher.tell("on_end")
+    threading.Timer(0.05, slow.go.set).start()
+
+    dispatcher.close()
+
+    assert len(slow.told) == 101
+    assert slow.told[-1] == ("on_end",)
+
+
+def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, caplog: pytest.LogCaptureFixture) -> None:
+    next_one = Recorder()
+    dispatcher = CallbackDispatcher([slow, next_one])
+    dispatcher.tell("on_report", trial(), report())
+    dispatcher.tell("on_trial_end", trial())
+    dispatcher.tell("on_end")
+    assert slow.is_busy.wait(DEADLINE_S)
+
+    dispatcher.close(timeout_s=0.01)
+
+    problem = "Slow was still busy with on_report when the run ended; 2 events were not told"
+    assert dispatcher.problems == (problem,)
+    assert caplog.records[-1].getMessage() == f"callbacks: {problem}"
+    thread = dispatcher._thread
+    assert thread is not None
+    assert thread.daemon
+    slow.go.set()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert [event[0] for event in slow.told] == ["on_report"]
+    assert next_one.told == []
+    assert dispatcher.problems == (problem,)
+
+
+def test_nothing_is_told_after_the_end_and_a_second_end_does_nothing() -> None:
+    recorder, in_loop = Recorder(), InLoop()
+    dispatcher = CallbackDispatcher([recorder, in_loop])
+    dispatcher.tell("on_end")
+    dispatcher.close()
+
+    dispatcher.tell("on_end")
+    dispatcher.close()
+
+    assert recorder.told == in_loop.told == [("on_end",)]
+
+
+def test_an_end_without_a_beginning_does_nothing() -> None:
+    dispatcher = CallbackDispatcher([Recorder()])
+
+    dispatcher.close()
+
+    assert dispatcher.problems == ()

@@ -1,0 +1,211 @@
+"""The error log: every failure once, with its time, whatever happens to the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from book import Book
+
+from mqtune.callbacks.error_log import ErrorLog
+from mqtune.experiment import Experiment
+from mqtune.messages import AttemptEnded, decode_event
+from mqtune.trial import AttemptEnd
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in f\n\nValueError: no data'
+
+
+class Watched:
+    """An experiment and the error log that hears of it, as from the driver."""
+
+    def __init__(self, folder: Path, *, max_failures: int = 0) -> None:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / "errors.txt"
+        self.book = Book(folder, max_failures=max_failures)
+        self.experiment = Experiment("mine", metric="loss", mode="min", max_failures=max_failures)
+        self.log = ErrorLog(folder)
+        self.told = 0
+
+    def read(self, *, tell: bool = True) -> None:
+        for entry in self.book.entries[self.told :]:
+            event = decode_event(entry.data)
+            assert event is not None
+            self.experiment.apply(event)
+            if tell and isinstance(event, AttemptEnded):
+                trial = self.experiment.trials[event.trial]
+                self.log.on_attempt_end(trial, trial.attempts[event.attempt - 1])
+        self.told = len(self.book.entries)
+
+    def resume(self) -> None:
+        self.log = ErrorLog(self.path.parent)
+        self.log.on_start(self.experiment)
+
+    def fail(self, name: str = "0001", **details: Any) -> None:
+        self.book.stage(name)
+        self.book.end(
+            name, AttemptEnd.FAILED, **{"error_type": "ValueError", "error": TRACEBACK, "exit_code": 1} | details
+        )
+
+    @property
+    def heads(self) -> list[str]:
+        return [line for line in self.path.read_text().splitlines() if line and not line.startswith(" ")]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "mine")
+
+
+def test_a_failure_is_written_with_its_time_trial_worker_and_traceback(watched: Watched) -> None:
+    watched.fail()
+
+    watched.read()
+
+    assert watched.path.read_text() == (
+        "2023-11-14T22:13:23.000+00:00 trial 0001 attempt 1, on w1@host, ValueError, exit code 1\n"
+        "    Traceback (most recent call last):\n"
+        '      File "train.py", line 3, in f\n'
+        "    ValueError: no data\n"
+        "\n"
+    )
+
+
+def test_each_failed_attempt_has_an_entry_also_when_its_trial_runs_again(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "mine", max_failures=1)
+    watched.fail()
+    watched.read()
+    before = watched.path.read_text()
+    watched.fail()
+    watched.read()
+
+    assert [head.split(",")[0].split(" ", 1)[1] for head in watched.heads] == [
+        "trial 0001 attempt 1",
+        "trial 0001 attempt 2",
+    ]
+    assert watched.path.read_text().startswith(before)
+
+
+def test_a_lost_worker_is_a_failure_and_a_signal_is_named(watched: Watched) -> None:
+    watched.book.stage("0001")
+    watched.book.end("0001", AttemptEnd.LOST)
+    watched.fail("0002", error="killed", error_type="", exit_code=None, signal=9)
+
+    watched.read()
+
+    assert watched.heads[0].endswith("trial 0001 attempt 1, on w1@host, its worker was lost")
+    assert watched.heads[1].endswith("trial 0002 attempt 1, on w1@host, signal 9")
+
+
+@pytest.mark.parametrize("max_failures", [0, 1])
+def test_an_attempt_without_what_a_trial_must_report_is_a_failure(tmp_path: Path, max_failures: int) -> None:
+    watched = Watched(tmp_path / "mine", max_failures=max_failures)
+    watched.book.run("0001")
+
+    watched.read()
+
+    assert len(watched.heads) == 1
+    assert "    ended without any report: call mqtune.report" in watched.path.read_text()
+
+
+def test_no_failure_makes_no_file(watched: Watched) -> None:
+    watched.log.on_start(watched.experiment)
+    watched.book.run("0001", 0.5)
+    watched.book.stage("0002")
+    watched.book.end("0002", AttemptEnd.HANDED_BACK)
+    watched.book.stage("0003")
+    watched.book.report("0003", {"loss": 0.5})
+    watched.book.decide("0003")
+    watched.book.end("0003", AttemptEnd.STOPPED)
+
+    watched.read()
+
+    assert not watched.path.exists()
+
+
+def test_a_resumed_driver_adds_what_no_driver_saw_and_nothing_twice(watched: Watched) -> None:
+    watched.fail("0001")
+    watched.read()
+    before = watched.path.read_text()
+    watched.fail("0003")
+    watched.fail("0002")
+    watched.book.run("0004")
+    watched.read(tell=False)
+
+    watched.resume()
+    watched.resume()
+
+    assert watched.path.read_text().startswith(before)
+    assert [head.split()[2] for head in watched.heads] == ["0001", "0003", "0002", "0004"]
+
+
+def test_a_failure_that_is_seen_at_the_start_and_then_told_is_written_once(watched: Watched) -> None:
+    watched.fail()
+    watched.read(tell=False)
+
+    watched.resume()
+    (trial,) = watched.experiment.trials.values()
+    watched.log.on_attempt_end(trial, trial.attempt)
+
+    assert len(watched.heads) == 1
+
+
+def test_text_of_any_kind_can_be_written_and_looks_like_no_entry(watched: Watched) -> None:
+    watched.fail(error="a\x0cb\u2028c\r\ndé", error_type="Odd")
+
+    watched.read()
+
+    text = watched.path.read_bytes().decode()
+    assert len(watched.heads) == 1
+    assert [line.strip() for line in text.splitlines() if line.startswith(" ")] == ["a", "b", "c", "dé"]
+
+
+def test_a_full_disk_is_said_once_and_the_log_goes_on(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, room = os.write, [30]
+
+    def nearly_full(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", nearly_full)
+    watched.fail("0001")
+    watched.read()
+    watched.fail("0002")
+    watched.read()
+    monkeypatch.undo()
+    watched.fail("0003")
+    watched.read()
+
+    assert len(caplog.records) == 1
+    assert "No space left on device" in caplog.records[0].getMessage()
+    assert watched.path.read_text().startswith("2023-11-14T22:13:23.000+00:00 \n\n2023-11-14T")
+    assert [head.split()[2] for head in watched.heads[1:]] == ["0003"]
+
+
+def test_half_an_entry_that_a_crash_left_stays_apart_from_the_next_and_is_written_again(watched: Watched) -> None:
+    watched.fail("0001")
+    watched.read()
+    whole = watched.path.read_text()
+    watched.path.write_text(whole[:50])
+
+    watched.resume()
+
+    assert watched.path.read_text() == f"{whole[:50]}\n\n{whole}"
+
+
+def test_a_folder_that_is_gone_does_not_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(tmp_path / "mine")
+    watched.log = ErrorLog(tmp_path / "gone")
+    watched.log.on_start(watched.experiment)
+    watched.fail()
+
+    watched.read()
+
+    assert "can't be written" in caplog.text

@@ -1,0 +1,487 @@
+"""To which queue an attempt goes, and what a backend says of its fleet; the broker and the register are pretended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtune.backends import celery as module
+from mqtune.backends.celery import CeleryBackend
+from mqtune.errors import InsufficientResources
+from mqtune.messages import WorkerInfo
+from mqtune.resources import Resources, queue_name
+from mqtune.trial import TrialId
+from mqtune.version import __version__
+
+SMALL: Final = Resources(cpus=2)
+LARGE: Final = Resources(cpus=8)
+
+
+class World:
+    """A register of workers and the queues of a broker."""
+
+    def __init__(self) -> None:
+        self.workers: list[WorkerInfo] = []
+        self.queues: dict[str, deque[str]] = {}
+        self.too_long = ""
+        self.sent: list[dict[str, Any]] = []
+
+    def join(self, offer: Resources, slots: int, name: str = "", version: str = __version__) -> WorkerInfo:
+        info = WorkerInfo(
+            name=name or f"w{len(self.workers)}@h",
+            host="h",
+            pid=1,
+            version=version,
+            queue=queue_name(offer),
+            gpus=offer.gpus,
+            cpus=offer.cpus,
+            slots=slots,
+            devices=[""] * slots,
+            code_root="/",
+            joined_at=0,
+            gpu_memory_gb=offer.gpu_memory_gb,
+            tags=sorted(offer.tags),
+        )
+        self.workers.append(info)
+        return info
+
+    def take(self, offer: Resources) -> TrialId:
+        """Take the oldest message of a queue, as a worker does."""
+        return TrialId(self.queues[queue_name(offer)].popleft().split("/")[1])
+
+    def waiting(self, offer: Resources) -> list[str]:
+        return [id_.split("/")[1] for id_ in self.queues.get(queue_name(offer), ())]
+
+    # What the backend sees as its register and as Celery.
+
+    def fleet(self, *_: Any, **__: Any) -> Any:
+        return _Fleet(self)
+
+    def celery(self, *_: Any, **__: Any) -> Any:
+        return _Celery(self)
+
+
+class _Fleet:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def workers(self) -> list[WorkerInfo]:
+        return list(self._world.workers)
+
+    def queued(self, queue: str) -> list[dict[str, Any]] | None:
+        if queue == self._world.too_long:
+            return None
+        return [{"id": id_} for id_ in self._world.queues.get(queue, ())]
+
+
+class _Celery:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.conf: dict[str, Any] = {}
+        self.amqp = self
+
+    def connection_for_write(self) -> Any:
+        return self
+
+    def Producer(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def send_task(self, _task: str, *, task_id: str, queue: str, **options: Any) -> None:
+        self._world.queues.setdefault(queue, deque()).append(task_id)
+        self._world.sent.append({"task_id": task_id, "queue": queue, **options})
+
+    def release(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(module, "Fleet", world.fleet)
+    monkeypatch.setattr(module, "Celery", world.celery)
+    return world
+
+
+def backend_of(resources: Resources) -> CeleryBackend:
+    client: Any = None
+    backend = CeleryBackend(
+        client,
+        "redis://h:1/0",
+        experiment="x",
+        title="x/f",
+        digest="d",
+        resources=resources,
+        patience_s=1.0,
+    )
+    backend.refresh()
+    return backend
+
+
+def publish(backend: CeleryBackend, *trials: int) -> None:
+    for trial in trials:
+        backend.publish(TrialId(f"{trial:04d}"), 1, {"lr": 0.1})
+
+
+def names(*trials: int) -> list[str]:
+    return [f"{trial:04d}" for trial in trials]
+
+
+def keys(*trials: int) -> set[tuple[TrialId, int]]:
+    return {(TrialId(name), 1) for name in names(*trials)}
+
+
+# Where an attempt goes.
+
+
+def test_every_slot_that_fits_gets_an_attempt_whatever_its_shape(world: World) -> None:
+    world.join(LARGE, 3)
+    world.join(SMALL, 2)
+    backend = backend_of(Resources())
+
+    assert backend.slots == 5
+    publish(backend, 1, 2, 3, 4, 5)
+
+    assert world.waiting(SMALL) == names(1, 2)
+    assert world.waiting(LARGE) == names(3, 4, 5)
+
+
+def test_workers_of_one_shape_share_a_queue_and_their_slots_count_together(world: World) -> None:
+    world.join(SMALL, 2)
+    world.join(SMALL, 2)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+
+    publish(backend, 1, 2, 3, 4, 5)
+
+    assert world.waiting(SMALL) == names(1, 2, 3, 4)
+    assert world.waiting(LARGE) == names(5)
+
+
+def test_a_large_slot_is_not_taken_by_a_small_trial_while_a_small_one_is_free(world: World) -> None:
+    world.join(LARGE, 8)
+    world.join(SMALL, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1, 2)
+
+    backend.ended(TrialId("0001"), 1)
+    publish(backend, 3)
+
+    assert world.waiting(SMALL) == names(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("scarce", "plain"),
+    [
+        (Resources(gpus=1, cpus=1, tags=["nvlink"]), Resources(gpus=1, cpus=16, gpu_memory_gb=80)),
+        (Resources(gpus=1, cpus=1, gpu_memory_gb=80), Resources(gpus=1, cpus=16, gpu_memory_gb=24)),
+        (Resources(gpus=1, cpus=16), Resources(gpus=1, cpus=4)),
+    ],
+)
+def test_what_is_scarce_is_left_to_those_who_ask_for_it(world: World, scarce: Resources, plain: Resources) -> None:
+    world.join(scarce, 1)
+    world.join(plain, 1)
+    backend = backend_of(Resources(gpus=1))
+
+    publish(backend, 1)
+
+    assert (world.waiting(plain), world.waiting(scarce)) == (names(1), [])
+
+
+def test_attempts_that_must_wait_are_spread_by_how_many_slots_there_are(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 4)
+    backend = backend_of(Resources())
+
+    publish(backend, *range(1, 11))
+
+    assert (len(world.waiting(SMALL)), len(world.waiting(LARGE))) == (2, 8)
+
+
+def test_only_slots_that_fit_get_attempts(world: World) -> None:
+    world.join(SMALL, 9)
+    world.join(Resources(gpus=1, cpus=8), 9)
+    world.join(replace(LARGE, tags=["fast"]), 1)
+    backend = backend_of(Resources(cpus=8, tags=["fast"]))
+
+    publish(backend, 1, 2)
+
+    assert backend.slots == 1
+    assert list(world.queues) == [queue_name(replace(LARGE, tags=["fast"]))]
+
+
+def test_where_no_slot_fits_an_attempt_waits_in_the_queue_of_its_own_shape(world: World) -> None:
+    backend = backend_of(SMALL)
+
+    publish(backend, 1)
+
+    assert world.waiting(SMALL) == names(1)
+
+
+def test_what_is_published_names_the_attempt_and_shows_its_config(world: World) -> None:
+    world.join(SMALL, 1)
+
+    publish(backend_of(SMALL), 1)
+
+    (sent,) = world.sent
+    assert sent["task_id"] == "x/0001/1"
+    assert sent["args"] == ("x", "0001", 1, "d")
+    assert sent["kwargsrepr"] == "lr=0.1"
+    assert sent["shadow"] == "x/f"
+
+
+def test_an_attempt_is_counted_where_it_started(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+
+    backend.started(TrialId("0007"), 2, queue_name(SMALL))  # an earlier driver's
+    publish(backend, 1)
+    assert world.waiting(LARGE) == names(1)
+
+    backend.ended(TrialId("0007"), 2)
+    publish(backend, 2)
+    assert world.waiting(SMALL) == names(2)
+
+
+def test_an_end_counts_once(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1, 2)
+
+    for _ in range(3):
+        backend.ended(TrialId("0001"), 1)
+        backend.ended(TrialId("0099"), 1)
+    publish(backend, 3, 4)
+
+    assert world.waiting(SMALL) == names(1, 3, 4)
+    assert world.waiting(LARGE) == names(2), "it still runs"
+
+
+@given(
+    slots=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    ends=st.lists(st.integers(0, 30), max_size=30),
+)
+def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[int], ends: list[int]) -> None:
+    world = World()
+    shapes = [Resources(cpus=2 * size) for size in range(1, len(slots) + 1)]
+    for shape, number in zip(shapes, slots, strict=True):
+        world.join(shape, number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Fleet", world.fleet)
+        patch.setattr(module, "Celery", world.celery)
+        backend = backend_of(Resources())
+    last = 0
+    running: dict[TrialId, Resources] = {}
+
+    def fill() -> None:
+        nonlocal last
+        while len(running) < sum(slots):
+            last += 1
+            publish(backend, last)
+            taken = [(world.take(shape), shape) for shape in shapes if world.waiting(shape)]
+            running.update(taken)
+
+    fill()
+    for end in ends:
+        trial = sorted(running)[end % len(running)]
+        backend.ended(trial, 1)
+        del running[trial]
+        fill()
+        assert [sum(at == shape for at in running.values()) for shape in shapes] == slots
+
+
+# Attempts that wait.
+
+
+def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1, 2, 3)
+    world.queues[queue_name(SMALL)].append("other/0009/1")
+
+    assert backend.queued() == keys(1, 2, 3)
+    world.take(LARGE)
+    assert backend.queued() == keys(1, 3)
+
+
+def test_an_attempt_goes_to_another_shape_when_its_workers_are_gone(world: World) -> None:
+    small = world.join(SMALL, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1)
+    world.workers.remove(small)
+    world.join(LARGE, 1)
+    backend.refresh()
+
+    assert backend.queued() == set(), "nobody takes it where it is"
+    publish(backend, 1)
+
+    assert world.waiting(LARGE) == names(1)
+    assert backend.queued() == keys(1)
+    backend.ended(TrialId("0001"), 1)
+    publish(backend, 2)
+    assert world.waiting(LARGE) == names(1, 2)
+
+
+def test_an_attempt_that_waits_while_another_shape_has_room_goes_there_too_and_only_once(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1)
+
+    assert backend.queued() == set(), "the small slot may be another experiment's"
+    publish(backend, 1)
+    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), names(1))
+
+    for _ in range(3):
+        assert backend.queued() == keys(1)
+        publish(backend, 1)
+    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), names(1))
+
+
+def test_of_many_that_wait_only_as_many_move_as_there_is_room_for(world: World) -> None:
+    world.join(SMALL, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1, 2, 3, 4)
+    world.join(LARGE, 2)
+    backend.refresh()
+
+    assert backend.queued() == set()
+    publish(backend, 1, 2, 3, 4)
+
+    assert world.waiting(LARGE) == names(1, 2)
+    assert backend.queued() == keys(1, 2, 3, 4)
+
+
+def test_a_lost_attempt_is_published_again_to_the_slot_that_was_its_own(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+    publish(backend, 1)
+    world.take(SMALL)
+
+    assert backend.queued() == set()
+    publish(backend, 1)
+
+    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), [])
+
+
+def test_a_queue_that_is_too_long_to_look_through_leaves_it_open_what_waits(world: World) -> None:
+    world.join(SMALL, 1)
+    world.join(LARGE, 1)
+    backend = backend_of(Resources())
+    world.too_long = queue_name(LARGE)
+
+    assert backend.queued() is None
+
+
+# What there is.
+
+
+def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:
+    gpu = Resources(gpus=1, cpus=4, gpu_memory_gb=24)
+    world.join(Resources(cpus=8), 2)
+    world.join(gpu, 2)
+    world.join(gpu, 2)
+
+    assert backend_of(SMALL).resource_string() == "3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs"
+
+
+def test_one_worker_reads_well_and_none_too(world: World) -> None:
+    backend = backend_of(SMALL)
+    assert backend.resource_string() == "no worker"
+
+    world.join(replace(LARGE, tags=["b", "a"]), 1)
+    backend.refresh()
+    assert backend.resource_string() == "1 worker: 1 × 8 CPUs, tags a+b"
+
+
+def test_it_is_not_known_whether_there_are_gpus_before_there_is_a_worker(world: World) -> None:
+    backend = backend_of(SMALL)
+    assert backend.has_gpus() is None
+
+    world.join(SMALL, 1)
+    backend.refresh()
+    assert backend.has_gpus() is False
+
+    world.join(Resources(gpus=0.5), 1)
+    backend.refresh()
+    assert backend.has_gpus() is True
+
+
+def test_resources_are_there_if_any_slot_offers_them_also_when_it_is_taken(world: World) -> None:
+    world.join(Resources(gpus=1, cpus=4, gpu_memory_gb=24, tags=["nvlink"]), 1)
+    backend = backend_of(Resources(gpus=1))
+    publish(backend, 1, 2)
+
+    assert backend.has_resources(Resources(gpus=1, gpu_memory_gb=20, tags=["nvlink"]))
+    assert not backend.has_resources(Resources(gpus=1, gpu_memory_gb=40))
+    assert not backend.has_resources(Resources(gpus=1, tags=["a100"]))
+    assert not backend.has_resources(Resources())
+
+
+def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
+    world.join(Resources(gpus=1), 1, version="99.1.0")
+    backend = backend_of(Resources(gpus=1))
+
+    assert backend.slots == 0
+    assert backend.has_gpus() is None
+    assert backend.resource_string() == "no worker"
+    assert not backend.has_resources(Resources(gpus=1))
+    assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
+
+
+def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.workers.append(replace(world.join(SMALL, 1), name="odd@h", tags=["A 100"]))
+
+    backend = backend_of(SMALL)
+
+    assert backend.slots == 1
+    assert "worker odd@h is left out" in caplog.text
+    assert "'A 100'" in caplog.text
+
+
+@pytest.fixture
+def bare(world: World) -> Iterator[CeleryBackend]:
+    backend = backend_of(Resources(gpus=1, gpu_memory_gb=40, tags=["nvlink"]))
+    yield backend
+    backend.close()
+
+
+def test_what_nobody_offers_is_said_with_what_there_is(world: World, bare: CeleryBackend) -> None:
+    asked = r"no worker offers a slot with 1 GPU \(40 GB\), 1 CPU, tag nvlink"
+    with pytest.raises(InsufficientResources, match=rf"{asked}: no worker is connected; start one with `mqtune worker"):
+        bare.check_offer()
+
+    world.join(Resources(gpus=1, gpu_memory_gb=24), 4, name="a@h")
+    bare.refresh()
+    with pytest.raises(InsufficientResources, match=rf"{asked}; connected: a@h: 4 × 1 GPU \(24 GB\), 1 CPU, mqtune"):
+        bare.check_offer()
+    assert bare.why_no_slot().endswith(f"mqtune {__version__}.")
+
+
+def test_what_somebody_offers_is_no_error_even_when_it_is_taken(world: World, bare: CeleryBackend) -> None:
+    world.join(Resources(gpus=1, gpu_memory_gb=80, tags=["nvlink"]), 1)
+    bare.refresh()
+    publish(bare, 1, 2)
+
+    bare.check_offer()
+
+
+def test_of_a_large_fleet_a_few_workers_are_named(world: World, bare: CeleryBackend) -> None:
+    for _ in range(9):
+        world.join(SMALL, 1)
+    bare.refresh()
+
+    assert bare.why_no_slot().count("@h") == 5
+    assert "and 4 more" in bare.why_no_slot()

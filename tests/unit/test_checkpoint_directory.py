@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.errors import (
+    CheckpointBroken,
+    CheckpointExists,
+    CheckpointGone,
+    CheckpointVersionError,
+    ConfigurationError,
+    StoreUnavailable,
+)
+from mqtune.testing.stores import files_in, saved_id, write_files
+
+FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
+#: What changes a folder, or opens or flushes something.
+STEPS = ("open", "write", "readv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path / "store")
+    store.create()
+    return store
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "source", FILES)
+
+
+@contextmanager
+def failing_at(step: int, failure: Callable[[], BaseException], *, is_death: bool) -> Iterator[list[str]]:
+    """Have the *step*-th call of the system fail; after a death each later one too, as a dead process cleans nothing up."""
+    calls: list[str] = []
+    patch = pytest.MonkeyPatch()
+
+    def failing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            if len(calls) == step or (is_death and len(calls) > step):
+                raise failure()
+            return real(*arguments, **options)
+
+        return call
+
+    for name in STEPS:
+        patch.setattr(os, name, failing(name, getattr(os, name)))
+    try:
+        yield calls
+    finally:
+        patch.undo()
+
+
+def steps_of(save: Callable[[], object]) -> int:
+    with failing_at(0, Killed, is_death=False) as calls:
+        save()
+    return len(calls)
+
+
+def left_in_staging(store: DirectoryStore) -> list[str]:
+    return os.listdir(Path(store.describe()) / ".staging")
+
+
+def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(store: DirectoryStore, source: Path) -> None:
+    steps = steps_of(lambda: store.save(saved_id(1000), source, {"n": 1}))
+    shown = 0
+
+    for step in range(1, steps + 1):
+        id_ = saved_id(step)
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
+            store.save(id_, source, {"n": 1})
+        target = source.parent / f"target-{step}"
+        if store.exists(id_):
+            shown += 1
+            assert store.fetch(id_, target) == {"n": 1}
+            assert files_in(target) == FILES
+        else:
+            with pytest.raises(CheckpointGone):
+                store.fetch(id_, target)
+
+    # The rename comes near the end, and not last: the folder that it changed is flushed.
+    assert 0 < shown < steps / 4
+    store.sweep(0.0)
+    assert left_in_staging(store) == []
+    assert len(store.ids()) == 1 + shown
+
+
+def test_a_save_that_is_told_to_stop_at_any_step_leaves_nothing(store: DirectoryStore, source: Path) -> None:
+    steps = steps_of(lambda: store.save(saved_id(1000), source, {}))
+
+    for step in range(1, steps + 1):
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=False):
+            store.save(saved_id(), source, {})
+        assert store.ids() == [saved_id(1000)]
+        assert left_in_staging(store) == []
+
+    store.save(saved_id(), source, {})
+    assert files_in(source) == FILES
+
+
+def test_a_full_disk_at_any_step_is_said_and_leaves_nothing(store: DirectoryStore, source: Path) -> None:
+    steps = steps_of(lambda: store.save(saved_id(1000), source, {}))
+    said = 0
+
+    for step in range(1, steps + 1):
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with (
+            pytest.raises((StoreUnavailable, ConfigurationError), match="No space left") as caught,
+            failing_at(step, lambda full=full: full, is_death=False),  # type: ignore[misc]
+        ):
+            store.save(saved_id(), source, {})
+        # Where it was the source that couldn't be read, that is named.
+        is_said = isinstance(caught.value, StoreUnavailable) and "free space" in str(caught.value)
+        assert (store.describe() if is_said else os.fspath(source)) in str(caught.value)
+        said += is_said
+        assert store.ids() == [saved_id(1000)]
+        assert left_in_staging(store) == []
+
+    assert said > steps / 2
+
+
+def test_a_staged_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    first = write_files(store.staging(), FILES)
+    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
+
+    for step in range(1, steps + 1):
+        staged = write_files(store.staging(), FILES)
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
+            store.save(saved_id(step), staged, {})
+        if store.exists(saved_id(step)):
+            store.fetch(saved_id(step), tmp_path / f"target-{step}")
+            assert files_in(tmp_path / f"target-{step}") == FILES
+
+
+def test_a_staged_save_that_fails_can_be_tried_again(store: DirectoryStore) -> None:
+    first, staged = write_files(store.staging(), FILES), write_files(store.staging(), FILES)
+    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
+
+    for step in range(1, steps + 1):
+        if not staged.exists():
+            # It was moved already, and what was seen of it was taken back.
+            break
+        assert files_in(staged) == FILES
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=False):
+            store.save(saved_id(), staged, {})
+        assert not store.exists(saved_id())
+
+    assert step > steps / 2
+    store.save(saved_id(), write_files(store.staging(), FILES), {})
+
+
+def test_a_delete_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
+    store: DirectoryStore, source: Path, tmp_path: Path
+) -> None:
+    store.save(saved_id(), source, {})
+    steps = steps_of(lambda: store.delete(saved_id()))
+
+    for step in range(1, steps + 1):
+        store.save(saved_id(), source, {})
+        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
+            store.delete(saved_id())
+        if store.exists(saved_id()):
+            store.fetch(saved_id(), tmp_path / f"target-{step}")
+
+    store.delete(saved_id())
+    store.sweep(0.0)
+    assert left_in_staging(store) == []
+
+
+def test_a_fetch_that_fails_at_any_step_leaves_nothing(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    store.save(saved_id(), source, {})
+    steps = steps_of(lambda: store.fetch(saved_id(), tmp_path / "first"))
+    here = set(tmp_path.iterdir())
+
+    for step in range(1, steps + 1):
+        broken = OSError(errno.EIO, os.strerror(errno.EIO))
+        with (
+            failing_at(step, lambda broken=broken: broken, is_death=False),
+            pytest.raises(  # type: ignore[misc]
+                (StoreUnavailable, CheckpointBroken), match=r"Input/output error"
+            ),
+        ):
+            store.fetch(saved_id(), tmp_path / "target")
+        assert set(tmp_path.iterdir()) == here
+
+
+def test_a_full_disk_where_a_checkpoint_is_copied_to_is_said(
+    store: DirectoryStore, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(saved_id(), source, {})
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreUnavailable, match=r"target.*No space left.*make room"):
+        store.fetch(saved_id(), tmp_path / "target")
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_what_is_swept(store: DirectoryStore, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from mqtune.checkpoints import open_store\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "open_store(sys.argv[1]).save('p-1-1-1', Path(sys.argv[2]), {})\n"
+    )
+    source = write_files(tmp_path / "source", FILES)
+
+    done = subprocess.run([sys.executable, "-c", code, store.url, source], check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    assert store.ids() == []
+    assert len(left_in_staging(store)) == 1
+    assert store.sweep() == 0
+    assert store.sweep(0.0) == 1
+    assert left_in_staging(store) == []
+
+
+def test_sweeping_looks_at_the_newest_file_of_what_is_left(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = write_files(store.staging(), {"a/b/c": b"1"})
+
+    # Copied files keep their old times, which say nothing about when they came here.
+    os.utime(staged / "a/b/c", (0, 0))
+
+    assert store.sweep(3600.0) == 0
+    assert files_in(staged) == {"a/b/c": b"1"}
+    assert store.sweep(0.0) == 1
+
+
+def test_what_is_staged_is_moved(store: DirectoryStore) -> None:
+    staged = write_files(store.staging(), FILES)
+    inode = (staged / "model").stat().st_ino
+
+    store.save(saved_id(), staged, {})
+
+    assert not staged.exists()
+    assert (Path(store.describe()) / saved_id() / "files" / "model").stat().st_ino == inode
+    assert left_in_staging(store) == []
+
+
+def test_what_is_staged_with_links_is_copied_and_leaves_nothing(store: DirectoryStore) -> None:
+    staged = write_files(store.staging(), FILES)
+    (staged / "latest").symlink_to("model")
+
+    store.save(saved_id(), staged, {})
+
+    assert left_in_staging(store) == []
+
+
+def test_what_another_object_of_the_store_staged_is_moved_too(store: DirectoryStore, tmp_path: Path) -> None:
+    staged = write_files(DirectoryStore(tmp_path / "store").staging(), FILES)
+
+    store.save(saved_id(), staged, {})
+
+    assert not staged.exists()
+
+
+def test_a_folder_inside_of_a_staged_one_is_copied(store: DirectoryStore, tmp_path: Path) -> None:
+    staged = write_files(store.staging(), {"files/a": b"1", "b": b"2"})
+
+    store.save(saved_id(), staged / "files", {})
+    store.fetch(saved_id(), tmp_path / "target")
+
+    assert files_in(tmp_path / "target") == {"a": b"1"}
+    assert files_in(staged) == {"files/a": b"1", "b": b"2"}
+
+
+def test_the_same_staged_twice_is_saved_once(store: DirectoryStore) -> None:
+    store.save(saved_id(), write_files(store.staging(), FILES), {})
+    store.save(saved_id(), write_files(store.staging(), FILES), {})
+
+    assert left_in_staging(store) == []
+    with pytest.raises(CheckpointExists):
+        store.save(saved_id(), write_files(store.staging(), {}), {})
+
+
+def test_a_store_that_was_not_made_is_refused(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "missing")
+
+    with pytest.raises(StoreUnavailable, match=r"finds no checkpoint store at .*missing.*mount"):
+        store.check()
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_folder_of_the_same_name_on_a_machine_that_does_not_share_it_is_refused(tmp_path: Path) -> None:
+    driver, worker = DirectoryStore(tmp_path / "driver"), DirectoryStore(tmp_path / "worker")
+    driver.create()
+    worker.create()
+    (tmp_path / "worker").rename(tmp_path / "aside")
+    shutil.move(tmp_path / "driver", tmp_path / "worker")
+    name = driver.url.partition("#")[2]
+
+    assert DirectoryStore(tmp_path / "worker", name=name.partition("=")[2]).check() is None  # type: ignore[func-returns-value]
+    with pytest.raises(StoreUnavailable, match=r"finds another checkpoint store.*mount"):
+        worker.check()
+
+
+def test_a_store_that_went_is_not_made_anew_under_its_name(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    store.create()
+    shutil.rmtree(tmp_path / "store")
+
+    with pytest.raises(StoreUnavailable, match="finds no checkpoint store"):
+        store.create()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_that_went_is_said_by_every_method(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+
+    for ask in (
+        store.check,
+        store.ids,
+        store.staging,
+        store.sweep,
+        lambda: store.exists(saved_id()),
+        lambda: store.delete(saved_id()),
+        lambda: store.save(saved_id(), source, {}),
+        lambda: store.fetch(saved_id(), tmp_path / "target"),
+    ):
+        with pytest.raises(StoreUnavailable, match=r"on \S+ (can't .*mounted|finds no)"):
+            ask()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+
+    for store in (DirectoryStore(tmp_path / "file"), DirectoryStore(tmp_path / "file" / "below")):
+        with pytest.raises(StoreUnavailable, match=r"file.*(File exists|Not a directory)"):
+            store.create()
+        with pytest.raises(StoreUnavailable, match=r"file.*Not a directory"):
+            store.check()
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(("number", "way_out"), [(errno.EROFS, "mount"), (errno.EACCES, "let this user")])
+def test_a_store_that_can_not_be_written_is_refused(
+    store: DirectoryStore, source: Path, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
+) -> None:
+    store.save(saved_id(), source, {})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
+    for ask in (
+        store.check,
+        store.staging,
+        lambda: store.save(saved_id(2), source, {}),
+        lambda: store.delete(saved_id()),
+    ):
+        with pytest.raises(StoreUnavailable, match=f"{os.strerror(number)}.*{way_out}"):
+            ask()
+    monkeypatch.undo()
+
+    assert store.ids() == [saved_id()]
+
+
+def test_two_drivers_that_make_a_store_make_one(tmp_path: Path) -> None:
+    first, second = DirectoryStore(tmp_path / "store"), DirectoryStore(tmp_path / "store")
+
+    first.create()
+    second.create()
+
+    assert first.url == second.url
+    assert "#mqtune-store=" in first.url
+    assert left_in_staging(first) == []
+
+
+def test_folders_that_are_no_checkpoints_are_left_alone(store: DirectoryStore, source: Path) -> None:
+    root = Path(store.describe())
+    write_files(root / "notes", {"mine": b"1"})
+    write_files(root, {"readme": b"2"})
+    store.save(saved_id(), source, {})
+
+    store.sweep(0.0)
+
+    assert store.ids() == [saved_id()]
+    assert not store.exists("notes")  # type: ignore[arg-type]
+    assert (root / "notes" / "mine").read_bytes() == b"1"
+
+
+def manifest_of(store: DirectoryStore) -> Path:
+    return Path(store.describe()) / saved_id() / "manifest.json"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:-10],
+        lambda data: b"\xff\xfe" + data,
+        lambda data: b"[1, 2]",
+        lambda data: b'"text"',
+        lambda data: b'{"version": 1}',
+        lambda data: b'{"version": 1, "sha256": "", "checkpoint": {}}',
+        lambda data: data.replace(b'"n": 1', b'"n": 2'),
+        lambda data: data.replace(b'"model"', b'"modem"'),
+        lambda data: b"[" * 100_000,
+    ],
+)
+def test_a_spoilt_manifest_is_broken(
+    store: DirectoryStore, source: Path, tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    store.save(saved_id(), source, {"n": 1})
+    data = manifest_of(store).read_bytes()
+    manifest_of(store).write_bytes(spoil(data))
+
+    with pytest.raises(CheckpointBroken, match=r"manifest.*manifest\.json"):
+        store.fetch(saved_id(), tmp_path / "target")
+
+    store.delete(saved_id())
+    assert store.ids() == []
+
+
+def test_a_checkpoint_under_another_id_is_broken(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    store.save(saved_id(1), source, {})
+    (tmp_path / "store" / saved_id(1)).rename(tmp_path / "store" / saved_id(2))
+
+    with pytest.raises(CheckpointBroken, match=f"that of checkpoint {saved_id(1)}"):
+        store.fetch(saved_id(2), tmp_path / "target")
+
+
+def test_a_manifest_of_a_later_version_is_said_to_be_that(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    store.save(saved_id(), source, {})
+    manifest = json.loads(manifest_of(store).read_bytes())
+    manifest_of(store).write_text(json.dumps({"version": 2, "new": manifest}))
+
+    with pytest.raises(CheckpointVersionError, match=r"version 2.*upgrade"):
+        store.fetch(saved_id(), tmp_path / "target")
+
+
+def test_a_stored_file_that_became_a_link_is_broken(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    store.save(saved_id(), source, {})
+    stored = tmp_path / "store" / saved_id() / "files" / "model"
+    stored.rename(tmp_path / "elsewhere")
+    stored.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(CheckpointBroken, match="files/model"):
+        store.fetch(saved_id(), tmp_path / "target")
+
+
+def test_a_checkpoint_without_a_manifest_is_none(store: DirectoryStore, source: Path, tmp_path: Path) -> None:
+    store.save(saved_id(), source, {})
+    manifest_of(store).unlink()
+
+    assert store.ids() == []
+    with pytest.raises(CheckpointGone):
+        store.fetch(saved_id(), tmp_path / "target")
+
+
+def test_a_folder_that_changes_while_it_is_saved_gives_what_was_read_or_an_error(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_files(tmp_path / "source", {"a": b"1", "b": b"2"})
+    real = os.readv
+
+    def grow(descriptor: int, buffers: list[memoryview]) -> int:
+        (source / "a").write_bytes(b"grown" * 1000)
+        (source / "b").unlink(missing_ok=True)
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "readv", grow)
+    with pytest.raises(ConfigurationError, match=r"source/b.*left alone until"):
+        store.save(saved_id(), source, {})
+    write_files(source, {"b": b"2"})
+    (source / "b").unlink()
+    store.save(saved_id(), source, {})
+    monkeypatch.undo()
+    store.fetch(saved_id(), tmp_path / "target")
+
+    assert files_in(tmp_path / "target") == {"a": b"grown" * 1000}
+
+
+def test_a_source_that_can_not_be_read_is_said(
+    store: DirectoryStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refuse(path: str, *arguments: Any, **options: Any) -> int:
+        if path == os.fspath(source / "model"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigurationError, match=r"source/model.*Permission denied"):
+        store.save(saved_id(), source, {})
+    assert left_in_staging(store) == []

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import builtins
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from mqtune.checkpoints import experiment_url, open_store
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints.remote import FsspecStore
+from mqtune.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
+from mqtune.testing.stores import files_in, saved_id, write_files
+
+
+@pytest.fixture
+def memory_url() -> Iterator[str]:
+    url = f"memory://{uuid.uuid4().hex}/store"
+    yield url
+    files = fsspec.filesystem("memory")
+    if files.exists(url):
+        files.rm(url, recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a#b?c%41/d", "/a#b?c%41/d"),
+        ("file:///a/b", "/a/b"),
+        ("file://localhost/a%20b%23c", "/a b#c"),
+        ("FILE:///a", "/a"),
+        ("local:///a/b/", "/a/b"),
+        ("~/a", f"{Path.home()}/a"),
+        ("/with:colon/a", "/with:colon/a"),
+    ],
+)
+def test_a_path_or_file_url_is_a_folder(url: str, folder: str) -> None:
+    store = open_store(url)
+
+    assert isinstance(store, DirectoryStore)
+    assert store.describe() == folder
+    assert open_store(store.url).describe() == folder
+
+
+def test_a_relative_path_is_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert open_store("checkpoints").describe() == f"{tmp_path}/checkpoints"
+    assert experiment_url("checkpoints", "x") == f"file://{tmp_path}/checkpoints/x"
+
+
+def test_any_other_url_is_opened_with_fsspec(memory_url: str) -> None:
+    store = open_store(memory_url)
+
+    assert isinstance(store, FsspecStore)
+    assert store.describe() == memory_url
+
+
+@pytest.mark.parametrize("url", ["", "  ", "file://", "file://host/a", "nosuch://a/b", "memory://a*", "memory://[a]"])
+def test_a_place_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="place for checkpoints is"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("place", "url"),
+    [
+        ("/data/a b", "file:///data/a%20b/x"),
+        ("file:///data/", "file:///data/x"),
+        ("s3://bucket/folder/", "s3://bucket/folder/x"),
+        ("s3://bucket", "s3://bucket/x"),
+        ("memory://", "memory://x"),
+    ],
+)
+def test_each_experiment_has_a_store_of_its_own_below_a_place(place: str, url: str) -> None:
+    assert experiment_url(place, "x") == url
+
+
+@pytest.mark.parametrize(("place", "experiment"), [("", "x"), ("/data", "../x"), ("/data", "")])
+def test_an_experiments_place_that_makes_no_sense_is_refused(place: str, experiment: str) -> None:
+    with pytest.raises(ConfigurationError):
+        experiment_url(place, experiment)
+
+
+def test_the_url_of_a_store_means_that_store_alone(tmp_path: Path, memory_url: str) -> None:
+    for place in (os.fspath(tmp_path / "store"), memory_url):
+        driver = open_store(place)
+        driver.create()
+
+        worker = open_store(driver.url)
+        worker.check()
+
+        assert worker.url == driver.url
+        changed = driver.url[:-1] + ("0" if driver.url[-1] != "0" else "1")
+        with pytest.raises(StoreUnavailable, match="finds another checkpoint store"):
+            open_store(changed).check()
+
+
+def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
+    store = open_store(os.fspath(tmp_path))
+    store.create()
+
+    for mark in ("", "[]", "{}"):
+        (tmp_path / ".store" / "store.json").write_text(mark)
+        with pytest.raises(StoreUnavailable, match=r"can't read store\.json"):
+            store.check()
+    (tmp_path / ".store" / "store.json").write_text('{"version": 2, "name": "a"}')
+    with pytest.raises(CheckpointVersionError, match=r"version 2.*upgrade"):
+        store.check()
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "fsspec":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(StoreUnavailable, match=r"memory://a.*install mqtune\[fsspec\]"):
+        open_store("memory://a")
+
+
+def test_without_the_protocols_driver_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", refuse)
+    with pytest.raises(StoreUnavailable, match=r"s3://bucket.*Install s3fs"):
+        open_store("s3://bucket/folder")
+
+
+def test_a_password_in_a_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec, "url_to_fs", lambda url: (fsspec.filesystem("memory"), "x"))
+
+    store = open_store("sftp://user:secret@host/folder")
+
+    assert store.describe() == "sftp://…@host/folder"
+    with pytest.raises(StoreUnavailable) as caught:
+        store.check()
+    assert "secret" not in str(caught.value)
+    assert open_store(store.url).url == store.url
+
+
+class FailingFiles:
+    """A file system that fails at one of its calls."""
+
+    def __init__(self, files: Any, step: int, failure: BaseException) -> None:
+        self._files = files
+        self._step = step
+        self._failure = failure
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._files, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._step:
+                raise self._failure
+            return real(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (OSError("no route to host"), StoreUnavailable),
+        (RuntimeError("denied"), StoreUnavailable),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_remote_save_that_fails_at_any_step_leaves_nothing(
+    memory_url: str, tmp_path: Path, failure: BaseException, raised: type[BaseException]
+) -> None:
+    source = write_files(tmp_path / "source", {"a": b"1", "dir/b": b"22"})
+    store = open_store(memory_url)
+    assert isinstance(store, FsspecStore)
+    store.create()
+    real = store._files
+    counting = FailingFiles(real, 0, failure)
+    store._files = counting
+    store.save(saved_id(1000), source, {})
+    failed = 0
+
+    for step in range(1, counting.calls + 1):
+        store._files = FailingFiles(real, step, failure)
+        try:
+            store.save(saved_id(), source, {})
+        except raised as error:
+            failed += 1
+            said = str(error)
+            store._files = real
+            assert said == str(failure) or memory_url in said
+            assert store.ids() == [saved_id(1000)]
+            assert real.find(f"{memory_url}/staging") == []
+            assert not [path for path in real.find(f"{memory_url}/content") if saved_id() + "/" in path]
+        else:
+            # Dropping what is cached may fail, and so may removing what was moved.
+            store._files = real
+            store.delete(saved_id())
+
+    assert failed > counting.calls / 2
+
+
+def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "source", {"a": b"1"})
+    files = fsspec.filesystem("memory")
+    store = open_store(memory_url)
+    store.create()
+    store.save(saved_id(1), source, {})
+    files.pipe_file(f"{memory_url}/content/{saved_id(1)}/cafe/0-a", b"1")
+    files.pipe_file(f"{memory_url}/content/{saved_id(2)}/cafe/0-a", b"1")
+    files.pipe_file(f"{memory_url}/staging/cafe", b"half a mani")
+
+    assert store.ids() == [saved_id(1)]
+    assert store.sweep() == 0
+    assert store.sweep(0.0) == 3
+    assert store.sweep(0.0) == 0
+
+    store.fetch(saved_id(1), tmp_path / "target")
+    assert files_in(tmp_path / "target") == {"a": b"1"}
+
+
+def test_a_remote_save_that_lost_a_race_leaves_nothing(memory_url: str, tmp_path: Path) -> None:
+    store = open_store(memory_url)
+    store.create()
+    store.save(saved_id(), write_files(tmp_path / "first", {"a": b"1"}), {})
+
+    with pytest.raises(CheckpointExists):
+        store.save(saved_id(), write_files(tmp_path / "second", {"a": b"2"}), {})
+    store.save(saved_id(), tmp_path / "first", {})
+
+    assert len(fsspec.filesystem("memory").find(f"{memory_url}/content")) == 1
+
+
+def test_importing_checkpoints_is_light() -> None:
+    probe = (
+        "import sys; from mqtune.checkpoints import Checkpoint, encode_dict, open_store; open_store('/tmp')\n"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
+
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert not {"fsspec", "redis", "celery", "shutil", "tempfile", "asyncio", "numpy"} & set(done.stdout.split())
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    import mqtune.checkpoints
+
+    with pytest.raises(AttributeError, match="Checkpiont"):
+        _ = mqtune.checkpoints.Checkpiont

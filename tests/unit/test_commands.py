@@ -1,0 +1,340 @@
+"""What the driver does to trials: checked first, then journaled, then carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import NAME, Bench
+from mqtune.commands import next_trial_id
+from mqtune.errors import ConfigurationError, DriverFenced, InvalidTransition
+from mqtune.journal.memory import MemoryJournal
+from mqtune.messages import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
+from mqtune.schedulers.base import Fork, Release, Resume, Wait
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, Decision, Intent, TrialId
+from mqtune.version import __version__
+
+ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two slots, each with a trial that a worker runs."""
+    return Bench(tmp_path).step().start(ONE).start(TWO)
+
+
+# Checked first.
+
+
+def test_a_trial_that_runs_can_not_be_staged_and_trying_it_leaves_no_trace(bench: Bench) -> None:
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    events, published = len(bench.events()), list(bench.backend.published)
+
+    with pytest.raises(InvalidTransition, match="trial 0001 is COMPLETED and can't become STAGED"):
+        bench.driver.commands.stage(ONE, {"lr": 1.0}, by="user")
+
+    assert (len(bench.events()), bench.backend.published) == (events, published)
+
+
+@pytest.mark.parametrize("status", [s for s in TrialStatus if not s.is_terminal and s is not TrialStatus.STAGED])
+def test_a_paused_trial_can_be_closed_as_nothing_that_may_not_follow(bench: Bench, status: TrialStatus) -> None:
+    """The target is looked at before any side effect: Ax stops the job first, and then finds that it may not."""
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    events = len(bench.events())
+
+    with pytest.raises(InvalidTransition, match=f"0001 is PAUSED and can't become {status.name}"):
+        bench.driver.commands.close(bench.trial(), status, by="user", reason="")
+
+    assert (len(bench.events()), bench.trial().status) == (events, TrialStatus.PAUSED)
+
+
+# Then journaled.
+
+
+def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> None:
+    heard: list[str] = []
+    journal = bench.driver.commands._journal
+    intend = journal.intend
+
+    def look_and_intend(*arguments: Any) -> Any:
+        heard.append(bench.told(ONE))
+        answer = intend(*arguments)
+        heard.append(bench.of(DecisionTaken)[-1].action)
+        return answer
+
+    journal.intend = look_and_intend  # type: ignore[method-assign]
+    bench.hand.stop_trial(ONE)
+
+    assert heard == ["", "stop"]
+    assert bench.told(ONE) == "stop"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda b: b.hand.start_trial({}),
+        lambda b: b.hand.stop_trial(ONE),
+        lambda b: b.hand.abandon_trial(TWO, "no"),
+        lambda b: b.hand.save_trial(ONE),
+        lambda b: b.driver.commands.drop([]),
+        lambda b: b.driver.commands.end("finished", ""),
+    ],
+)
+def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, command: Callable[[Bench], Any]) -> None:
+    state = bench.server.experiments[NAME]
+    state.driver_until = 0.0
+    MemoryJournal(bench.server, NAME).lock("another", "", 60.0)
+    before, events = repr(bench.experiment.trials), len(bench.events())
+
+    with pytest.raises(DriverFenced):
+        command(bench)
+
+    assert (repr(bench.experiment.trials), len(bench.events())) == (before, events)
+
+
+# Then carried out.
+
+
+def test_an_attempt_that_nobody_has_claimed_ends_with_the_decision(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step()
+
+    bench.hand.pause_trial(ONE, "not now")
+
+    kinds = [type(event) for event in bench.events()[-2:]]
+    assert kinds == [DecisionTaken, AttemptEnded]
+    assert bench.trial().attempt.end is AttemptEnd.PAUSED
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [
+        (Action.STOP, TrialStatus.EARLY_STOPPED),
+        (Action.PAUSE, TrialStatus.PAUSED),
+        (Action.COMPLETE, TrialStatus.COMPLETED),
+    ],
+)
+def test_what_a_scheduler_returns_for_a_report_is_done(tmp_path: Path, action: Action, status: TrialStatus) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 2] = Decision(action, "rung 2")
+
+    bench.report(ONE, 3.0, 2.0)
+    bench.end(ONE)
+
+    assert (bench.trial().status, bench.trial().reason) == (status, "rung 2")
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.by, decision.sequence, decision.intent) == ("scheduler", 2, Intent(action.value))
+
+
+def test_a_scheduler_may_not_abandon_a_trial(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.ABANDON, "hm")
+
+    with pytest.raises(ConfigurationError, match="Obedient wants trial 0001 abandoned, which only a user may"):
+        bench.report(ONE, 3.0)
+
+
+@pytest.mark.parametrize("ended_by_itself", [True, False])
+def test_a_paused_trial_that_ended_by_itself_meanwhile_is_paused(tmp_path: Path, ended_by_itself: bool) -> None:
+    """A promotion trial ends at its level by itself: in Syne Tune COMPLETED then overwrites the pause, or not."""
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.PAUSE, "rung 1")
+
+    bench.report(ONE, 3.0)
+    bench.end(ONE, AttemptEnd.COMPLETED if ended_by_itself else None)
+
+    assert bench.trial().status is TrialStatus.PAUSED
+
+
+# What a slot is used for.
+
+
+def test_a_scheduler_resumes_a_paused_trial_with_another_config_from_another_trials_checkpoint(bench: Bench) -> None:
+    donor = bench.save(TWO)
+    own = bench.save(ONE)
+    bench.hand.pause_trial(ONE)
+    bench.scheduler.choices.append(Resume(ONE, "exploit 0002", {"lr": 0.5, "depth": 3}, TWO))
+    bench.end(ONE)
+
+    attempt = bench.trial().attempt
+    assert (attempt.number, attempt.checkpoint, attempt.source, attempt.config["lr"]) == (2, donor, TWO, 0.5)
+    assert (bench.trial().reason, bench.trial().history[-1].by) == ("exploit 0002", "scheduler")
+    assert (bench.trial().checkpoint, list(bench.trial().checkpoints)) == (donor, [own])
+    assert bench.start(ONE).grant.assignment.checkpoint == donor
+
+
+def test_a_scheduler_forks_a_trial(bench: Bench) -> None:
+    donor = bench.save(TWO)
+    bench.scheduler.choices.append(Fork(TWO, {"lr": 0.5, "depth": 3}, "as good"))
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+
+    fork = bench.trial(THREE)
+    assert (fork.parent, fork.attempt.checkpoint, fork.config["lr"]) == (TWO, donor, 0.5)
+    assert bench.trial(TWO).status is TrialStatus.RUNNING
+
+
+def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.scheduler.choices += [Release(ONE, "not promoted"), Wait("for others")]
+    bench.end(ONE)
+
+    assert (bench.trial().status, bench.trial().reason) == (TrialStatus.EARLY_STOPPED, "not promoted")
+    assert ("end", ONE) in bench.scheduler.heard
+    assert bench.driver.filling.waits_for == "for others"
+
+
+def test_a_choice_that_is_none_is_refused_by_name(bench: Bench) -> None:
+    bench.scheduler.choices.append("start")  # type: ignore[arg-type]
+    bench.report(ONE, 1.0)
+
+    with pytest.raises(ConfigurationError, match=r"Obedient.choose\(\) returned 'start'; it may return Start, Resume"):
+        bench.end(ONE)
+
+
+def test_a_fork_from_a_trial_without_a_checkpoint_names_it(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint to start from"):
+        bench.driver.commands.checkpoint_of(TWO)
+    with pytest.raises(ConfigurationError, match="there is no trial '0009' to start from; there are 2"):
+        bench.driver.commands.checkpoint_of(TrialId("0009"))
+
+
+@pytest.mark.xfail(reason="H8")
+def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_end_the_experiment(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.1)
+    bench.save(TWO)
+    bench.report(TWO, 1.0)
+    bench.hand.add_trial({"lr": 0.5}, source=TWO)
+
+    # It is not the best one, and so its dicts go with it.
+    bench.end(TWO)
+
+    assert bench.step().trial(ONE).status is TrialStatus.RUNNING
+
+
+# Again.
+
+
+def test_a_failed_trial_is_tried_again_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_failures=1).step().start(ONE)
+    saved = bench.save(ONE)
+
+    bench.fail(ONE)
+
+    trial = bench.trial()
+    assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.STAGED, 2, saved)
+    assert (trial.reason, trial.history[-1].by) == ("ValueError: no luck", "driver")
+
+
+def test_a_failed_trial_without_a_checkpoint_is_tried_again_from_scratch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_failures=1).step().start(ONE)
+
+    bench.fail(ONE)
+
+    assert bench.start(ONE).grant.assignment.checkpoint == ""
+
+
+def test_a_lost_fork_begins_again_where_it_began(bench: Bench) -> None:
+    donor = bench.save(TWO)
+    bench.hand.start_trial({}, source=TWO)
+    bench.backend.slots = 3
+    bench.start(THREE).lose(THREE)
+
+    attempt = bench.trial(THREE).attempt
+    assert (attempt.number, attempt.checkpoint, attempt.source) == (2, donor, TWO)
+
+
+def test_a_lost_trial_goes_on_from_its_own_checkpoint_once_it_has_one(bench: Bench) -> None:
+    bench.save(TWO)
+    bench.hand.start_trial({}, source=TWO)
+    bench.backend.slots = 3
+    bench.start(THREE)
+    own = bench.save(THREE)
+    bench.lose(THREE)
+
+    attempt = bench.trial(THREE).attempt
+    assert (attempt.checkpoint, attempt.source) == (own, None)
+
+
+def test_what_is_tried_again_keeps_its_time_to_live(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_failures=1, ttl_s=60.0).step().start(ONE).fail(ONE)
+
+    assert bench.start(ONE).grant.assignment.ttl_s == 60.0
+
+
+def test_reports_of_an_attempt_that_was_superseded_are_refused(bench: Bench) -> None:
+    old = bench.claims[ONE]
+    bench.lose(ONE).start(ONE)
+    bench.claims[ONE], bench.sequences[ONE] = old, 0
+
+    assert bench.report(ONE, 1.0) == ["fenced"]
+    assert bench.trial().reports == 0
+
+
+# In lockstep.
+
+
+def test_in_lockstep_a_trial_goes_on_when_its_report_is_decided_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+
+    bench.report(ONE, 3.0)
+    assert bench.told(ONE) == "go:1"
+    bench.report(ONE, 2.0)
+    assert bench.told(ONE) == "go:2"
+
+
+def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.STOP, "bad")
+
+    bench.report(ONE, 3.0)
+
+    assert bench.told(ONE) == "stop"
+    assert bench.server.experiments[NAME].trials[ONE].cleared == 0
+
+
+def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+    bench.driver.commands.clear = lambda cleared: None  # type: ignore[method-assign]
+    bench.report(ONE, 3.0)
+    assert bench.told(ONE) == ""
+
+    bench.begin()
+
+    assert bench.told(ONE) == "go:1"
+
+
+def test_when_trials_stream_nobody_is_cleared(bench: Bench) -> None:
+    bench.report(ONE, 3.0)
+
+    assert bench.told(ONE) == ""
+
+
+# The experiment.
+
+
+def test_each_driver_says_that_it_begins_and_with_which_version(bench: Bench) -> None:
+    bench.begin()
+
+    assert [(event.driver, event.version) for event in bench.of(DriverStarted)] == [("driver", __version__)] * 2
+
+
+def test_an_end_is_journaled_once(bench: Bench) -> None:
+    bench.driver.commands.end("finished", "all done")
+    bench.driver.commands.end("finished", "all done")
+
+    (ended,) = bench.of(ExperimentEnded)
+    assert (ended.outcome, ended.reason) == ("finished", "all done")
+
+
+def test_ids_count_from_one_and_asking_for_the_next_changes_nothing(bench: Bench) -> None:
+    assert [next_trial_id(bench.experiment) for _ in range(2)] == [THREE, THREE]
+    assert [event.trial for event in bench.of(TrialStaged)] == [ONE, TWO]

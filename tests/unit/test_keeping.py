@@ -1,0 +1,305 @@
+"""Which checkpoints live: what is named is never deleted, what nothing needs is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from bench import Bench
+from mqtune.checkpoints import Retention, open_store
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.errors import StoreUnavailable
+from mqtune.messages import CheckpointsDropped
+from mqtune.schedulers.base import Resume
+from mqtune.status import TrialStatus
+from mqtune.trial import CheckpointId
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    assert isinstance(store, DirectoryStore)
+    return store
+
+
+@pytest.fixture
+def begin(tmp_path: Path, store: DirectoryStore) -> Callable[..., Bench]:
+    """Begin with two running trials, and a real store."""
+
+    def begin(**options: Any) -> Bench:
+        return Bench(tmp_path, store=store, **options).step().start(ONE).start(TWO)
+
+    return begin
+
+
+def save(bench: Bench, store: DirectoryStore, trial: str, loss: float) -> CheckpointId:
+    """Report a loss with a folder as the checkpoint."""
+    name = bench.new_checkpoint(trial, in_memory=False)
+    folder = store.staging()
+    (folder / "weights").write_text(name)
+    store.save(name, folder, {})
+    bench.report(trial, loss, checkpoint=name)
+    return name
+
+
+def save_dict(bench: Bench, trial: str, loss: float) -> CheckpointId:
+    name = bench.new_checkpoint(trial)
+    bench.worker.put_checkpoint(bench.claims[trial], name, b"state")
+    bench.report(trial, loss, checkpoint=name)
+    return name
+
+
+def dropped(bench: Bench) -> list[str]:
+    return [name for event in bench.of(CheckpointsDropped) for name in event.checkpoints]
+
+
+def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+
+    names = [save(bench, store, ONE, loss) for loss in (3.0, 1.0, 2.0, 5.0)]
+
+    kept = [names[1], names[3]]
+    assert list(bench.trial().checkpoints) == kept
+    assert dropped(bench) == [names[0], names[2]]
+    eventually(lambda: store.ids() == sorted(kept))
+
+
+def test_a_deletion_is_journaled_before_anything_is_deleted(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin()
+    seen: list[bool] = []
+    delete = store.delete
+
+    def look_and_delete(id: CheckpointId) -> None:
+        seen.append(id in dropped(bench))
+        delete(id)
+
+    store.delete = look_and_delete  # type: ignore[method-assign]
+    for loss in (1.0, 2.0, 3.0, 4.0):
+        save(bench, store, ONE, loss)
+    bench.driver.close()
+
+    assert seen == [True, True]
+
+
+def test_what_a_paused_trial_may_go_on_from_is_kept(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    name = save(bench, store, ONE, 3.0)
+
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    assert list(bench.trial().checkpoints) == [name]
+    assert bench.hand.resume_trial(ONE).attempt.checkpoint == name
+
+
+def test_what_an_attempt_began_with_is_kept_until_it_has_ended(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    """It may be lost before it saves one of its own, and then begins there again."""
+    bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3)
+    donor = save(bench, store, TWO, 3.0)
+    bench.hand.start_trial({}, source=TWO)
+    bench.start(THREE)
+    bench.backend.slots = 3
+
+    newer = save(bench, store, TWO, 2.0)
+
+    assert list(bench.trial(TWO).checkpoints) == [donor, newer]
+    assert bench.lose(THREE).trial(THREE).attempt.checkpoint == donor
+    bench.start(THREE)
+    own = save(bench, store, THREE, 1.0)
+    assert list(bench.trial(TWO).checkpoints) == [donor, newer]
+    bench.end(THREE)
+    assert (list(bench.trial(TWO).checkpoints), list(bench.trial(THREE).checkpoints)) == ([newer], [own])
+
+
+def test_what_a_decided_restart_begins_with_is_kept_although_its_trial_saves_others(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    donor = save(bench, store, TWO, 3.0)
+
+    bench.hand.restart_trial(ONE, source=TWO)
+    newer = save(bench, store, TWO, 2.0)
+
+    assert list(bench.trial(TWO).checkpoints) == [donor, newer]
+    bench.end(ONE)
+    assert bench.trial(ONE).attempt.checkpoint == donor
+    assert list(bench.trial(TWO).checkpoints) == [donor, newer]
+
+
+def test_what_a_scheduler_exploits_is_kept_until_the_attempt_has_ended(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    """Population based training resumes a trial from another one's checkpoint; in Ray Tune that may be deleted by then."""
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    donor = save(bench, store, TWO, 1.0)
+    bench.hand.pause_trial(ONE)
+    bench.scheduler.choices.append(Resume(bench.trial(ONE).id, "exploit", {"lr": 0.5, "depth": 3}, bench.trial(TWO).id))
+    bench.end(ONE)
+
+    save(bench, store, TWO, 0.5)
+
+    assert bench.start(ONE).grant.assignment.checkpoint == donor
+    assert donor in bench.trial(TWO).checkpoints
+    assert store.exists(donor)
+
+
+def test_a_completed_trial_keeps_its_last_and_best_and_no_dicts(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+    best = save_dict(bench, TWO, 0.5)
+    folder, in_redis = save(bench, store, ONE, 3.0), save_dict(bench, ONE, 2.0)
+
+    bench.end(ONE)
+
+    assert list(bench.trial(ONE).checkpoints) == [folder]
+    assert bench.worker.checkpoint(in_redis) is None
+    bench.end(TWO)
+    assert bench.worker.checkpoint(best) == b"state", "the best trial's stays"
+
+
+@pytest.mark.parametrize("call", ["stop_trial", "abandon_trial"])
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_trial_that_was_stopped_loses_its_checkpoints_on_request_alone(
+    begin: Callable[..., Bench], store: DirectoryStore, call: str, delete: bool
+) -> None:
+    bench = begin(delete_checkpoints=delete)
+    save(bench, store, TWO, 0.5)
+    name = save(bench, store, ONE, 3.0)
+
+    getattr(bench.hand, call)(ONE, "bad")
+    bench.end(ONE)
+
+    assert list(bench.trial(ONE).checkpoints) == ([] if delete else [name])
+    bench.driver.close()
+    assert store.exists(name) is not delete
+
+
+def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(delete_checkpoints=True)
+    save(bench, store, TWO, 0.5)
+    name = save(bench, store, ONE, 3.0)
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    assert name in bench.trial(ONE).checkpoints
+
+    bench.hand.stop_trial(ONE)
+
+    assert (bench.trial(ONE).status, bench.trial(ONE).checkpoints) == (TrialStatus.EARLY_STOPPED, {})
+
+
+def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(delete_checkpoints=True)
+    name = save(bench, store, ONE, 0.1)
+
+    bench.hand.stop_trial(ONE)
+    bench.end(ONE)
+
+    assert list(bench.trial(ONE).checkpoints) == [name]
+
+
+def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin(delete_checkpoints=True)
+    save(bench, store, TWO, 0.1)
+    name = save(bench, store, ONE, 3.0)
+    bench.hand.start_trial({}, source=ONE)
+
+    bench.hand.stop_trial(ONE)
+    bench.end(ONE)
+    assert list(bench.trial(ONE).checkpoints) == [name]
+
+    bench.start(THREE).report(THREE, 1.0)
+    bench.end(THREE)
+    assert list(bench.trial(ONE).checkpoints) == []
+
+
+def test_a_later_driver_gives_up_what_the_earlier_one_did_not_come_to(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(retention=Retention(keep_last=None))
+    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0, 1.0)]
+    bench.retention = Retention(keep_last=1, keep_best=0)
+
+    bench.begin()
+
+    assert list(bench.trial(ONE).checkpoints) == names[-1:]
+    assert dropped(bench) == names[:-1]
+
+
+def test_nothing_can_start_from_what_was_given_up(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin()
+    save(bench, store, TWO, 0.1)
+    save_dict(bench, ONE, 2.0)
+    bench.end(ONE)
+    assert bench.trial(ONE).checkpoint == ""
+
+    with pytest.raises(ValueError, match="0001 has no checkpoint to start from"):
+        bench.hand.start_trial({}, source=ONE)
+
+
+def test_a_store_that_fails_is_a_warning_and_the_experiment_goes_on(
+    begin: Callable[..., Bench], store: DirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+
+    def fail(id: CheckpointId) -> None:
+        raise StoreUnavailable("the disk is on fire")
+
+    store.delete = fail  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+        bench.driver.close()
+
+    assert f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text
+    assert bench.trial(ONE).status is TrialStatus.RUNNING
+
+
+def test_a_slow_store_holds_no_decision_up(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    gate: list[str] = []
+    delete = store.delete
+
+    def wait(id: CheckpointId) -> None:
+        eventually(lambda: gate)
+        delete(id)
+
+    store.delete = wait  # type: ignore[method-assign]
+    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0, 1.0)]
+
+    assert bench.trial(ONE).reports == 3
+    assert store.exists(names[0])
+    gate.append("open")
+    bench.driver.close()
+    assert store.ids() == names[-1:]
+
+
+def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to_delete(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0))
+    delete, store.delete = store.delete, lambda id: None  # type: ignore[method-assign, assignment]
+    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    bench.driver.close()
+    store.delete = delete  # type: ignore[method-assign]
+    assert store.ids() == names
+
+    bench.begin()
+    bench.driver.close()
+
+    assert store.ids() == names[-1:]

@@ -1,0 +1,222 @@
+"""How far an experiment goes: numbers, budgets, and rules that end it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import Bench
+from mqtune.errors import ConfigurationError, TrialFailed
+from mqtune.limits import LOOK_S, Limits
+from mqtune.messages import DecisionTaken
+from mqtune.status import TrialStatus
+from mqtune.stopping import MaximumIteration, TargetReached, TrialsCompleted
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+def statuses(bench: Bench) -> list[str]:
+    return [trial.status.name for trial in bench.experiment.trials.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("max_trials", "max_concurrent") for value in (0, -1, 1.5, True, "3")),
+        *(
+            (name, value)
+            for name in ("ttl_s", "time_budget_s", "trial_time_budget_s")
+            for value in (0, -1, math.nan, math.inf, True, "3")
+        ),
+        *(("fail_fast", value) for value in ("yes", "RAISE", 2, None)),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_named_with_its_value(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}={value!r}".replace("(", r"\(")):
+        Limits(**{name: value})
+
+
+def test_without_limits_nothing_goes_by_the_clock() -> None:
+    assert not Limits().is_timed
+    assert Limits(time_budget_s=1).is_timed
+    assert Limits(trial_time_budget_s=1).is_timed
+
+
+def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_path: Path) -> None:
+    """Ray Tune's sums the trials' own times, and stops nothing."""
+    bench = Bench(tmp_path, time_budget_s=100.0, max_trials=9).step().start(ONE).start(TWO)
+
+    bench.clock.now += 99.0
+    bench.step()
+    assert bench.told(ONE) == ""
+    bench.clock.now += 1.0
+    bench.step()
+
+    assert (bench.told(ONE), bench.told(TWO)) == ("stop", "stop")
+    bench.end(ONE).end(TWO)
+    assert bench.driver.is_finished
+    assert statuses(bench) == ["EARLY_STOPPED", "EARLY_STOPPED"]
+    assert bench.trial().reason == bench.driver.over == "the time budget of 100 s is used up"
+    assert {event.by for event in bench.of(DecisionTaken)} == {"driver"}
+
+
+def test_the_time_in_which_no_driver_drives_is_not_counted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, time_budget_s=100.0).step().start(ONE)
+    bench.clock.now += 60.0
+    bench.hand.start_trial({})
+    bench.driver.close()
+    bench.clock.now += 1000.0
+
+    bench.begin()
+    bench.clock.now += 39.0
+    bench.step()
+    assert bench.told(ONE) == ""
+    bench.clock.now += 2.0
+    bench.step()
+
+    assert bench.told(ONE) == "stop"
+
+
+def test_the_trial_time_budget_is_what_trials_ran_in_all_those_that_run_included(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, trial_time_budget_s=100.0, max_trials=9).step().start(ONE).start(TWO)
+
+    bench.clock.now += 30.0
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    bench.clock.now += 39.0
+    bench.step()
+    assert bench.told(TWO) == ""
+    bench.clock.now += LOOK_S
+    bench.step()
+
+    assert bench.told(TWO) == "stop"
+    assert "the trials have run for 100 s in all" in bench.driver.over
+
+
+def test_a_trial_that_waits_in_a_queue_uses_nothing_of_the_trial_time_budget(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, trial_time_budget_s=10.0).step()
+
+    bench.clock.now += 1000.0
+    bench.step()
+
+    assert statuses(bench) == ["STAGED", "STAGED"]
+
+
+def test_the_first_failure_stops_all_others_when_asked_to(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, fail_fast=True, max_trials=9).step().start(ONE).start(TWO)
+
+    bench.fail(ONE)
+    bench.end(TWO)
+
+    assert bench.driver.is_finished
+    assert statuses(bench) == ["FAILED", "EARLY_STOPPED"]
+    assert bench.driver.over == "trial 0001 failed: ValueError: no luck"
+    assert bench.driver.failure is None
+
+
+def test_a_failure_that_is_tried_again_is_not_the_first_failure(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, fail_fast=True, max_failures=1).step().start(ONE).start(TWO)
+
+    bench.fail(ONE)
+
+    assert (bench.driver.over, bench.trial(ONE).status) == ("", TrialStatus.STAGED)
+
+
+def test_the_first_failure_is_raised_when_asked_to_and_the_others_run_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, fail_fast="raise").step().start(ONE).start(TWO)
+
+    bench.fail(ONE)
+
+    assert isinstance(bench.driver.failure, TrialFailed)
+    assert "trial 0001 failed: ValueError: no luck" in str(bench.driver.failure)
+    assert (bench.told(TWO), bench.trial(TWO).status) == ("", TrialStatus.RUNNING)
+
+
+def test_a_failure_before_a_resume_does_not_end_the_driver_that_resumes(tmp_path: Path) -> None:
+    """A failed trial is the trial's state, and an aborted run the driver's."""
+    bench = Bench(tmp_path, fail_fast="raise").step().start(ONE).start(TWO)
+    bench.fail(ONE)
+    bench.driver.close()
+
+    bench.begin()
+    bench.step()
+
+    assert (bench.driver.failure, bench.driver.over) == (None, "")
+    assert bench.trial(TWO).status is TrialStatus.RUNNING
+
+
+def test_without_fail_fast_the_others_go_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+
+    bench.fail(ONE)
+
+    assert statuses(bench) == ["FAILED", "RUNNING", "STAGED"]
+
+
+def test_a_rule_for_trials_completes_a_trial_at_that_very_report(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, stop=MaximumIteration(3)).step().start(ONE)
+
+    bench.report(ONE, 3.0, 2.0, 1.0, 0.5)
+    bench.end(ONE)
+
+    trial = bench.trial()
+    assert (trial.status, trial.reports, trial.late_reports) == (TrialStatus.COMPLETED, 3, 1)
+    assert trial.attempt.stop is not None
+    assert (trial.attempt.stop.by, trial.attempt.stop.sequence) == ("stop rule", 3)
+
+
+def test_a_rule_for_the_experiment_stops_what_runs_and_starts_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, stop=TargetReached(0.1), max_trials=9).step().start(ONE).start(TWO)
+
+    bench.report(ONE, 0.1)
+
+    assert (bench.told(ONE), bench.told(TWO)) == ("stop", "stop")
+    bench.end(ONE).end(TWO)
+    assert bench.driver.is_finished
+    assert len(bench.experiment.trials) == 2
+
+
+def test_an_experiment_ends_at_exactly_the_number_of_trials_of_its_rule(tmp_path: Path) -> None:
+    """In Syne Tune it is one or two more: its bounds must be exceeded."""
+    bench = Bench(tmp_path, slots=1, stop=TrialsCompleted(2), max_trials=9).step()
+    for trial in (ONE, TWO):
+        bench.start(trial).report(trial, 1.0)
+        bench.end(trial)
+    if not bench.driver.is_finished:
+        bench.step()
+
+    assert bench.driver.is_finished
+    assert statuses(bench)[:2] == ["COMPLETED", "COMPLETED"]
+    assert "COMPLETED" not in statuses(bench)[2:]
+
+
+def test_a_dict_and_a_function_are_rules_as_well(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, stop={"loss": 0.5}).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.6)
+    assert bench.told(ONE) == ""
+
+    bench.report(ONE, 0.5)
+
+    assert bench.told(ONE) == "complete"
+    other = Bench(tmp_path, stop=lambda trial, report: report.sequence >= 2).step().start(ONE)
+    other.report(ONE, 1.0, 1.0)
+    assert other.told(ONE) == "complete"
+
+
+def test_no_more_trials_are_suggested_than_were_asked_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+    for trial in (ONE, TWO):
+        bench.report(trial, 1.0)
+        bench.end(trial)
+    bench.start(THREE).report(THREE, 1.0)
+    bench.end(THREE)
+
+    assert bench.driver.is_finished
+    assert len(bench.experiment.trials) == 3
+
+
+def test_no_more_trials_run_at_once_than_were_asked_for(tmp_path: Path) -> None:
+    assert len(Bench(tmp_path, max_concurrent=1, max_trials=9).step().experiment.trials) == 1

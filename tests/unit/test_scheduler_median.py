@@ -1,0 +1,295 @@
+"""The median stopping rule by hand and against an oracle, and games with events in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
+
+from mqtune.errors import ConfigurationError
+from mqtune.schedulers import MedianStopping
+from mqtune.schedulers.base import START
+from mqtune.schedulers.median import _Median
+from mqtune.status import TrialStatus
+from mqtune.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId
+
+NAN, INF = math.nan, math.inf
+
+
+def median(mode: str = "min", **arguments: Any) -> MedianStopping:
+    scheduler = MedianStopping(**{"min_samples": 2, **arguments})
+    scheduler.bind("loss", mode)
+    return scheduler
+
+
+def tell(scheduler: MedianStopping, name: str, now: float, loss: Any = None, **more: Any) -> Decision:
+    """Hand one report over; its sequence number is its time rounded up, unless given."""
+    metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
+    report = Report(TrialId(name), more.get("attempt", 1), more.get("sequence", math.ceil(now)), 0.0, metrics)
+    return scheduler.on_report(Trial(TrialId(name), {}, TrialStatus.RUNNING), report)
+
+
+def course(scheduler: MedianStopping, name: str, *losses: Any) -> str:
+    """Let a trial report these, and return C for each time that it continues and S for each that it stops."""
+    return "".join(
+        "C" if tell(scheduler, name, now, loss) is CONTINUE else "S" for now, loss in enumerate(losses, start=1)
+    )
+
+
+def others(*courses: list[Any], **arguments: Any) -> MedianStopping:
+    """A scheduler that has seen others."""
+    scheduler = median(**arguments)
+    for number, losses in enumerate(courses):
+        for now, loss in enumerate(losses, start=1):
+            tell(scheduler, f"other{number}", now, loss)
+    return scheduler
+
+
+def test_a_trial_whose_best_is_worse_than_the_median_of_the_averages_stops() -> None:
+    # The running averages are 4, 3 (of 4 and 2) and 6, 6.
+    scheduler = others([4, 2], [6, 6])
+
+    assert course(scheduler, "good", 5, 5) == "CS"
+    decision = tell(scheduler, "good", 3, 5)
+    assert decision.action is Action.STOP
+    assert decision.reason == (
+        "the best loss so far, 5, is worse than 4.5, the median of the running averages of 2 others at 2"
+    )
+
+
+def test_it_is_the_best_so_far_that_counts_and_not_the_last() -> None:
+    assert course(others([3, 3, 3], [3, 3, 3]), "t", 1, 9, 9) == "CCC"
+
+
+def test_it_is_the_average_of_the_others_and_not_their_last() -> None:
+    # Average 5 at time 2, though both are at 0 then.
+    assert course(others([10, 0], [10, 0]), "t", 10, 5) == "CC"
+    assert course(others([10, 0], [10, 0]), "t", 10, 5.1) == "CS"
+
+
+def test_max_mode_prefers_high_values() -> None:
+    scheduler = others([4, 4], [6, 6], mode="max")
+
+    assert course(scheduler, "good", 5, 1) == "CC"
+    assert course(scheduler, "bad", 3, 1) == "SS"
+    assert tell(scheduler, "bad", 2, 9).reason.startswith("the best loss so far, 3, is worse than 5, ")
+
+
+def test_who_equals_the_median_goes_on() -> None:
+    assert course(others([5], [5]), "t", 5) == "C"
+
+
+def test_nobody_stops_before_there_are_enough_others() -> None:
+    scheduler = median(min_samples=3)
+
+    assert [course(scheduler, name, 9 + number) for number, name in enumerate("abcd")] == ["C", "C", "C", "S"]
+
+
+def test_the_average_of_a_trial_that_stopped_or_ended_still_counts() -> None:
+    scheduler = others([1], [1])
+    assert course(scheduler, "bad", 9) == "S"
+    assert course(scheduler, "bad2", 9) == "S"
+    assert course(scheduler, "bad3", 9) == "S"
+    for name in ("other0", "other1", "bad"):
+        scheduler.on_trial_end(Trial(TrialId(name), {}, TrialStatus.FAILED))
+
+    # 1, 1, 9, 9 and 9.
+    assert course(scheduler, "t", 9) == "C"
+
+
+def test_nobody_stops_before_the_grace_period() -> None:
+    scheduler = others([1] * 5, [1] * 5, grace_period=3)
+
+    assert course(scheduler, "t", 9, 9, 9) == "CCS"
+
+
+def test_nobody_stops_between_milestones() -> None:
+    scheduler = others([1] * 5, [1] * 5, interval=2)
+
+    assert course(scheduler, "t", 9, 9) == "CS"
+
+
+def test_milestones_are_exact() -> None:
+    scheduler = median(interval=0.1, grace_period=0.3)
+    for name in "ab":
+        tell(scheduler, name, 0.3, 1, sequence=1)
+
+    assert tell(scheduler, "t", 0.2, 9, sequence=1) is CONTINUE
+    assert tell(scheduler, "t", 0.30000000000000004, 9, sequence=2).action is Action.STOP
+
+
+def test_a_report_that_skips_milestones_comes_to_the_last_only() -> None:
+    scheduler = median()
+    tell(scheduler, "a", 3, 1)
+    tell(scheduler, "b", 3, 1)
+
+    assert tell(scheduler, "t", 1, 9) is CONTINUE
+    assert tell(scheduler, "t", 2, 9) is CONTINUE
+    assert tell(scheduler, "t", 3, 9).action is Action.STOP
+
+
+def test_nan_is_left_out_and_nothing_but_nan_is_worst() -> None:
+    scheduler = others([NAN, 4], [NAN, 4])
+
+    # At time 1 both others count as infinitely bad, and nothing is worse than that.
+    assert course(scheduler, "t", NAN, 5) == "CS"
+    assert course(scheduler, "u", NAN, 4) == "CC"
+    assert course(others([1], [1]), "v", NAN) == "S"
+
+
+def test_infinities_are_numbers() -> None:
+    assert course(others([-INF, 0], [-INF, 0]), "t", 5, 5) == "SS"
+    assert course(others([INF, 0], [INF, 0]), "t", 5, 5) == "CC"
+    assert course(others([INF, -INF], [INF, -INF]), "t", 5, 5) == "CC"
+
+
+def test_large_numbers_do_not_overflow() -> None:
+    assert course(others([1.7e308, -1.7e308], [1.7e308, -1.7e308]), "t", 1, 1) == "CS"
+    assert course(others([1.7e308] * 3, [1.7e308] * 3), "t", *[1.6e308] * 3) == "CCC"
+
+
+@pytest.mark.parametrize("metrics", [{}, {"loss": None}])
+def test_a_report_without_the_metric_is_no_value(metrics: Metrics) -> None:
+    scheduler = others([1, 1], [1, 1])
+
+    report = Report(TrialId("t"), 1, 1, 0.0, {"training_iteration": 1, **metrics})
+    assert scheduler.on_report(Trial(TrialId("t"), {}, TrialStatus.RUNNING), report) is CONTINUE
+    assert tell(scheduler, "t", 2, 9).action is Action.STOP
+
+
+def test_a_repeated_or_late_report_changes_nothing() -> None:
+    scheduler = others([4, 4, 4], [6, 6, 6])
+    assert course(scheduler, "t", 4, 4) == "CC"
+
+    for _ in range(9):
+        tell(scheduler, "t", 1, 0)
+        tell(scheduler, "t", 2, 0)
+
+    # The averages are 4, 6 and 4, and at time 1 then 4.1 as well.
+    assert course(scheduler, "u", 4.1) == "S"
+    assert course(scheduler, "v", 4.05, 4.05) == "CS"
+
+
+def test_another_attempt_goes_on_where_the_trial_was_and_counts_nothing_twice() -> None:
+    scheduler = others([5] * 4, [5] * 4)
+    assert course(scheduler, "t", 4, 8, 6) == "CCC"
+
+    # From scratch: what was reported before is ignored, and the best is still 4, the average 6.
+    for now in (1, 2, 3):
+        assert tell(scheduler, "t", now, 100, attempt=2) is CONTINUE
+    assert tell(scheduler, "t", 4, 6, attempt=2) is CONTINUE
+    # From a checkpoint, that much later.
+    assert tell(scheduler, "t", 5, 6, attempt=3, sequence=1) is CONTINUE
+
+    # Of 5, 5 and 6 the median is 5.
+    assert course(scheduler, "u", 5.1, 5.1, 5.1, 5.1) == "SSSS"
+    assert course(scheduler, "v", 5, 5, 5, 5) == "CCCC"
+
+
+def test_new_trials_may_wait_in_the_queue_and_nothing_else_is_chosen() -> None:
+    assert MedianStopping.asks_ahead
+    assert median().choose(can_start=False) == START
+
+
+@given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=60))
+def test_the_median_is_that_of_the_standard_library(numbers: list[float]) -> None:
+    found = _Median()
+    for number in numbers:
+        found.add(number)
+
+    ordered = sorted(numbers)
+    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    expected = statistics.median(numbers) if all(map(math.isfinite, middle)) else middle[1]
+    assert found.value == pytest.approx(expected)
+    assert found.count == len(numbers)
+
+
+@given(rng=rngs, slots=st.integers(1, 6), mode=st.sampled_from(["min", "max"]), samples=st.integers(1, 4))
+@settings(max_examples=50)
+def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots: int, mode: str, samples: int) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        return None if now > 8 else {"loss": scattered(config["number"], now, values=9)}
+
+    play = Play(median(mode, min_samples=samples), curve, slots=slots, trials=12, rng=rng).run()
+
+    values: dict[str, list[int]] = {}
+    averages: dict[int, list[float]] = {}
+    reports = [entry for entry in play.log if "at" in entry]
+    for entry, report in zip([e for e in reports if not e.startswith("start")], play.shown, strict=True):
+        now = report.metrics["training_iteration"]
+        mine = values.setdefault(report.trial, [])
+        mine.append(report.metrics["loss"])
+        there = averages.setdefault(now, [])
+        stops = False
+        if len(there) >= samples:
+            bound = statistics.median(there)
+            stops = min(mine) > bound + 1e-9 if mode == "min" else max(mine) < bound - 1e-9
+        there.append(statistics.mean(mine))
+        assert entry == f"{report.trial} at {now}: {'STOP' if stops else 'CONTINUE'}"
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 15), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=60)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        return None if now > 9 else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
+
+    play = Play(
+        median(), curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints, keeps_calls=True
+    )
+    play.run()
+
+    play.check_end()
+    check_replay(play, median())
+
+
+def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
+    def seconds_for_1000(others: int) -> float:
+        scheduler = median(grace_period=1, interval=1)
+        for number in range(others):
+            tell(scheduler, f"t{number}", 1, number * 7919 % 100_003)
+        start = time.perf_counter()
+        for number in range(1000):
+            tell(scheduler, f"n{number}", 1, number * 7919 % 100_003)
+        return time.perf_counter() - start
+
+    few = min(seconds_for_1000(100) for _ in range(3))
+
+    # Work in proportion to the trials would make it 500 times as much.
+    assert min(seconds_for_1000(50_000) for _ in range(2)) < 20 * few
+
+
+def test_it_describes_its_arguments() -> None:
+    assert MedianStopping(grace_period=5, interval=2).describe() == {
+        "scheduler": "median_stopping",
+        "grace_period": 5,
+        "interval": 2,
+        "min_samples": 3,
+        "time_attr": "training_iteration",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"interval": 0}, "MedianStopping: interval=0 must be above 0"),
+        ({"interval": "1"}, "MedianStopping: interval='1' is not a finite number"),
+        ({"grace_period": -1}, "MedianStopping: grace_period=-1 must not be below 0"),
+        ({"min_samples": 0}, "MedianStopping: min_samples=0 is not an integer of at least 1"),
+        ({"min_samples": 1.5}, "MedianStopping: min_samples=1.5 is not an integer"),
+        ({"min_samples": True}, "MedianStopping: min_samples=True is not an integer"),
+        ({"time_attr": ""}, "MedianStopping: time_attr='' is not a name"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        MedianStopping(**arguments)

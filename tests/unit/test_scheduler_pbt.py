@@ -1,0 +1,787 @@
+"""Population-based training, what it explores, its policies and their replay."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Faults, Play, check_replay, rngs, scattered, some_faults
+
+from mqtune.errors import ConfigurationError, SpaceError
+from mqtune.messages import START as BEGINNING
+from mqtune.messages import CheckpointSaved, Reports, TrialStaged
+from mqtune.schedulers import PBT, PBTReplay, PolicyStep, policy_of
+from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.schedulers.mutations import Exploration
+from mqtune.space import (
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    normal,
+    qrandint,
+    quniform,
+    randint,
+    sample_from,
+    uniform,
+)
+from mqtune.status import TrialStatus
+from mqtune.trial import (
+    CONTINUE,
+    Action,
+    Attempt,
+    CheckpointId,
+    Config,
+    Decision,
+    Metrics,
+    Report,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def pbt(mode: str = "min", interval: float = 2, **arguments: Any) -> PBT:
+    scheduler = PBT(interval, **{"hyperparam_mutations": {"lr": uniform(0, 1)}, **arguments})
+    scheduler.bind("loss", mode)
+    return scheduler
+
+
+class Table:
+    """Moves trials by hand; each report saves a checkpoint."""
+
+    def __init__(self, scheduler: PBT | PBTReplay) -> None:
+        self.scheduler = scheduler
+        self.trials: dict[str, Trial] = {}
+
+    def stage(self, *names: str, config: Config | None = None, source: str | None = None) -> None:
+        for name in names:
+            trial = self.trials.setdefault(name, Trial(TrialId(name), {"lr": 0.5}))
+            trial.config = config or trial.config
+            origin = TrialId(source) if source else None
+            trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0, config=trial.config, source=origin))
+            trial.status = TrialStatus.RUNNING
+            self.scheduler.on_stage(trial)
+
+    def report(
+        self, name: str, now: int, loss: Any = None, *, sequence: int | None = None, saves: bool = True
+    ) -> Decision:
+        trial = self.trials[name]
+        metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
+        number = trial.attempt.number
+        checkpoint = CheckpointId(f"m-{name}-{number}-{now}" if saves else "")
+        if saves:
+            trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, 0.0, metrics)
+        return self.scheduler.on_report(trial, Report(trial.id, number, sequence or now, 0.0, metrics, checkpoint))
+
+    def pause(self, name: str) -> None:
+        self.trials[name].status = TrialStatus.PAUSED
+        self.scheduler.on_trial_pause(self.trials[name])
+
+    def end(self, name: str, status: TrialStatus = TrialStatus.FAILED) -> None:
+        self.trials[name].status = status
+        self.scheduler.on_trial_end(self.trials[name])
+
+    def choose(self, *, can_start: bool = True) -> Choice:
+        return self.scheduler.choose(can_start=can_start)
+
+    def resumed(self) -> Resume:
+        found = self.choose()
+        assert isinstance(found, Resume)
+        return found
+
+
+# The rule, by hand
+
+
+def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
+    table = Table(pbt(resample_probability=0, perturbation_factors=(0.8,)))
+    table.stage("a", config={"lr": 0.1, "layers": 3})
+    table.stage("b", "c", "d")
+    for name, loss in {"a": 1, "b": 2, "c": 3}.items():
+        assert table.report(name, 2, loss) is CONTINUE
+
+    decision = table.report("d", 2, 4)
+
+    assert decision == Decision(Action.PAUSE, "among the worst 1 of 4 at 2: goes on from trial a")
+    assert table.choose() == START
+    table.pause("d")
+    found = table.resumed()
+    assert found == Resume(TrialId("d"), "goes on from trial a", {"lr": pytest.approx(0.08), "layers": 3}, TrialId("a"))
+    assert table.choose(can_start=False) == found
+    assert table.trials["a"].config == {"lr": 0.1, "layers": 3}
+    table.stage("d", config=found.config, source="a")
+    assert isinstance(table.choose(can_start=False), Wait)
+
+
+def test_who_is_not_among_the_worst_runs_on() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c", "d")
+
+    # Alone, there is nobody to copy.
+    assert table.report("d", 2, 9) is CONTINUE
+    assert table.report("a", 2, 1) is CONTINUE
+    assert table.report("b", 2, 2) is CONTINUE
+    assert table.report("c", 2, 3) is CONTINUE
+    # Only a trial that comes to a milestone is judged.
+    assert table.report("d", 3, 9) is CONTINUE
+    assert table.report("d", 4, 9).action is Action.PAUSE
+
+
+def test_max_mode_prefers_high_values() -> None:
+    table = Table(pbt("max"))
+    table.stage("a", "b")
+    table.report("a", 2, 2)
+
+    assert table.report("b", 2, 1).reason.endswith("goes on from trial a")
+
+
+@pytest.mark.parametrize(
+    ("population", "fraction", "copies"), [(2, 0.25, 1), (3, 0.5, 1), (4, 0.5, 2), (7, 0.25, 1), (10, 0.2, 2)]
+)
+def test_the_quantile_is_rounded_down_but_at_least_one_and_at_most_half(
+    population: int, fraction: float, copies: int
+) -> None:
+    table = Table(pbt(quantile_fraction=fraction))
+    names = [f"t{number}" for number in range(population)]
+    table.stage(*names)
+    for name in names:
+        table.report(name, 2, 0, saves=False)
+    table.trials["t0"].checkpoints[CheckpointId("m")] = SavedCheckpoint(CheckpointId("m"), 0.0, {})
+
+    paused = [name for name in names if table.report(name, 4, 0, saves=False).action is Action.PAUSE]
+
+    # Each that pauses leaves the population, so that those behind it are among the worst of fewer.
+    assert paused[0] == names[population - copies]
+
+
+def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c", "d")
+    for name, loss in {"d": INF, "c": NAN, "b": NAN}.items():
+        table.report(name, 2, loss)
+    assert table.report("a", 2, NAN) is CONTINUE
+
+    assert table.report("c", 4, NAN).action is Action.PAUSE
+    assert table.report("b", 4, NAN).action is Action.PAUSE
+    assert table.report("a", 4, NAN).reason.endswith("goes on from trial d")
+
+
+def test_who_has_no_checkpoint_is_not_copied() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 1, saves=False)
+
+    assert table.report("b", 2, 2) is CONTINUE
+    table.report("a", 3, 1)
+    assert table.report("b", 4, 2).action is Action.PAUSE
+
+
+def test_if_what_it_was_to_copy_is_gone_it_goes_on_as_it_was() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+    table.report("b", 2, 2)
+    table.pause("b")
+    table.end("a")
+    assert table.resumed().source == "a"
+
+    table.trials["a"].checkpoints.clear()
+
+    assert table.choose() == Resume(TrialId("b"), "what it was to copy is gone")
+
+
+def test_after_it_has_copied_its_first_report_only_shows_how_far_it_is() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    for now in range(1, 8):
+        table.report("a", now, 1)
+    table.report("b", 2, 2)
+    table.pause("b")
+    table.stage("b", config=table.resumed().config, source="a")
+
+    assert table.report("b", 8, 9, sequence=1) is CONTINUE
+    assert table.report("b", 9, 9, sequence=2) is CONTINUE
+    assert table.report("b", 10, 9, sequence=3).action is Action.PAUSE
+
+
+def test_until_its_next_milestone_it_is_no_part_of_the_population() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c")
+    table.report("a", 2, 1)
+    table.report("b", 2, 2)
+    table.pause("b")
+    table.stage("b", config=table.resumed().config, source="a")
+    table.report("b", 3, 0, sequence=1)
+
+    assert table.report("c", 2, 5).reason == "among the worst 1 of 2 at 2: goes on from trial a"
+
+
+def test_who_ends_leaves_the_population() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c")
+    table.report("a", 2, 1)
+    table.end("a", TrialStatus.COMPLETED)
+
+    assert table.report("b", 2, 2) is CONTINUE
+    assert table.report("c", 2, 3).reason.endswith("goes on from trial b")
+
+
+def test_a_retry_comes_to_its_next_milestone_as_if_nothing_had_happened() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+    table.stage("a")
+
+    assert table.report("b", 2, 2).action is Action.PAUSE
+    assert table.report("a", 1, 9) is table.report("a", 2, 9) is CONTINUE
+
+
+def test_a_report_without_the_metric_comes_to_no_milestone_and_the_next_one_does() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+
+    assert table.report("b", 2) is CONTINUE
+    assert table.report("b", 3, 2).action is Action.PAUSE
+
+
+def test_a_repeated_or_late_report_changes_nothing() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c")
+    table.report("a", 2, 1)
+    pause = table.report("b", 2, 2)
+
+    assert table.report("b", 2, 0) == table.report("b", 5, 0) == pause
+    assert table.report("a", 2, 9) is CONTINUE
+    table.pause("b")
+    assert table.resumed().source == "a"
+
+
+def test_nobody_copies_in_the_grace_period() -> None:
+    table = Table(pbt(grace_period=5))
+    table.stage("a", "b")
+    for now in range(1, 6):
+        assert table.report("a", now, 1) is table.report("b", now, 2) is CONTINUE
+
+    table.report("a", 6, 1)
+    assert table.report("b", 6, 2).action is Action.PAUSE
+
+
+def test_a_person_may_pause_and_resume() -> None:
+    table = Table(pbt())
+    table.stage("a", "b", "c")
+    table.report("a", 2, 1)
+    table.pause("a")
+    assert table.choose() == START
+    table.report("b", 2, 2)
+    assert table.report("c", 2, 3).reason.endswith("goes on from trial b")
+    table.pause("c")
+
+    table.stage("c")
+    table.stage("a")
+
+    assert table.choose() == START
+    assert table.report("a", 4, 1) is CONTINUE
+    assert table.report("c", 3, 3, sequence=1) is table.report("c", 4, 0, sequence=2) is CONTINUE
+
+
+# Games
+
+
+def curve(config: Config, now: int) -> Metrics | None:
+    value = scattered(int(config["lr"] * 1e6), now, values=9)
+    return None if now > 12 else {} if value == 8 else {"loss": NAN if value == 7 else value}
+
+
+def starting(number: int) -> Config:
+    return {"lr": (number % 10) / 10, "deep": {"layers": 1 + number % 4}}
+
+
+MUTATIONS = {"lr": uniform(0, 1), "deep": {"layers": randint(1, 8)}}
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 10), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=80)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+) -> None:
+    def made() -> PBT:
+        return pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
+
+    play = Play(
+        made(),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        configs=starting,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, made())
+    assert all(0 <= trial.config["lr"] <= 1 for trial in play.known.values())
+
+
+@given(rng=rngs, slots=st.integers(2, 8), fraction=st.sampled_from([0.2, 0.25, 0.5]))
+@settings(max_examples=50)
+def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots: int, fraction: float) -> None:
+    play = Play(
+        pbt(quantile_fraction=fraction), curve, slots=slots, trials=10, rng=rng, configs=starting, keeps_calls=True
+    ).run()
+
+    scores: dict[str, tuple[bool, float, str]] = {}
+    due: dict[str, int] = {}
+    for call in play.calls:
+        name = call.trial.id
+        if call.method == "on_stage":
+            due[name] = 0 if call.trial.attempt.number > 1 else 2
+        elif call.method == "on_trial_end":
+            scores.pop(name, None)
+        elif call.report is not None and call.answer is not None:
+            now, loss = call.report.metrics["training_iteration"], call.report.metrics.get("loss")
+            expected = "CONTINUE"
+            if due[name] == 0:
+                due[name] = now - now % 2 + 2
+            elif now >= due[name] and loss is not None:
+                due[name] = now - now % 2 + 2
+                scores[name] = (math.isnan(loss), 0 if math.isnan(loss) else loss, name)
+                ranked = [name for *_, name in sorted(scores.values())]
+                share = min(max(1, math.floor(len(ranked) * fraction)), len(ranked) // 2)
+                if name in ranked[len(ranked) - share :]:
+                    expected = "PAUSE"
+                    del scores[name]
+                    assert call.answer.reason.rpartition(" ")[2] in ranked[:share]
+            assert call.answer.action.name == expected
+
+
+@given(seed=st.integers(0, 2**32), slots=st.integers(1, 6))
+@settings(max_examples=40)
+def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -> None:
+    plain = Play(pbt(), curve, slots=slots, trials=8, rng=random.Random(seed), configs=starting).run()
+    play = Play(pbt(), curve, slots=slots, trials=8, rng=random.Random(seed), configs=starting)
+    other, turn = random.Random(seed + 1), play.turn
+
+    def turn_and_repeat(name: TrialId) -> None:
+        turn(name)
+        if play.shown and other.random() < 0.5:
+            play.repeat(other.choice(play.shown))
+
+    play.turn = turn_and_repeat  # type: ignore[method-assign]
+
+    assert play.run().log == plain.log
+    assert [trial.config for trial in play.known.values()] == [trial.config for trial in plain.known.values()]
+
+
+def test_the_population_finds_what_none_of_it_began_with() -> None:
+    def loss(config: Config, now: int) -> Metrics | None:
+        return None if now > 60 else {"loss": abs(math.log10(config["lr"]) + 3)}
+
+    scheduler = pbt(hyperparam_mutations={"lr": loguniform(1e-6, 1)}, resample_probability=0.1, seed=1)
+    play = Play(scheduler, loss, slots=6, trials=6, configs=lambda number: {"lr": 10.0 ** -(number % 2)}).run()
+
+    assert min(trial.config["lr"] for trial in play.known.values()) < 0.02
+
+
+# Exploring
+
+
+def explored(domain: Any, value: Any, seed: int = 0, **arguments: Any) -> Any:
+    exploration = Exploration(
+        {"x": domain}, **{"resample_probability": 0, "factors": (1.2, 0.8), "explore": None, **arguments}
+    )
+    return exploration({"x": value}, random.Random(seed))["x"]
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "expected"),
+    [
+        (uniform(0, 1), 0.5, (0.6, 0.4)),
+        (uniform(0, 1), 0.9, (1.0, 0.72)),
+        (uniform(-1, 0), -0.5, (-0.6, -0.4)),
+        (loguniform(1e-3, 1), 1e-3, (1.2e-3, 1e-3)),
+        (randint(1, 100), 10, (12, 8)),
+        (randint(1, 100), 2, (3, 1)),
+        (randint(1, 100), 1, (2, 1)),
+        (randint(0, 9), 0, (1, 0)),
+        (randint(-9, 9), -2, (-3, -1)),
+        (lograndint(1, 8), 8, (8, 6)),
+        (qrandint(8, 64, 8), 16, (24, 8)),
+        (quniform(0, 1, 0.1), 0.5, (0.6, 0.4)),
+        (quniform(0, 1, 0.1), 0.3, (0.4, 0.2)),
+        (normal(0, 1), 5.0, (6.0, 4.0)),
+        ([16, 32, 64], 32, (16, 64)),
+        ([16, 32, 64], 16, (16, 32)),
+        (choice(["relu", "tanh", "gelu"]), "gelu", ("tanh", "gelu")),
+        ((True, False), True, (True, False)),
+    ],
+)
+def test_a_value_moves_to_one_near_it_and_stays_in_its_domain(
+    domain: Any, value: Any, expected: tuple[Any, Any]
+) -> None:
+    found = [explored(domain, value, seed) for seed in range(40)]
+
+    for result in found:
+        assert any(result == each or math.isclose(result, each) for each in expected)
+        assert type(result) is type(value)
+    assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize("domain", [uniform(0, 1), randint(0, 9), normal(0, 1), [1, 2, 3]])
+@pytest.mark.parametrize("value", ["text", None, [1], NAN])
+def test_a_value_that_can_not_be_changed_is_drawn_anew(domain: Any, value: Any) -> None:
+    assert len({explored(domain, value, seed) for seed in range(30)}) > 2
+
+
+def test_with_the_probability_of_one_every_value_is_drawn_anew() -> None:
+    found = {explored(randint(0, 9), 5, seed, resample_probability=1) for seed in range(200)}
+
+    assert found == set(range(10))
+
+
+def test_what_is_not_named_stays_and_what_is_missing_is_left_out() -> None:
+    exploration = Exploration(
+        {"deep": {"x": [1, 2], "gone": [1]}, "away": {"y": [1]}, "flat": {"z": [3, 4]}},
+        resample_probability=1,
+        factors=(1.2,),
+        explore=None,
+    )
+    config = {"deep": {"x": 5, "other": 7}, "flat": 3, "list": [1]}
+
+    found = exploration(config, random.Random(0))
+
+    assert found in ({"deep": {"x": x, "other": 7}, "flat": 3, "list": [1]} for x in (1, 2))
+    assert config == {"deep": {"x": 5, "other": 7}, "flat": 3, "list": [1]}
+
+
+def test_a_function_of_the_users_own_has_the_last_word() -> None:
+    def explore(config: Config) -> Config:
+        config["batch"] = (1, 2)
+        return config
+
+    table = Table(pbt(hyperparam_mutations=None, explore=explore))
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+    table.report("b", 2, 2)
+    table.pause("b")
+
+    assert table.resumed().config == {"lr": 0.5, "batch": [1, 2]}
+    assert table.trials["a"].config == {"lr": 0.5}
+
+
+def _raise(config: Config) -> Config:
+    raise KeyError("lr")
+
+
+@pytest.mark.parametrize(
+    ("explore", "message"),
+    [
+        (_raise, "PBT: explore=_raise raised KeyError: 'lr'"),
+        (lambda config: None, "returned None, which is no config"),
+        (lambda config: {"x": object()}, "what explore=.* returned/x: .* can't be sent to a worker"),
+    ],
+)
+def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], message: str) -> None:
+    table = Table(pbt(explore=explore))
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+
+    with pytest.raises(ConfigurationError, match=message):
+        table.report("b", 2, 2)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"perturbation_interval": 0}, "PBT: perturbation_interval=0 must be above 0"),
+        ({"perturbation_interval": None}, "PBT: perturbation_interval=None is not a finite number"),
+        ({"quantile_fraction": 0}, "PBT: quantile_fraction=0 must be above 0 and at most 0.5"),
+        ({"quantile_fraction": 0.6}, "PBT: quantile_fraction=0.6 must be above 0 and at most 0.5"),
+        ({"resample_probability": 1.1}, "PBT: resample_probability=1.1 is not from 0 to 1"),
+        ({"perturbation_factors": ()}, "PBT: perturbation_factors=.* is no list of numbers"),
+        ({"perturbation_factors": (1.2, 0)}, "PBT: perturbation_factors=.* must be above 0"),
+        ({"perturbation_factors": ("x",)}, "PBT: perturbation_factors='x' is not a finite number"),
+        ({"hyperparam_mutations": {}}, "PBT: nothing would change"),
+        ({"hyperparam_mutations": None}, "PBT: nothing would change"),
+        ({"hyperparam_mutations": ["lr"]}, r"PBT: hyperparam_mutations=\['lr'\] is no dict"),
+        ({"hyperparam_mutations": {"a": {"lr": 3}}}, r"hyperparam_mutations\['a/lr'\]=3 is nothing to draw from"),
+        ({"hyperparam_mutations": {"lr": sample_from(dict)}}, "is nothing to draw from"),
+        ({"hyperparam_mutations": {"lr": []}}, "the list .* is empty"),
+        ({"hyperparam_mutations": {3: [1]}}, "the key 3, which is not a name"),
+        ({"explore": 3}, "PBT: explore=3 is no function"),
+        ({"seed": 1.5}, "PBT: seed=1.5 is not an integer"),
+        ({"time_attr": ""}, "PBT: time_attr='' is not a name"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        PBT(**{"perturbation_interval": 2, "hyperparam_mutations": {"lr": [1, 2]}, **arguments})
+
+
+def test_a_parameter_that_is_not_in_the_space_is_refused_before_the_first_trial() -> None:
+    space = Space({"lr": uniform(0, 1), "deep": {"layers": 3}})
+
+    pbt(hyperparam_mutations={"lr": [1], "deep": {"layers": [1]}}).check_space(space)
+    for mutations, missing in (
+        ({"rate": [1]}, "rate"),
+        ({"deep": {"width": [1]}}, "deep/width"),
+        ({"deep": [1]}, "deep"),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=f"has '{missing}', which is not in the space; that has 'lr', 'deep"
+        ):
+            pbt(hyperparam_mutations=mutations).check_space(space)
+
+
+def test_it_describes_its_arguments() -> None:
+    described = pbt(hyperparam_mutations=MUTATIONS, explore=_raise).describe()
+
+    assert described == {
+        "scheduler": "pbt",
+        "perturbation_interval": 2,
+        "quantile_fraction": 0.25,
+        "grace_period": 0,
+        "seed": 0,
+        "time_attr": "training_iteration",
+        "hyperparam_mutations": {
+            "lr": {"domain": "uniform", "low": 0.0, "high": 1.0},
+            "deep/layers": {"domain": "randint", "low": 1, "high": 8},
+        },
+        "resample_probability": 0.25,
+        "perturbation_factors": [1.2, 0.8],
+        "explore": "_raise",
+    }
+    msgpack.packb(described)
+
+
+# Policies
+
+
+def staged(trial: str, attempt: int, config: Config, checkpoint: str = "") -> TrialStaged:
+    return TrialStaged(
+        trial=TrialId(trial), attempt=attempt, config=config, at=0.0, cursor=BEGINNING, checkpoint=checkpoint
+    )
+
+
+def reported(trial: str, attempt: int, now: int, checkpoint: str = "") -> Report:
+    return Report(TrialId(trial), attempt, now, 0.0, {"training_iteration": now}, CheckpointId(checkpoint))
+
+
+JOURNAL = [
+    staged("a", 1, {"lr": 1}),
+    staged("b", 1, {"lr": 2}),
+    reported("a", 1, 2, "a2"),
+    reported("b", 1, 3, "b3"),
+    reported("a", 1, 4),
+    CheckpointSaved(trial=TrialId("a"), attempt=1, checkpoint="a4", at=0.0),
+    staged("b", 2, {"lr": 1.2}, "a4"),
+    Reports([(TrialId("b"), 2, 5, [(0.0, {"training_iteration": 6}, "b6")])]),  # type: ignore[list-item]
+    staged("b", 3, {"lr": 1.2}, "b6"),
+    staged("a", 2, {"lr": 1.5}, "b6"),
+]
+
+
+def test_a_policy_leads_through_the_trials_that_were_copied() -> None:
+    assert policy_of(JOURNAL, "a") == [
+        PolicyStep(0, {"lr": 1}, TrialId("a")),
+        PolicyStep(4, {"lr": 1.2}, TrialId("b")),
+        PolicyStep(6, {"lr": 1.5}, TrialId("a")),
+    ]
+
+
+def test_a_resume_with_the_same_config_is_no_step() -> None:
+    assert policy_of(JOURNAL, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 1.2}, TrialId("b"))]
+
+
+def test_a_trial_that_copied_nothing_has_a_policy_of_one_step() -> None:
+    assert policy_of(JOURNAL[:3], "b") == [PolicyStep(0, {"lr": 2}, TrialId("b"))]
+
+
+def test_a_step_that_trained_nothing_is_left_out() -> None:
+    again = [*JOURNAL, staged("b", 4, {"lr": 9}, "a4"), staged("c", 1, {"lr": 7}, "b3")]
+
+    assert policy_of(again, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 9}, TrialId("b"))]
+    saved = CheckpointSaved(trial=TrialId("a"), attempt=2, checkpoint="a6", at=0.0)
+    assert policy_of([*again, saved, staged("c", 2, {"lr": 8}, "a6")], "c") == [
+        PolicyStep(0, {"lr": 1}, TrialId("a")),
+        PolicyStep(4, {"lr": 1.2}, TrialId("b")),
+        PolicyStep(6, {"lr": 8}, TrialId("c")),
+    ]
+
+
+def test_a_start_from_scratch_begins_a_policy_anew() -> None:
+    assert policy_of([*JOURNAL, staged("a", 3, {"lr": 4})], "a") == [PolicyStep(0, {"lr": 4}, TrialId("a"))]
+
+
+def test_a_policy_needs_a_trial_and_its_checkpoints() -> None:
+    with pytest.raises(ConfigurationError, match="the journal has no trial 'z'; there are a, b"):
+        policy_of(JOURNAL, "z")
+    with pytest.raises(
+        ConfigurationError, match="attempt 2 of trial c went on from checkpoint 'gone', which the journal lacks"
+    ):
+        policy_of([staged("c", 1, {}), staged("c", 2, {}, "gone")], "c")
+
+
+def expanded(policy: list[PolicyStep], length: int) -> list[Config]:
+    """The config of each iteration."""
+    return [[step.config for step in policy if step.time < now][-1] for now in range(1, length + 1)]
+
+
+@given(rng=rngs, slots=st.integers(2, 6), faults=some_faults)
+@settings(max_examples=60)
+def test_a_policy_is_what_trained_the_trial_and_its_replay_trains_the_same(
+    rng: random.Random, slots: int, faults: Faults
+) -> None:
+    play = Play(
+        pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5),
+        curve,
+        slots=slots,
+        trials=slots,
+        rng=rng,
+        configs=starting,
+        faults=faults,
+    ).run()
+
+    for name, history in play.histories.items():
+        policy = policy_of(play.events, name)
+        assert expanded(policy, len(history)) == history
+        if play.statuses[name] == "COMPLETED":
+            replay = PBTReplay(policy)
+            replay.bind("loss", "min")
+            again = Play(replay, curve, slots=2, trials=2, rng=rng, configs=lambda number, r=replay: r.config).run()  # type: ignore[misc]
+            assert list(again.histories.values()) == [history, history]
+
+
+# Replays
+
+
+POLICY = [PolicyStep(0, {"lr": 1}), PolicyStep(4, {"lr": 2}), PolicyStep(6, {"lr": 3})]
+
+
+def replay(policy: list[PolicyStep] = POLICY) -> PBTReplay:
+    scheduler = PBTReplay(policy)
+    scheduler.bind("loss", "min")
+    return scheduler
+
+
+def test_a_replay_changes_the_config_at_each_step() -> None:
+    table = Table(replay())
+    table.stage("a", config=table.scheduler.config)  # type: ignore[union-attr]
+
+    assert table.report("a", 3) is CONTINUE
+    assert table.report("a", 4) == Decision(Action.PAUSE, "step 2 of the policy begins at 4")
+    assert table.choose() == START
+    table.pause("a")
+    assert table.choose() == Resume(TrialId("a"), "step 2 of the policy", {"lr": 2})
+    table.stage("a", config={"lr": 2})
+    assert table.report("a", 5, sequence=1) is CONTINUE
+    assert table.report("a", 7, sequence=2).action is Action.PAUSE
+    table.pause("a")
+    assert table.resumed().config == {"lr": 3}
+    table.stage("a", config={"lr": 3})
+    assert table.report("a", 99, sequence=1) is CONTINUE
+    table.end("a", TrialStatus.COMPLETED)
+    assert isinstance(table.choose(can_start=False), Wait)
+
+
+def test_a_report_that_skips_steps_leads_to_the_highest() -> None:
+    table = Table(replay())
+    table.stage("a", config={"lr": 1})
+    table.report("a", 8)
+    table.pause("a")
+
+    assert table.resumed().config == {"lr": 3}
+
+
+def test_a_trial_without_a_checkpoint_can_not_follow_the_policy() -> None:
+    table = Table(replay())
+    table.stage("a", config={"lr": 1})
+    table.report("a", 4, saves=False)
+    table.pause("a")
+
+    assert table.choose() == Release(TrialId("a"), "has no checkpoint to go on from, as the policy wants it at 4")
+
+
+def test_a_trial_that_begins_otherwise_is_refused() -> None:
+    table = Table(replay())
+
+    with pytest.raises(ConfigurationError, match=r"trial a begins with {'lr': 9}, and the policy with {'lr': 1}; give"):
+        table.stage("a", config={"lr": 9})
+    replay().check_space(Space(replay().config))
+    with pytest.raises(SpaceError, match="lr: 1 is not the constant 2"):
+        replay().check_space(Space({"lr": 2}))
+
+
+def test_a_replay_leaves_a_trial_alone_that_a_person_paused_and_takes_a_retry_as_it_is() -> None:
+    table = Table(replay())
+    table.stage("a", config={"lr": 1})
+    table.report("a", 1)
+    table.pause("a")
+    assert table.choose() == START
+    table.stage("a")
+
+    assert table.report("a", 4, sequence=1).action is Action.PAUSE
+    table.stage("a")
+    assert table.report("a", 4, sequence=1).action is Action.PAUSE
+    table.pause("a")
+    assert table.resumed().config == {"lr": 2}
+
+
+@given(rng=rngs, slots=st.integers(1, 4), trials=st.integers(1, 6), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=40)
+def test_a_replayed_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+) -> None:
+    play = Play(
+        replay(),
+        lambda config, now: None if now > 12 else {},
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        configs=lambda number: {"lr": 1},
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, replay())
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ([], "is no list of steps"),
+        ("policy", "is no list of steps"),
+        ([(0, {})], "is no PolicyStep"),
+        ([PolicyStep(0, "config")], "is no PolicyStep"),  # type: ignore[arg-type]
+        ([PolicyStep(1, {})], "the first step begins at 1; it must begin at 0"),
+        ([PolicyStep(0, {}), PolicyStep(0, {})], "begins at 0, not behind the one before at 0"),
+        ([PolicyStep(0, {}), PolicyStep(NAN, {})], "is not a finite number"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(policy: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        PBTReplay(policy)
+
+
+def test_a_replay_describes_its_policy() -> None:
+    assert replay().describe() == {
+        "scheduler": "pbt_replay",
+        "policy": [[0, {"lr": 1}], [4, {"lr": 2}], [6, {"lr": 3}]],
+        "time_attr": "training_iteration",
+    }

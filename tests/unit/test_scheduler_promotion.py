@@ -1,0 +1,508 @@
+"""Promotion ASHA: the rule by hand and against an oracle, and games with events in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
+
+from mqtune.errors import ConfigurationError
+from mqtune.schedulers import PromotionASHA
+from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.status import TrialStatus
+from mqtune.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId
+
+NAN, INF = math.nan, math.inf
+
+
+def promotion(mode: str = "min", **arguments: Any) -> PromotionASHA:
+    scheduler = PromotionASHA(**{"max_t": 9, **arguments})
+    scheduler.bind("loss", mode)
+    return scheduler
+
+
+class Table:
+    """Moves trials by hand."""
+
+    def __init__(self, scheduler: PromotionASHA) -> None:
+        self.scheduler = scheduler
+        self.trials: dict[str, Trial] = {}
+
+    def stage(self, name: str) -> None:
+        trial = self.trials.setdefault(name, Trial(TrialId(name), {}))
+        trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0))
+        trial.status = TrialStatus.RUNNING
+        self.scheduler.on_stage(trial)
+
+    def report(self, name: str, now: int, loss: Any = None, *, sequence: int | None = None) -> Decision:
+        trial = self.trials[name]
+        metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
+        number = trial.attempt.number
+        return self.scheduler.on_report(
+            trial, Report(trial.id, number, now if sequence is None else sequence, 0.0, metrics)
+        )
+
+    def pause(self, name: str) -> None:
+        self.trials[name].status = TrialStatus.PAUSED
+        self.scheduler.on_trial_pause(self.trials[name])
+
+    def end(self, name: str, status: TrialStatus = TrialStatus.FAILED) -> None:
+        self.trials[name].status = status
+        self.scheduler.on_trial_end(self.trials[name])
+
+    def arrive(self, now: int, **losses: Any) -> None:
+        """Let trials report at a rung and pause there."""
+        for name, loss in losses.items():
+            if name not in self.trials:
+                self.stage(name)
+            assert self.report(name, now, loss).action is Action.PAUSE
+            self.pause(name)
+
+    def choose(self, *, can_start: bool = True) -> Choice:
+        return self.scheduler.choose(can_start=can_start)
+
+
+# The rule, by hand
+
+
+def test_the_best_third_is_promoted_and_everybody_else_waits() -> None:
+    table = Table(promotion())
+
+    table.arrive(1, a=5)
+    assert table.choose() == START
+    table.arrive(1, b=4)
+    assert table.choose() == START
+    table.arrive(1, c=6)
+    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 1 of 3")
+
+
+def test_one_rung_after_the_other_is_reached_until_max_t_completes() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2, c=3)
+    table.stage("a")
+
+    assert table.report("a", 2, 1) is CONTINUE
+    assert table.report("a", 3, 1) == Decision(Action.PAUSE, "rung 3: waits to be promoted")
+    table.pause("a")
+    table.arrive(1, d=0, e=0)
+    for name in "de":
+        if table.choose() == START:
+            table.arrive(1, **{name + "2": 9})
+        table.stage(name)
+        table.report(name, 3, 2)
+        table.pause(name)
+
+    assert table.scheduler.rung_sizes == (6, 3, 0)
+    assert table.choose() == Resume(TrialId("a"), "rung 3: among the best 1 of 3")
+    table.stage("a")
+    assert table.report("a", 8, 1) is CONTINUE
+    assert table.report("a", 9, 1) == Decision(Action.COMPLETE, "reached max_t=9")
+
+
+def test_the_highest_rung_is_looked_at_first() -> None:
+    table = Table(promotion(reduction_factor=2, max_t=8))
+    table.arrive(1, a=1, b=2, c=3, d=4)
+    for name in "ab":
+        table.stage(name)
+        assert table.report(name, 2, 1).action is Action.PAUSE
+        table.pause(name)
+    table.arrive(1, e=0, f=0.5)
+
+    choice = table.choose()
+
+    assert choice == Resume(TrialId("a"), "rung 2: among the best 1 of 2")
+    table.stage("a")
+    # Of the six at the lowest rung three are best: e, f and a, who was promoted already.
+    assert table.choose() == Resume(TrialId("e"), "rung 1: among the best 3 of 6")
+    table.stage("e")
+    assert table.choose() == Resume(TrialId("f"), "rung 1: among the best 3 of 6")
+    table.stage("f")
+    assert table.choose() == START
+
+
+def test_a_trial_falls_out_of_the_best_and_comes_back_as_the_rung_grows() -> None:
+    table = Table(promotion(reduction_factor=2))
+    table.arrive(1, a=3, b=5)
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 2")
+    table.arrive(1, c=1)
+    assert table.choose() == Resume(TrialId("c"), "rung 1: among the best 1 of 3")
+    table.stage("c")
+    assert table.choose() == START
+
+    table.arrive(1, d=9)
+
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 2 of 4")
+
+
+def test_ties_go_to_who_entered_earlier_so_that_there_are_never_more_than_places() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=1, c=1)
+
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
+    table.stage("a")
+    assert table.choose() == START
+
+
+def test_nan_is_worse_than_every_number() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=NAN, b=INF, c=NAN)
+    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 1 of 3")
+
+    table = Table(promotion("max"))
+    table.arrive(1, a=NAN, b=-INF, c=NAN)
+    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 1 of 3")
+
+    table = Table(promotion())
+    table.arrive(1, a=NAN, b=NAN, c=NAN)
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
+
+
+def test_max_mode_prefers_high_values() -> None:
+    table = Table(promotion("max"))
+    table.arrive(1, a=1, b=3, c=2)
+
+    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 1 of 3")
+
+
+def test_a_trial_that_is_not_paused_yet_is_not_promoted() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=2, b=3)
+    table.stage("c")
+    table.report("c", 1, 1)
+
+    assert table.choose() == START
+    table.pause("c")
+    assert table.choose() == Resume(TrialId("c"), "rung 1: among the best 1 of 3")
+
+
+def test_the_score_of_a_trial_that_ended_keeps_its_place() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2, c=3)
+    table.end("a", TrialStatus.ABANDONED)
+
+    assert table.choose() == START
+    table.arrive(1, d=4, e=5, f=6)
+    assert table.choose() == Resume(TrialId("b"), "rung 1: among the best 2 of 6")
+
+
+# Reports that are not like the others
+
+
+def test_a_report_without_the_metric_enters_no_rung_and_the_next_one_does() -> None:
+    table = Table(promotion())
+    table.stage("a")
+
+    assert table.report("a", 1) is CONTINUE
+    assert table.report("a", 2, 1).action is Action.PAUSE
+    assert table.scheduler.rung_sizes == (1, 0, 0)
+
+
+def test_max_t_completes_a_trial_without_the_metric() -> None:
+    table = Table(promotion())
+    table.stage("a")
+
+    assert table.report("a", 9).action is Action.COMPLETE
+
+
+def test_a_report_that_skips_rungs_enters_the_highest_that_it_reached() -> None:
+    table = Table(promotion(reduction_factor=2, max_t=8))
+    table.stage("a")
+
+    assert table.report("a", 5, 1).action is Action.PAUSE
+    assert table.scheduler.rung_sizes == (0, 0, 1, 0)
+
+
+def test_a_repeated_or_late_report_changes_nothing() -> None:
+    table = Table(promotion())
+    table.stage("a")
+    pause = table.report("a", 1, 1)
+
+    assert table.report("a", 1, 0) == pause
+    assert table.report("a", 3, 0) == pause
+    assert table.scheduler.rung_sizes == (1, 0, 0)
+
+
+def test_a_resume_without_a_checkpoint_is_looked_at_only_from_its_rung_on() -> None:
+    table = Table(promotion(reduction_factor=1.5, max_t=2))
+    table.arrive(1, a=1, b=2)
+    table.stage("a")
+
+    assert table.report("a", 1, 9, sequence=1) is CONTINUE
+    assert table.report("a", 2, 9, sequence=2).action is Action.COMPLETE
+    assert table.scheduler.rung_sizes == (2, 0, 1)
+
+
+def test_a_retry_goes_for_the_same_rung() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2, c=3)
+    table.stage("a")
+    assert table.report("a", 2, 1) is CONTINUE
+
+    table.stage("a")
+
+    assert table.report("a", 1, 1) is CONTINUE
+    assert table.report("a", 3, 1).action is Action.PAUSE
+    assert table.scheduler.rung_sizes == (3, 1, 0)
+
+
+def test_a_retry_of_a_trial_that_was_to_pause_pauses_again_with_the_score_that_it_had() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=3)
+    table.stage("c")
+    table.report("c", 1, 2)
+
+    table.stage("c")
+    assert table.report("c", 1, 0).action is Action.PAUSE
+    table.pause("c")
+
+    assert table.scheduler.rung_sizes == (3, 0, 0)
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 3")
+
+
+# By hand
+
+
+def test_a_trial_that_a_person_resumes_is_promoted() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2)
+    table.stage("b")
+
+    assert table.report("b", 2, 9) is CONTINUE
+    assert table.report("b", 3, 9).action is Action.PAUSE
+    assert table.scheduler.rung_sizes == (2, 1, 0)
+
+
+def test_a_trial_that_a_person_pauses_is_left_alone_until_a_person_resumes_it() -> None:
+    table = Table(promotion())
+    table.stage("a")
+    table.pause("a")
+
+    assert table.choose() == START
+    assert isinstance(table.choose(can_start=False), Wait)
+    table.stage("a")
+    assert table.report("a", 1, 1).action is Action.PAUSE
+
+
+# The end
+
+
+def test_paused_trials_are_released_when_nobody_comes_who_could_have_them_promoted() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2)
+    table.stage("c")
+
+    assert isinstance(table.choose(can_start=False), Wait)
+    table.end("c")
+
+    assert table.choose() == START
+    released = table.choose(can_start=False)
+    assert released == Release(TrialId("a"), "rung 1: not among the best 0 of 2, and no other trial comes there")
+    table.end("a", TrialStatus.EARLY_STOPPED)
+    assert table.choose(can_start=False)[0] == "b"
+    table.end("b", TrialStatus.EARLY_STOPPED)
+    assert isinstance(table.choose(can_start=False), Wait)
+
+
+def test_a_rung_is_released_as_soon_as_all_trials_are_past_it() -> None:
+    table = Table(promotion())
+    table.arrive(1, a=1, b=2, c=3)
+    table.stage("a")
+
+    assert table.choose(can_start=False)[0] == "b"
+
+
+def test_a_rung_waits_for_a_trial_that_pauses_below_it() -> None:
+    table = Table(promotion(reduction_factor=2))
+    table.arrive(1, a=1, b=2)
+    table.stage("a")
+    table.report("a", 2, 1)
+    table.pause("a")
+    table.arrive(1, c=0)
+    table.stage("d")
+    table.report("d", 1, 0.5)
+    table.end("b", TrialStatus.ABANDONED)
+    table.stage("c")
+    table.end("c")
+
+    # d may be promoted once it has paused, and with it a.
+    assert isinstance(table.choose(can_start=False), Wait)
+    table.pause("d")
+    assert table.choose(can_start=False) == Resume(TrialId("d"), "rung 1: among the best 2 of 4")
+
+
+# Games
+
+
+class Rule:
+    """The rule as the docstring states it, from plain lists: what a free slot is for."""
+
+    def __init__(self, scheduler: PromotionASHA, factor: int) -> None:
+        self.levels = scheduler.rung_levels
+        self.factor = factor
+        self.rungs: list[list[tuple[bool, float, int, str]]] = [[] for _ in self.levels]
+        self.promoted: set[tuple[int, str]] = set()
+        self.at: dict[str, int] = {}
+        self.entered: dict[str, bool] = {}
+
+    def follow(self, play: Play) -> None:
+        """Check each choice of a game without faults."""
+        paused: set[str] = set()
+        for call in play.calls:
+            name = call.trial.id
+            if call.method == "on_stage":
+                if name in paused:
+                    self.promoted.add((self.at[name], name))
+                    paused.discard(name)
+                    self.at[name] += 1
+                self.at.setdefault(name, 0)
+            elif call.method == "on_trial_pause":
+                paused.add(name)
+            elif call.method == "on_trial_end":
+                paused.discard(name)
+            elif call.report is not None and call.answer is not None and call.answer.action is Action.PAUSE:
+                index, loss = self.at[name], call.report.metrics["loss"]
+                assert call.report.metrics["training_iteration"] == self.levels[index]
+                rung = self.rungs[index]
+                rung.append((math.isnan(loss), 0 if math.isnan(loss) else loss, len(rung), name))
+            wanted = self.wanted(paused)
+            assert (call.choices[0][0] if wanted else call.choices[0]) == (wanted or START)
+
+    def wanted(self, paused: set[str]) -> str:
+        for index in range(len(self.levels) - 2, -1, -1):
+            rung = sorted(self.rungs[index])
+            for *_, name in rung[: len(rung) // self.factor]:
+                if (index, name) not in self.promoted and name in paused:
+                    return name
+        return ""
+
+
+@given(
+    rng=rngs,
+    slots=st.integers(1, 8),
+    trials=st.integers(1, 25),
+    factor=st.integers(2, 4),
+)
+@settings(max_examples=60)
+def test_every_choice_is_the_one_that_the_rule_gives(rng: random.Random, slots: int, trials: int, factor: int) -> None:
+    scheduler = promotion(reduction_factor=factor)
+
+    play = Play(scheduler, rough, slots=slots, trials=trials, rng=rng, keeps_calls=True).run()
+
+    Rule(scheduler, factor).follow(play)
+    play.check_end()
+
+
+@given(
+    rng=rngs,
+    slots=st.integers(1, 6),
+    trials=st.integers(1, 15),
+    faults=some_faults,
+    checkpoints=st.booleans(),
+)
+@settings(max_examples=100)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> dict[str, Any] | None:
+        ends_at = 3 + 4 * scattered(config["number"], 0, values=4)
+        return None if now > ends_at else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
+
+    arguments = {"reduction_factor": 2, "max_t": 8}
+    play = Play(
+        promotion(**arguments),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, promotion(**arguments))
+
+
+@given(rng=rngs, slots=st.integers(1, 6), late=st.sampled_from([0, 0.5]))
+@settings(max_examples=50)
+def test_no_trial_reports_past_the_rung_that_it_was_given(rng: random.Random, slots: int, late: float) -> None:
+    play = Play(promotion(max_t=27), rough, slots=slots, trials=12, rng=rng, faults=Faults(late=late, lose=0.1))
+    given_: dict[str, list[int]] = {}
+    tell = play.tell
+
+    def check(method: str, trial: Trial, report: Report | None = None) -> Decision | None:
+        answer = tell(method, trial, report)
+        resumes = [entry for entry in play.log if entry == f"resume {trial.id}"]
+        given_[trial.id] = [1, 3, 9, 27][: len(resumes) + 1]
+        if report is not None and report.metrics["training_iteration"] >= given_[trial.id][-1]:
+            assert answer is not None
+            assert answer.action is not Action.CONTINUE
+        return answer
+
+    play.tell = check  # type: ignore[method-assign]
+    play.run()
+
+    play.check_end()
+
+
+@given(seed=st.integers(0, 10**6), slots=st.integers(1, 6))
+@settings(max_examples=50)
+def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -> None:
+    plain = Play(promotion(), rough, slots=slots, trials=12, rng=random.Random(seed)).run()
+    play = Play(promotion(), rough, slots=slots, trials=12, rng=random.Random(seed))
+    other, turn = random.Random(seed + 1), play.turn
+
+    def turn_and_repeat(name: TrialId) -> None:
+        turn(name)
+        if play.shown and other.random() < 0.5:
+            play.repeat(other.choice(play.shown))
+
+    play.turn = turn_and_repeat  # type: ignore[method-assign]
+
+    assert play.run().log == plain.log
+
+
+# Cost and arguments
+
+
+def test_neither_a_report_nor_a_choice_grows_with_the_trials() -> None:
+    def seconds_for_200(entered: int) -> float:
+        table = Table(promotion())
+        for number in range(entered):
+            table.arrive(1, **{f"t{number}": number * 7919 % 100_003})
+        start = time.perf_counter()
+        for number in range(200):
+            table.arrive(1, **{f"n{number}": number * 7919 % 100_003})
+            table.choose()
+        return time.perf_counter() - start
+
+    few = min(seconds_for_200(100) for _ in range(3))
+    many = seconds_for_200(20_000)
+
+    # Work in proportion to the trials would make it 200 times as much.
+    assert many < 20 * few
+
+
+def test_its_rungs_are_those_of_asha() -> None:
+    assert promotion(max_t=729).rung_levels == (1, 3, 9, 27, 81, 243, 729)
+    assert promotion(max_t=49, reduction_factor=7).rung_levels == (1, 7, 49)
+
+
+def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
+    assert PromotionASHA(27).describe() == {
+        "scheduler": "promotion_asha",
+        "max_t": 27,
+        "grace_period": 1,
+        "reduction_factor": 3,
+        "time_attr": "training_iteration",
+    }
+    with pytest.raises(ConfigurationError, match="PromotionASHA: max_t=0 must not be below grace_period=1"):
+        PromotionASHA(0)
+    with pytest.raises(ConfigurationError, match="PromotionASHA: time_attr=3 is not a name"):
+        PromotionASHA(9, time_attr=3)  # type: ignore[arg-type]

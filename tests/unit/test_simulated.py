@@ -1,0 +1,515 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from simulation import NAME, Simulation, curve, simulate
+
+from mqtune.backends import simulated_fleet
+from mqtune.backends.simulated import Simulated
+from mqtune.backends.simulated_time import STARTS_AT
+from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.limits import Limits
+from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
+from mqtune.resources import Resources
+from mqtune.schedulers import ASHA, Scheduler
+from mqtune.schedulers.base import START, Choice, Fork, Resume
+from mqtune.searchers import GridSearcher
+from mqtune.space import Space, grid_search
+from mqtune.status import TrialStatus
+from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+
+
+class Scripted(Scheduler):
+    """Decides by a table of (trial, attempt, sequence), and chooses by a list; starts what there is otherwise."""
+
+    def __init__(self, decisions: dict[tuple[str, int, int], Action], choices: list[Choice] | None = None) -> None:
+        self.decisions = decisions
+        self.choices = choices or []
+        self.paused: list[str] = []
+        self.shown: list[Report] = []
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        self.shown.append(report)
+        action = self.decisions.get((report.trial, report.attempt, report.sequence))
+        return CONTINUE if action is None else Decision(action, "scripted")
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.paused.append(trial.id)
+
+    def on_stage(self, trial: Trial) -> None:
+        if self.choices and (len(trial.attempts) > 1 or trial.parent is not None):
+            self.choices.pop(0)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        return self.choices[0] if self.paused and self.choices else START
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheduler": "scripted"}
+
+
+def times_of(simulation: Simulation, trial: str) -> list[float]:
+    """When a trial has reported, in virtual seconds."""
+    return [
+        report.timestamp - STARTS_AT
+        for event in simulation.events()
+        if isinstance(event, Reports)
+        for report in event
+        if report.trial == trial
+    ]
+
+
+def events_of(simulation: Simulation, kind: type) -> list[Any]:
+    return [event for event in simulation.events() if isinstance(event, kind)]
+
+
+def at(event: Any) -> float:
+    return event.at - STARTS_AT
+
+
+# Time.
+
+
+def test_reports_come_when_their_seconds_have_passed() -> None:
+    simulation = simulate(lambda config: [(2.0, {"loss": 3}), (0.5, {"loss": 2}), (0, {"loss": 1})], trials=1)
+    assert times_of(simulation, "0001") == [2.0, 2.5, 2.5]
+    assert simulation.seconds == 2.5
+    assert simulation.experiment.trials[TrialId("0001")].status is TrialStatus.COMPLETED
+
+
+def test_a_slot_takes_the_next_attempt_when_its_trial_has_ended() -> None:
+    simulation = simulate(curve(3), trials=5, slots=2)
+    assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 0, 3, 3, 6]
+    assert [event.worker for event in events_of(simulation, AttemptStarted)] == [
+        f"simulated-{number}" for number in (1, 2, 1, 2, 1)
+    ]
+    assert simulation.seconds == 9
+
+
+def test_hours_of_many_workers_pass_at_once() -> None:
+    simulation = simulate(curve(4, seconds=3600.0), trials=300, slots=100)
+    assert simulation.seconds == 3 * 4 * 3600
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 300
+
+
+def test_a_report_is_decided_on_before_anything_later_happens() -> None:
+    begun: dict[float, int] = defaultdict(int)
+
+    class Watching(Scripted):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            super().on_report(trial, report)
+            shown = Counter(report.trial for report in self.shown)
+            # Each trial works on the report behind its last one that was shown, and on none further on.
+            assert all(
+                begun[trial.config["lr"]] <= shown[trial.id] + 1 for trial in simulation.experiment.trials.values()
+            )
+            return CONTINUE
+
+    def reports(config: dict[str, Any]) -> Any:
+        for step in range(5):
+            begun[config["lr"]] += 1
+            yield 1.0 + config["lr"], {"loss": step}
+
+    simulation = Simulation(Simulated(reports), scheduler=lambda: Watching({}), limits=Limits(max_trials=3))
+    simulation.run()
+    shown = simulation.used_scheduler.shown  # type: ignore[attr-defined]
+    assert len(shown) == 15
+    assert [report.timestamp for report in shown] == sorted(report.timestamp for report in shown)
+
+
+def test_reports_of_one_instant_stand_in_one_entry() -> None:
+    simulation = simulate(curve(2), trials=3, slots=3)
+    assert [len(list(event)) for event in events_of(simulation, Reports)] == [3, 3]
+
+
+def test_reports_that_take_no_time_leave_the_driver_its_turn() -> None:
+    def endless(config: dict[str, Any]) -> Any:
+        while True:
+            yield 0.0, {"loss": 1.0}
+
+    simulation = simulate(
+        endless, trials=2, scheduler=lambda: Scripted({("0001", 1, 5): Action.STOP, ("0002", 1, 7): Action.STOP})
+    )
+    assert simulation.seconds == 0
+    assert {id_: (trial.reports, trial.late_reports) for id_, trial in simulation.experiment.trials.items()} == {
+        "0001": (5, 0),
+        "0002": (7, 0),
+    }
+
+
+# Delays.
+
+
+def test_a_start_takes_its_time() -> None:
+    simulation = simulate(curve(2), trials=1, start_delay_s=10.0)
+    assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0]
+    assert times_of(simulation, "0001") == [11, 12]
+
+
+def test_reports_are_on_their_way_and_none_overtakes_another() -> None:
+    delays = iter([5.0, 0.0, 0.0, 9.0])
+    simulation = simulate(curve(4), trials=1, report_delay_s=lambda rng: next(delays))
+    assert times_of(simulation, "0001") == [1, 2, 3, 4]
+    sequences = [report.sequence for event in events_of(simulation, Reports) for report in event]
+    assert sequences == [1, 2, 3, 4]
+    # Its end is known behind its last report.
+    assert simulation.seconds == 13
+    assert [type(event) for event in simulation.events() if isinstance(event, Reports | AttemptEnded)][-2:] == [
+        Reports,
+        AttemptEnded,
+    ]
+
+
+def test_until_it_hears_the_decision_a_trial_goes_on_and_its_reports_are_late() -> None:
+    simulation = simulate(
+        curve(20),
+        trials=1,
+        decision_delay_s=2.5,
+        stop_delay_s=4.0,
+        scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP}),
+    )
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert (trial.reports, trial.late_reports) == (3, 2)
+    assert trial.status is TrialStatus.EARLY_STOPPED
+    assert [(at(event), event.end) for event in events_of(simulation, AttemptEnded)] == [(9.5, AttemptEnd.STOPPED)]
+
+
+def test_a_trial_that_returns_before_it_hears_has_completed() -> None:
+    simulation = simulate(
+        curve(4), trials=1, decision_delay_s=5.0, scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP})
+    )
+    assert [(at(event), event.end) for event in events_of(simulation, AttemptEnded)] == [(4, AttemptEnd.COMPLETED)]
+
+
+def test_a_slot_is_free_when_the_process_is_gone() -> None:
+    simulation = simulate(
+        curve(3), trials=2, slots=1, stop_delay_s=7.0, scheduler=lambda: Scripted({("0001", 1, 1): Action.STOP})
+    )
+    assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 8]
+
+
+def test_drawn_delays_come_from_the_seed() -> None:
+    def run(seed: int) -> list[Any]:
+        draw = lambda rng: rng.expovariate(1.0)  # noqa: E731
+        return simulate(
+            curve(6), trials=8, seed=seed, start_delay_s=draw, report_delay_s=draw, decision_delay_s=draw, stop_delay_s=draw,
+            scheduler=lambda: ASHA(max_t=6),
+        ).copy.entries  # fmt: skip
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_in_lockstep_a_trial_waits_for_the_decision() -> None:
+    simulation = simulate(
+        curve(9),
+        trials=1,
+        lockstep=True,
+        decision_delay_s=2.0,
+        scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP}),
+    )
+    assert times_of(simulation, "0001") == [1, 4, 7]
+    assert simulation.experiment.trials[TrialId("0001")].late_reports == 0
+    assert simulation.seconds == 9
+
+
+# Checkpoints.
+
+
+def test_a_resumed_trial_goes_on_behind_its_last_checkpoint() -> None:
+    simulation = simulate(
+        curve(5),
+        trials=1,
+        scheduler=lambda: Scripted({("0001", 1, 2): Action.PAUSE}, [Resume(TrialId("0001"))]),
+    )
+    staged = events_of(simulation, TrialStaged)
+    assert [event.checkpoint for event in staged] == ["", "m-0001-1-2"]
+    iterations = [r.metrics["training_iteration"] for e in events_of(simulation, Reports) for r in e]
+    assert iterations == [1, 2, 3, 4, 5]
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.PAUSED, AttemptEnd.COMPLETED]
+
+
+def test_without_checkpoints_a_resumed_trial_starts_from_scratch() -> None:
+    simulation = simulate(
+        curve(3),
+        trials=1,
+        checkpoints=False,
+        scheduler=lambda: Scripted({("0001", 1, 2): Action.PAUSE}, [Resume(TrialId("0001"))]),
+    )
+    iterations = [r.metrics["training_iteration"] for e in events_of(simulation, Reports) for r in e]
+    assert iterations == [1, 2, 1, 2, 3]
+    assert all(not report.checkpoint for event in events_of(simulation, Reports) for report in event)
+
+
+def test_a_fork_has_its_own_config_from_the_source_iteration_on() -> None:
+    simulation = simulate(
+        curve(4),
+        trials=1,
+        slots=1,
+        scheduler=lambda: Scripted(
+            {("0001", 1, 3): Action.PAUSE}, [Fork(TrialId("0001"), {"lr": 100.0}), Resume(TrialId("0001"))]
+        ),
+    )
+    forked = [r for e in events_of(simulation, Reports) for r in e if r.trial == "0002"]
+    assert [report.metrics for report in forked] == [{"loss": 25.0, "training_iteration": 4}]
+    assert simulation.experiment.trials[TrialId("0002")].parent == "0001"
+
+
+def test_iterations_are_counted_on_for_a_trial_that_does_not_count() -> None:
+    simulation = simulate(
+        lambda config: [(1.0, {"loss": step}) for step in range(4)],
+        trials=1,
+        scheduler=lambda: Scripted({("0001", 1, 2): Action.PAUSE}, [Resume(TrialId("0001"))]),
+    )
+    metrics = [r.metrics for e in events_of(simulation, Reports) for r in e]
+    assert metrics == [
+        {"loss": 0},
+        {"loss": 1},
+        {"loss": 2, "training_iteration": 3},
+        {"loss": 3, "training_iteration": 4},
+    ]
+
+
+def test_a_checkpoint_is_saved_on_demand() -> None:
+    simulation = Simulation(Simulated(curve(4), slots=1), limits=Limits(max_trials=1))
+    driver = simulation.driver()
+    while simulation.experiment.reports < 2:
+        driver.step(10.0)
+    driver.commands.save(simulation.experiment.trials[TrialId("0001")])
+    while not driver.is_finished:
+        driver.step(10.0)
+    assert [(at(event), event.checkpoint) for event in events_of(simulation, CheckpointSaved)] == [(2, "m-0001-1-3")]
+
+
+# Failures.
+
+
+def test_a_trial_fails_where_its_reports_say_so() -> None:
+    simulation = simulate(
+        lambda config: [(1.0, {"loss": 1.0}), (2.5, ValueError("no more memory")), (1.0, {"loss": 0.0})], trials=1
+    )
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert (trial.status, trial.reports, simulation.seconds) == (TrialStatus.FAILED, 1, 3.5)
+    assert (trial.attempt.error_type, trial.attempt.error) == ("ValueError", "ValueError: no more memory")
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([(1.0, {"loss": 1.0}), RuntimeError("bare")], "RuntimeError: bare"),
+        ([(1.0, {"loss": 1.0}), 3], "an item is 3; give (seconds, metrics)"),
+        ([(1.0, {"loss": 1.0}), (-1, {"loss": 1.0})], "an item's time is -1"),
+        ([(1.0, {"loss": 1.0}), ("1", {"loss": 1.0})], "an item's time is '1'"),
+        ([(1.0, {"loss": 1.0}), (1.0, {"loss": object()})], "the metric 'loss' can't be sent"),
+        ([(1.0, {"loss": 1.0}), (1.0, 7)], "metrics must be a dict"),
+    ],
+)
+def test_what_a_function_gives_wrongly_fails_its_trial_with_the_reason(items: list[Any], text: str) -> None:
+    trial = simulate(lambda config: items, trials=1).experiment.trials[TrialId("0001")]
+    assert trial.status is TrialStatus.FAILED
+    assert text in trial.attempt.error
+    assert trial.reports == 1
+
+
+def test_a_function_that_raises_fails_its_trial_with_the_traceback() -> None:
+    def reports(config: dict[str, Any]) -> Any:
+        yield 1.0, {"loss": 1.0}
+        raise ZeroDivisionError("in the model")
+
+    trial = simulate(reports, trials=1).experiment.trials[TrialId("0001")]
+    assert trial.attempt.error.startswith("Traceback")
+    assert trial.reason == "ZeroDivisionError: in the model"
+
+
+def test_a_function_that_gives_no_items_fails_its_trial() -> None:
+    trial = simulate(lambda config: 5, trials=1).experiment.trials[TrialId("0001")]
+    assert "give a list or a generator" in trial.attempt.error
+
+
+def test_a_retry_goes_on_from_the_last_checkpoint() -> None:
+    calls: list[int] = []
+
+    def reports(config: dict[str, Any]) -> Any:
+        calls.append(1)
+        for step in range(1, 6):
+            if step == 4 and len(calls) == 1:
+                yield 1.0, OSError("the disk is gone")
+            yield 1.0, {"loss": 1.0, "training_iteration": step}
+
+    simulation = simulate(reports, trials=1, max_failures=1)
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert (trial.status, len(trial.attempts), trial.reports) == (TrialStatus.COMPLETED, 2, 5)
+
+
+def test_an_attempt_that_outlives_its_time_fails() -> None:
+    simulation = simulate(curve(9), trials=1, stop_delay_s=1.0, limits=Limits(max_trials=1, ttl_s=3.5))
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
+    assert simulation.seconds == 4.5
+
+
+def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
+    lives = iter([2.5])
+    simulation = simulate(curve(4), trials=1, slots=2, life_s=lambda rng: next(lives, 1e6), away_s=1000.0)
+    trial = simulation.experiment.trials[TrialId("0001")]
+    assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.LOST, AttemptEnd.COMPLETED]
+    assert [attempt.worker for attempt in trial.attempts] == ["simulated-1", "simulated-2"]
+    assert trial.reports == 4
+    # The lease runs 15 s from the death on, and the driver looks every 2 s.
+    assert 17.5 <= at(events_of(simulation, AttemptStarted)[1]) <= 20
+
+
+def test_workers_die_and_come_back() -> None:
+    simulation = simulate(
+        curve(5), trials=20, slots=3, life_s=lambda rng: rng.expovariate(1 / 20), away_s=lambda rng: 5.0
+    )
+    ends = [attempt.end for trial in simulation.experiment.trials.values() for attempt in trial.attempts]
+    assert AttemptEnd.LOST in ends
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 20
+
+
+def test_a_simulation_that_stands_still_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated_fleet, "MAX_IDLE_WAITS", 100)
+    simulation = Simulation(Simulated(curve(3), offer=Resources(cpus=1)), resources=Resources(cpus=2))
+    with pytest.raises(MqtuneError, match=r"stands still.* 0 attempts wait for 4 workers"):
+        simulation.run()
+
+
+# Two drivers, one fleet.
+
+
+def test_another_driver_goes_on_where_the_first_one_died() -> None:
+    simulation = Simulation(Simulated(curve(4), keep_journal=True), limits=Limits(max_trials=6))
+    driver = simulation.driver()
+    while simulation.experiment.reports < 8:
+        driver.step(60.0)
+    simulation.run()
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 6
+    assert simulation.seconds == 8
+
+
+def test_a_simulated_fleet_works_for_one_experiment() -> None:
+    simulated = Simulated(curve(4))
+    simulated.open(NAME)
+    simulated.open(NAME)
+    with pytest.raises(ConfigurationError, match="make another one for 'other'"):
+        simulated.open("other")
+
+
+def test_the_journal_forgets_what_was_read() -> None:
+    simulation = simulate(curve(50), trials=10)
+    state = simulation.journal._state
+    assert state.forgotten + len(state.entries) > 150
+    assert len(state.entries) < 10
+
+
+def test_memory_does_not_grow_with_reports() -> None:
+    simulation = Simulation(Simulated(curve(10_000), slots=4), limits=Limits(max_trials=4))
+    driver = simulation.driver()
+    fleet = simulation.simulated._fleet
+    assert fleet is not None
+    while simulation.experiment.reports < 4_000:
+        driver.step(60.0)
+    assert len(fleet._agenda._events) <= 8
+    assert len(simulation.journal._state.checkpoints) <= 8
+
+
+# The backend's face.
+
+
+def test_the_backend_says_what_there_is() -> None:
+    backend = Simulated(curve(1), slots=3, offer=Resources(gpus=1, cpus=4)).open(NAME, Resources(gpus=1))
+    assert backend.slots == 0
+    backend.refresh()
+    assert backend.slots == 3
+    assert backend.has_resources(Resources(gpus=1, cpus=4))
+    assert not backend.has_resources(Resources(gpus=2))
+    assert backend.has_gpus() is True
+    assert backend.resource_string() == "3 of 3 simulated workers: each 1 GPU, 4 CPUs"
+    assert backend.queued() == set()
+
+
+def test_by_default_slots_offer_what_is_asked_for() -> None:
+    backend = Simulated(curve(1), slots=2).open(NAME, Resources(gpus=8))
+    backend.refresh()
+    assert backend.slots == 2
+    assert backend.has_gpus() is True
+
+
+def test_slots_that_do_not_fit_are_none() -> None:
+    backend = Simulated(curve(1), slots=2, offer=Resources(cpus=1)).open(NAME, Resources(cpus=2))
+    backend.refresh()
+    assert backend.slots == 0
+    assert backend.why_no_slot() == "no worker offers a slot with 2 CPUs: 2 of 2 simulated workers: each 1 CPU"
+
+
+def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
+    simulation = Simulation(Simulated(curve(2)), limits=Limits(max_trials=1))
+    driver = simulation.driver()
+    driver.step(0.5)
+    simulation.backend.publish(TrialId("0001"), 1, {})
+    while not driver.is_finished:
+        driver.step(10.0)
+    assert len(events_of(simulation, AttemptStarted)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"slots": 0}, "slots=0"),
+        ({"slots": 2.0}, "slots=2.0"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"start_delay_s": -1}, "start_delay_s is -1"),
+        ({"report_delay_s": float("inf")}, "report_delay_s is inf"),
+        ({"decision_delay_s": "1"}, "decision_delay_s is '1'"),
+        ({"offer": "gpu"}, "offer='gpu'"),
+        ({"reports": 3}, "reports=3 is neither a function"),
+        ({"reports": "abc"}, "reports='abc' is neither a function"),
+        ({"reports": []}, "the table has no rows"),
+        ({"reports": [{"loss": 1}]}, "seconds in row 0 of the table is None"),
+        ({"reports": [{"seconds": -1}]}, "seconds in row 0 of the table is -1"),
+        ({"reports": [3]}, "row 0 of the table is 3"),
+        ({"reports": {"seconds": [1], "loss": [1, 2]}}, "not lists of one length"),
+        ({"reports": {"seconds": 1}}, "not lists of one length"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Simulated(**{"reports": curve(1), **arguments})
+    assert text in str(caught.value)
+
+
+def test_a_drawn_delay_that_is_no_time_is_refused_when_it_is_drawn() -> None:
+    with pytest.raises(ConfigurationError, match="stop_delay_s is -2"):
+        simulate(
+            curve(3), trials=1, stop_delay_s=lambda rng: -2, scheduler=lambda: Scripted({("0001", 1, 1): Action.STOP})
+        )
+
+
+# Tables.
+
+ROWS = [
+    {"lr": 0.1, "layers": [4, 4], "seconds": 1.0, "loss": 0.9},
+    {"lr": 0.2, "layers": [4, 4], "seconds": 5.0, "loss": 0.8},
+    {"lr": 0.1, "layers": [4, 4], "seconds": 2, "loss": 0.5},
+]
+GRID = Space({"lr": grid_search([0.1, 0.2]), "layers": [4, 4]})
+
+
+@pytest.mark.parametrize("table", [ROWS, {name: [row[name] for row in ROWS] for name in ROWS[0]}])
+def test_a_table_says_what_trials_report(table: Any) -> None:
+    simulation = simulate(table, trials=2, searcher=lambda: GridSearcher(GRID, seed=0), checkpoints=False)
+    found = [(r.trial, r.timestamp - STARTS_AT, r.metrics) for e in events_of(simulation, Reports) for r in e]
+    assert found == [("0001", 1, {"loss": 0.9}), ("0001", 3, {"loss": 0.5}), ("0002", 5, {"loss": 0.8})]
+
+
+def test_a_config_that_the_table_does_not_have_fails_its_trial() -> None:
+    trial = simulate([{"lr": 2.0, "seconds": 1, "loss": 1}], trials=1).experiment.trials[TrialId("0001")]
+    assert "the table has no row for {'lr': 0.84" in trial.attempt.error
+
+
+def test_a_table_that_lacks_a_name_of_the_config_says_so() -> None:
+    trial = simulate([{"rate": 2.0, "seconds": 1, "loss": 1}], trials=1).experiment.trials[TrialId("0001")]
+    assert "row 0 of the table lacks 'lr', which the config has" in trial.attempt.error

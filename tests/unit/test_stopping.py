@@ -1,0 +1,638 @@
+"""Stop rules: where each bound lies exactly, what is kept, and that a replay brings a rule back."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtune.errors import ConfigurationError, MetricMissing
+from mqtune.experiment import Experiment
+from mqtune.status import TrialStatus
+from mqtune.stopping import (
+    AllRule,
+    AnyRule,
+    ExperimentPlateau,
+    FunctionRule,
+    MaximumIteration,
+    MetricBounds,
+    MetricMaximum,
+    Scope,
+    StopRule,
+    TargetReached,
+    TimeLimit,
+    TrialPlateau,
+    TrialsCompleted,
+    TrialsFailed,
+    TrialsStarted,
+    as_rule,
+)
+from mqtune.trial import Attempt, CheckpointId, Report, Trial, TrialId
+from mqtune.wire import decode_value, encode_value
+
+NAN, INF = math.nan, math.inf
+T0 = 1_700_000_000.0
+
+
+def bound(rule: Any, mode: str = "min") -> StopRule:
+    made = as_rule(rule)
+    assert made is not None
+    made.bind("loss", mode)
+    return made
+
+
+def trial(name: str = "0001", attempt: int = 1, status: TrialStatus = TrialStatus.RUNNING, **values: Any) -> Trial:
+    return Trial(TrialId(name), {}, status, [Attempt(number, T0) for number in range(1, attempt + 1)], **values)
+
+
+class Run:
+    """Reports of one trial after the other, to one rule."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self.rule = rule
+        self.sequences: dict[str, int] = {}
+
+    def report(self, loss: Any = None, name: str = "0001", **metrics: Any) -> str:
+        if loss is not None:
+            metrics["loss"] = loss
+        self.sequences[name] = sequence = self.sequences.get(name, 0) + 1
+        return self.rule.stops_trial(trial(name), Report(TrialId(name), 1, sequence, T0, metrics))
+
+    def end(self, name: str = "0001", status: TrialStatus = TrialStatus.COMPLETED, **values: Any) -> None:
+        self.rule.on_trial_end(trial(name, status=status, reports=self.sequences.get(name, 0), **values))
+
+
+def experiment(mode: Any = "min", **counts: int) -> Experiment:
+    made = Experiment("mine", metric="loss", mode=mode)
+    made.created_at = T0
+    for status, count in counts.items():
+        made.counts[TrialStatus[status]] = count
+    made.trials = {TrialId(f"{number:04d}"): trial(f"{number:04d}") for number in range(sum(counts.values()))}
+    return made
+
+
+# A dict of bounds.
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds", "metrics", "stops"),
+    [
+        ("min", {"loss": 0.1}, {"loss": 0.1}, True),
+        ("min", {"loss": 0.1}, {"loss": 0.09}, True),
+        ("min", {"loss": 0.1}, {"loss": 0.11}, False),
+        ("max", {"loss": 0.1}, {"loss": 0.1}, True),
+        ("max", {"loss": 0.1}, {"loss": 0.09}, False),
+        ("min", {"epoch": 3}, {"epoch": 2}, False),
+        ("min", {"epoch": 3}, {"epoch": 3}, True),
+        ("min", {"epoch": 3}, {"epoch": 3.5}, True),
+        ("min", {"loss": 0.1, "epoch": 3}, {"loss": 9.0, "epoch": 3}, True),
+        ("min", {"loss": 0.1, "epoch": 3}, {"loss": 0.0, "epoch": 1}, True),
+        ("min", {"loss": 0.1}, {"loss": NAN}, False),
+        ("max", {"loss": 0.1}, {"loss": NAN}, False),
+        ("min", {"loss": 0.1}, {"loss": -INF}, True),
+        ("max", {"loss": 0.1}, {"loss": INF}, True),
+        ("min", {"loss": 0.1}, {"loss": None}, False),
+        ("min", {"done": True}, {"done": True}, True),
+        ("min", {"done": True}, {"done": False}, False),
+        ("min", {"done": 1}, {"done": True}, True),
+    ],
+)
+def test_a_bound_is_reached_at_its_very_value_and_from_the_side_that_is_meant(
+    mode: str, bounds: dict[str, float], metrics: dict[str, Any], stops: bool
+) -> None:
+    rule = bound(bounds, mode)
+
+    assert bool(rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, metrics))) is stops
+
+
+def test_the_reason_names_the_metric_its_value_and_the_bound() -> None:
+    assert Run(bound({"loss": 0.1})).report(0.05) == "loss=0.05 reached 0.1"
+
+
+def test_an_iteration_that_is_not_reported_is_the_sequence_number() -> None:
+    run = Run(bound({"training_iteration": 3}))
+
+    assert [bool(run.report(9.0)) for _ in range(4)] == [False, False, True, True]
+
+
+def test_a_metric_that_the_first_report_lacks_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(bound({"epoch": 3, "los": 0.1}))
+
+    with caplog.at_level(logging.WARNING):
+        run.report(0.5, epoch=1)
+        run.report(0.5, epoch=2)
+        run.report(0.5, name="0002")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "stop: report 1 of trial 0001 lacks 'los', which can't stop it; it has 'epoch', 'loss'"
+    ]
+
+
+def test_a_metric_that_no_report_had_is_an_error_when_a_trial_completes() -> None:
+    run = Run(bound({"los": 0.1}))
+    run.report(0.5)
+
+    with pytest.raises(
+        MetricMissing, match=r"had 'los', and trial 0001 is complete; its last report has 'loss': correct"
+    ):
+        run.end(last_metrics={"loss": 0.5})
+
+
+@pytest.mark.parametrize("status", [TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED])
+def test_a_trial_that_was_cut_short_proves_nothing_about_a_metric(status: TrialStatus) -> None:
+    run = Run(bound({"late": 1}))
+    run.report(0.5)
+
+    run.end(status=status)
+
+
+def test_a_trial_that_has_not_reported_proves_nothing_about_a_metric() -> None:
+    Run(bound({"loss": 1})).end()
+
+
+def test_a_metric_that_some_trial_has_reported_may_be_missing_from_others() -> None:
+    run = Run(bound({"accuracy": 1}))
+    run.report(0.5, accuracy=0.1)
+    run.report(0.5, name="0002")
+
+    run.end("0002")
+
+
+def test_a_value_that_is_no_number_is_an_error_that_names_the_report() -> None:
+    with pytest.raises(ConfigurationError, match="stop: report 1 of trial 0001 has loss='low', which is no number"):
+        Run(bound({"loss": 0.1})).report("low")
+
+
+def test_bounds_ask_to_be_bound_first() -> None:
+    with pytest.raises(ConfigurationError, match="call bind"):
+        Run(MetricBounds({"loss": 0.1})).report(0.05)
+
+
+def test_a_maximum_is_reached_from_below_even_by_a_metric_that_is_minimised() -> None:
+    run = Run(bound(MetricMaximum("loss", 100)))
+
+    assert [bool(run.report(loss)) for loss in (0.0, 99.0, 100, 1e9, INF, NAN)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+# A number of iterations.
+
+
+def test_a_trial_stops_at_exactly_the_maximum_iteration() -> None:
+    run = Run(bound(MaximumIteration(3)))
+
+    assert [run.report() for _ in range(3)] == ["", "", "reached iteration 3"]
+    assert run.report(name="0002", training_iteration=7) == "reached iteration 3"
+    assert run.report(name="0003", training_iteration=2) == ""
+
+
+# A function.
+
+
+def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
+    run = Run(bound(lambda trial, report: trial.id == "0002" and report.metrics["loss"] > 1))
+
+    assert run.report(2.0) == ""
+    assert "says so" in run.report(2.0, name="0002")
+    assert run.report(0.5, name="0002") == ""
+
+
+class Diverged:
+    def __call__(self, trial: Trial, report: Report) -> bool:
+        return bool(report.metrics["loss"] > 1)
+
+
+def limit(most: float, trial: Trial, report: Report) -> bool:
+    return bool(report.metrics["loss"] > most)
+
+
+@pytest.mark.parametrize("function", [Diverged(), functools.partial(limit, 1), Diverged().__call__])
+def test_anything_that_can_be_called_with_two_arguments_is_a_function(function: Any) -> None:
+    run = Run(bound(function))
+
+    assert run.report(2.0)
+    assert not run.report(0.5)
+    assert run.rule.describe()["function"]
+
+
+def test_an_error_in_a_function_names_it_the_report_and_what_it_is_called_with() -> None:
+    run = Run(bound(lambda trial, report: report["loss"] > 1))
+
+    with pytest.raises(
+        ConfigurationError, match=r"lambda> failed on report 1 of trial 0001: TypeError.*report\.metrics"
+    ):
+        run.report(1.0)
+
+
+async def later(trial: Trial, report: Report) -> bool:
+    return True
+
+
+# A plateau of a trial.
+
+
+def test_a_trial_stops_when_its_last_values_are_close_and_the_grace_period_is_over() -> None:
+    run = Run(bound(TrialPlateau(std=0.1, num_results=3, grace_period=5)))
+
+    assert [bool(run.report(loss)) for loss in (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.05)] == [
+        *[False] * 4,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_the_standard_deviation_of_a_plateau_is_that_of_the_population_and_may_equal_the_bound() -> None:
+    values = [0.1, 0.7, 0.4]
+    std = statistics.pstdev(values)
+
+    exact = [
+        Run(bound(TrialPlateau(std=std * factor, num_results=3, grace_period=0))) for factor in (1 + 1e-9, 1 - 1e-9)
+    ]
+    equal = Run(bound(TrialPlateau(std=0.0, num_results=3)))
+
+    assert [[bool(run.report(value)) for value in values][-1] for run in exact] == [True, False]
+    assert [bool(equal.report(0.1)) for _ in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("odd", [NAN, INF, -INF])
+def test_a_window_with_a_value_that_is_not_finite_is_no_plateau(odd: float) -> None:
+    run = Run(bound(TrialPlateau(num_results=2, grace_period=0)))
+
+    assert [bool(run.report(loss)) for loss in (1.0, odd, odd, 1.0, 1.0)] == [False] * 4 + [True]
+
+
+def test_reports_without_the_metric_are_no_values_of_a_plateau() -> None:
+    run = Run(bound(TrialPlateau(num_results=2, grace_period=0)))
+
+    assert [bool(run.report(loss)) for loss in (1.0, None, None, 1.0)] == [False, False, False, True]
+
+
+def test_a_plateau_of_a_trial_looks_at_that_trial_alone_and_forgets_it_at_its_end() -> None:
+    rule = TrialPlateau("accuracy", num_results=2, grace_period=0)
+    run = Run(bound(rule))
+
+    assert not run.report(accuracy=1.0)
+    assert not run.report(accuracy=1.0, name="0002")
+    run.end()
+    assert not run.report(accuracy=1.0)
+    assert run.report(accuracy=1.0, name="0002")
+    run.end()
+    run.end("0002")
+    assert rule._windows == {}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "source", "stops"),
+    [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
+)
+def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkpoint(
+    checkpoint: str, source: TrialId | None, stops: bool
+) -> None:
+    rule = bound(TrialPlateau(num_results=2, grace_period=0))
+    rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, {"loss": 1.0}))
+    again = trial(attempt=2)
+    again.attempt.checkpoint, again.attempt.source = CheckpointId(checkpoint), source
+
+    assert bool(rule.stops_trial(again, Report(TrialId("0001"), 2, 1, T0, {"loss": 1.0}))) is stops
+    assert rule.stops_trial(again, Report(TrialId("0001"), 2, 2, T0, {"loss": 1.0}))
+
+
+# The experiment.
+
+
+@pytest.mark.parametrize(
+    ("rule", "below", "at"),
+    [
+        (TrialsStarted(3), {"CANDIDATE": 5, "STAGED": 1, "FAILED": 1}, {"STAGED": 1, "RUNNING": 1, "PAUSED": 1}),
+        (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}),
+        (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
+    ],
+)
+def test_an_experiment_stops_at_exactly_the_number_of_trials(
+    rule: StopRule, below: dict[str, int], at: dict[str, int]
+) -> None:
+    assert rule.stops_experiment(experiment(**below), T0) == ""
+    assert rule.stops_experiment(experiment(**at), T0).startswith("3 trials have ")
+
+
+def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> None:
+    rule, mine = TimeLimit(60), experiment()
+
+    assert rule.stops_experiment(mine, T0 + 59.999) == ""
+    assert rule.stops_experiment(mine, T0 + 60) == "the time limit of 60 s is over"
+    assert rule.due(mine, T0) == T0 + 60
+    assert rule.due(mine, T0 + 60) == INF
+    assert (rule | TimeLimit(90)).due(mine, T0 + 60) == T0 + 90
+    assert TrialsFailed(1).due(mine, T0) == INF
+
+
+def test_a_time_limit_does_not_run_before_the_experiment_is_created() -> None:
+    rule, mine = TimeLimit(60), experiment()
+    mine.created_at = None
+
+    assert rule.stops_experiment(mine, T0) == ""
+    assert rule.due(mine, T0) == INF
+
+
+@pytest.mark.parametrize(("mode", "short"), [("min", 0.11), ("max", 0.09)])
+def test_an_experiment_stops_at_its_target_and_beyond(mode: str, short: float) -> None:
+    rule, mine = TargetReached(0.1), experiment(mode)
+    assert rule.stops_experiment(mine, T0) == ""
+    best = mine.best = trial("0007")
+
+    best.best_value = short
+    assert rule.stops_experiment(mine, T0) == ""
+    best.best_value = 0.1
+    assert rule.stops_experiment(mine, T0) == "trial 0007 has reached the target: loss=0.1"
+    best.best_value = 0.2 - short
+    assert rule.stops_experiment(mine, T0)
+
+
+def test_an_experiment_has_a_plateau_when_its_best_trials_are_close() -> None:
+    run, mine = Run(bound(ExperimentPlateau(std=0.1, top=3))), experiment()
+
+    for number, loss in enumerate((9.0, 5.0, 5.1, NAN, None, 7.0)):
+        run.report(loss, name=f"{number}")
+        assert run.rule.stops_experiment(mine, T0) == ""
+    run.report(5.05, name="6")
+
+    assert run.rule.stops_experiment(mine, T0) == "loss has a plateau: std 0.0408 over the best 3 trials"
+
+
+def test_one_trial_alone_is_no_plateau_however_often_it_reports() -> None:
+    run = Run(bound(ExperimentPlateau(std=1, top=2)))
+
+    for _ in range(100):
+        run.report(0.5)
+
+    assert run.rule.stops_experiment(experiment(), T0) == ""
+
+
+def test_a_plateau_of_an_experiment_waits_for_trials_that_end_and_a_better_value_starts_anew() -> None:
+    run, mine = Run(bound(ExperimentPlateau(std=0.1, top=2, patience=2), "max")), experiment("max")
+
+    def stops() -> bool:
+        return bool(run.rule.stops_experiment(mine, T0))
+
+    run.report(1.0, name="a")
+    run.report(1.0, name="b")
+    run.end("a")
+    run.end("x")
+    assert not stops()
+    run.report(5.0, name="c")
+    run.report(5.0, name="d")
+    run.end("b")
+    assert not stops()
+    run.end("c")
+    assert stops()
+
+
+def test_what_is_kept_for_a_plateau_of_an_experiment_does_not_grow() -> None:
+    rule = ExperimentPlateau(top=3)
+    run = Run(bound(rule))
+
+    for number in range(200):
+        run.report(float(number % 17), name=str(number))
+        run.report(float(number % 13), name=str(number))
+        run.end(str(number))
+
+    assert len(rule._top) == 3
+    assert rule._reporting == set()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(-5, 5).map(float) | st.just(NAN)), max_size=60),
+    st.sampled_from(["min", "max"]),
+)
+def test_the_best_values_of_a_plateau_are_those_of_the_best_trials(steps: list[tuple[int, float]], mode: str) -> None:
+    rule = ExperimentPlateau(std=0, top=3)
+    run = Run(bound(rule, mode))
+    best: dict[int, float] = {}
+    sign = 1 if mode == "min" else -1
+
+    for name, loss in steps:
+        run.report(loss, name=str(name))
+        if not math.isnan(loss):
+            best[name] = min(best.get(name, INF), sign * loss)
+        assert sorted(rule._top.values()) == sorted(best.values())[:3]
+
+
+def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_none() -> None:
+    with pytest.raises(ConfigurationError, match="'accuracy' is not the experiment's metric 'loss'; say mode="):
+        bound(ExperimentPlateau("accuracy"))
+    with pytest.raises(ConfigurationError, match="mode='max' for 'loss', of which the experiment wants the min"):
+        bound(ExperimentPlateau("loss", mode="max"))
+    run = Run(bound(ExperimentPlateau("accuracy", mode="max", top=2)))
+    for number, accuracy in enumerate((0.1, 0.9, 0.9)):
+        run.report(accuracy=accuracy, name=str(number))
+    assert run.rule.stops_experiment(experiment(), T0)
+
+
+# Combinations.
+
+
+def test_any_of_two_rules_stops_and_the_first_that_does_gives_the_reason() -> None:
+    run = Run(bound(MaximumIteration(2) | {"loss": 0.1}))
+
+    assert run.report(0.5) == ""
+    assert run.report(0.05, name="0002") == "loss=0.05 reached 0.1"
+    assert run.report(0.05) == "reached iteration 2"
+
+
+def test_all_rules_must_hold_at_the_same_report() -> None:
+    run = Run(bound(MaximumIteration(2) & {"loss": 0.1}))
+
+    assert run.report(0.05) == ""
+    assert run.report(0.5) == ""
+    assert run.report(0.1) == "reached iteration 2 and loss=0.1 reached 0.1"
+
+
+@pytest.mark.parametrize("combined", [AnyRule, AllRule])
+def test_a_combination_asks_each_rule_about_each_report_and_tells_each_of_each_end(combined: type[AnyRule]) -> None:
+    rules = [TrialPlateau(num_results=2, grace_period=0) for _ in range(3)]
+    run = Run(bound(combined(MaximumIteration(1), *rules)))
+
+    run.report(0.5)
+    assert [len(rule._windows) for rule in rules] == [1, 1, 1]
+    run.end()
+
+    assert [len(rule._windows) for rule in rules] == [0, 0, 0]
+
+
+def test_experiment_rules_combine_as_well() -> None:
+    mine = experiment(FAILED=2, COMPLETED=1)
+
+    assert (TrialsFailed(2) & TrialsCompleted(1)).stops_experiment(
+        mine, T0
+    ) == "2 trials have failed and 1 trials have completed"
+    assert (TrialsFailed(2) & TrialsCompleted(2)).stops_experiment(mine, T0) == ""
+    assert (TrialsFailed(3) | TrialsCompleted(1)).stops_experiment(mine, T0) == "1 trials have completed"
+    assert (TrialsFailed(3) | {"loss": 0.1}).stops_experiment(mine, T0) == ""
+
+
+def test_dicts_and_functions_combine_from_either_side() -> None:
+    for rule in (
+        {"loss": 0.1} | MaximumIteration(9),
+        MaximumIteration(9) | (lambda trial, report: report.metrics["loss"] < 1),
+    ):
+        assert Run(bound(rule)).report(0.05)
+    for rule in ({"loss": 0.1} & MaximumIteration(9), MaximumIteration(9) & (lambda trial, report: False)):
+        assert not Run(bound(rule)).report(0.05)
+
+
+def test_rules_that_can_never_hold_together_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"MaximumIteration ends the trial, TimeLimit ends the experiment; join them by \|",
+    ):
+        MaximumIteration(9) & TimeLimit(60)
+
+
+def test_a_rule_says_what_it_may_end() -> None:
+    assert MaximumIteration(9).scopes == {Scope.TRIAL}
+    assert TimeLimit(9).scopes == {Scope.EXPERIMENT}
+    assert (MaximumIteration(9) | TimeLimit(9)).scopes == set(Scope)
+    assert ((MaximumIteration(9) | TimeLimit(9)) & TimeLimit(9)).scopes == {Scope.EXPERIMENT}
+
+
+@pytest.mark.parametrize("again", ["same experiment", "named twice"])
+def test_a_rule_is_for_one_experiment_and_one_place(again: str) -> None:
+    rule = TrialPlateau()
+    with pytest.raises(ConfigurationError, match="make another one"):
+        bound(bound(rule) if again == "same experiment" else rule | rule)
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("", "min"), (None, "min"), ("loss", "low")])
+def test_a_rule_is_bound_to_a_metric_and_a_mode(metric: Any, mode: str) -> None:
+    with pytest.raises(ConfigurationError):
+        MaximumIteration(1).bind(metric, mode)
+
+
+# What a user gives.
+
+
+def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
+    rule = TimeLimit(1)
+
+    assert as_rule(None) is None
+    assert as_rule(rule) is rule
+    assert isinstance(as_rule({"loss": 1}), MetricBounds)
+    assert isinstance(as_rule(lambda trial, report: True), FunctionRule)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: as_rule(100), "stop=100 is no stop rule; give a dict"),
+        (lambda: as_rule("loss"), "stop='loss' is no stop rule"),
+        (lambda: as_rule([TimeLimit(1)]), r"join several by \| \(any\) or & \(all\)"),
+        (lambda: as_rule(TimeLimit), "stop=TimeLimit is a class"),
+        (lambda: as_rule({}), "has no bound"),
+        (lambda: as_rule({"loss": "low"}), "loss='low' is not a finite number"),
+        (lambda: as_rule({"loss": NAN}), "loss=nan is not a finite number"),
+        (lambda: as_rule({"": 1}), "'' is not a name"),
+        (lambda: as_rule({3: 1}), "3 is not a name"),
+        (lambda: as_rule(lambda report: True), "must take a trial and a report"),
+        (lambda: as_rule(later), "later is a coroutine"),
+        (lambda: TimeLimit(1) | None, "None is no stop rule"),
+        (AnyRule, "has no rule"),
+        (lambda: MetricMaximum("", 1), "'' is not a name"),
+        (lambda: MaximumIteration(0), "iterations=0 is not a whole number of at least 1"),
+        (lambda: MaximumIteration(2.5), "iterations=2.5"),  # type: ignore[arg-type]
+        (lambda: MaximumIteration(True), "iterations=True"),
+        (lambda: TrialPlateau(""), "metric='' is not a name"),
+        (lambda: TrialPlateau(std=-1), "std=-1 must not be below 0"),
+        (lambda: TrialPlateau(num_results=1), "num_results=1 is not a whole number of at least 2"),
+        (lambda: TrialPlateau(grace_period=-1), "grace_period=-1"),
+        (lambda: ExperimentPlateau(top=1), "top=1 is not a whole number of at least 2"),
+        (lambda: ExperimentPlateau(patience=-1), "patience=-1"),
+        (lambda: ExperimentPlateau(mode="low"), "mode='low'"),  # type: ignore[arg-type]
+        (lambda: TimeLimit(0), "seconds=0 must be above 0"),
+        (lambda: TimeLimit(True), "seconds=True"),
+        (lambda: TimeLimit(INF), "seconds=inf"),
+        (lambda: TrialsStarted(0), "TrialsStarted: trials=0"),
+        (lambda: TargetReached("low"), "value='low'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(make: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+@pytest.mark.parametrize("rule", [TrialPlateau(), ExperimentPlateau()])
+def test_a_plateau_asks_to_be_bound_first(rule: StopRule) -> None:
+    with pytest.raises(ConfigurationError, match="call bind"):
+        Run(rule).report(0.5)
+
+
+EVERY = (
+    lambda: MetricBounds({"loss": 0.1, "epoch": 3}),
+    lambda: MetricMaximum("loss", 9),
+    lambda: MaximumIteration(3),
+    lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3),
+    lambda: FunctionRule(limit_of_five),
+    lambda: ExperimentPlateau(std=0.5, top=2, patience=1),
+    lambda: TimeLimit(60),
+    lambda: TrialsStarted(1),
+    lambda: TrialsCompleted(2),
+    lambda: TrialsFailed(3),
+    lambda: TargetReached(0.5),
+    lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3) & {"loss": 3} | TimeLimit(60),
+)
+
+
+def limit_of_five(trial: Trial, report: Report) -> bool:
+    return report.sequence > 5
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_a_message_can_carry_what_a_rule_is(make: Any) -> None:
+    described = make().describe()
+
+    assert decode_value(encode_value(described)) == described
+    assert described["rule"]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 12).map(lambda n: n / 2) | st.none()), max_size=30),
+    st.data(),
+)
+@pytest.mark.parametrize("make", EVERY)
+def test_a_replay_of_any_beginning_brings_a_rule_back(
+    make: Any, steps: list[tuple[str, float | None]], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(steps)))
+
+    def go(run: Run, part: list[tuple[str, float | None]], *, live: bool = True) -> list[str]:
+        said = []
+        for name, loss in part:
+            if loss == 6:
+                run.end(name, TrialStatus.EARLY_STOPPED)
+            else:
+                said.append(run.report(loss, name))
+            if live:
+                said.append(run.rule.stops_experiment(mine, T0))
+        return said
+
+    mine = experiment(COMPLETED=1)
+    first, again = Run(bound(make())), Run(bound(make()))
+    go(first, steps[:cut])
+    go(again, steps[:cut], live=False)
+
+    assert go(first, steps[cut:]) == go(again, steps[cut:])

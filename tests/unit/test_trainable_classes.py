@@ -1,0 +1,479 @@
+"""Classes as trainables: steps, what is counted, and how they are saved, paused, resumed and cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempts import AttemptHere
+
+import mqtune
+from mqtune.checkpoints import Checkpoint, decode_dict, open_store
+from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.stepping import export_model
+from mqtune.trial import AttemptEnd
+
+COUNTERS = {
+    "training_iteration",
+    "time_this_iter_s",
+    "time_total_s",
+    "iterations_since_restore",
+    "time_since_restore_s",
+}
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[AttemptHere]:
+    with contextlib.closing(AttemptHere(tmp_path)) as attempt:
+        yield attempt
+
+
+class Falls(mqtune.Trainable):
+    """Its loss falls by one in each step, and it is done at zero; ``on_step`` is called in each."""
+
+    log: list[str]
+    on_step: Any = None
+
+    def setup(self, config):
+        self.log.append("setup")
+        self.loss = config["loss"]
+
+    def step(self):
+        self.loss -= 1
+        self.log.append(f"step {self.loss}")
+        if self.on_step is not None:
+            self.on_step()
+        return {"loss": self.loss, "done": self.loss == 0}
+
+    def cleanup(self):
+        self.log.append("cleanup")
+
+
+class InFolder(Falls):
+    def save_checkpoint(self, folder):
+        self.log.append("save")
+        (folder / "loss.json").write_text(json.dumps(self.loss))
+
+    def load_checkpoint(self, checkpoint):
+        self.log.append("load")
+        self.loss = json.loads((checkpoint / "loss.json").read_text())
+
+
+class InDict(Falls):
+    def save_checkpoint(self, folder):
+        self.log.append("save")
+        return {"loss": self.loss}
+
+    def load_checkpoint(self, checkpoint):
+        self.log.append("load")
+        self.loss = checkpoint["loss"]
+
+
+class Anything(mqtune.Trainable):
+    """Returns what its config says."""
+
+    def step(self):
+        return self.config["returns"][self.training_iteration]
+
+
+def a(base: type, **attributes: Any) -> Any:
+    """A class with a log of its own."""
+    return type("Own", (base,), {"log": [], **attributes})
+
+
+def resumed(attempt: AttemptHere, tmp_path: Path, name: str, number: int = 2) -> AttemptHere:
+    """The next attempt, from a checkpoint of this one."""
+    return AttemptHere(tmp_path, attempt=number, checkpoint=name, checkpoint_data=attempt.dicts().get(name))
+
+
+# Steps.
+
+
+def test_a_class_is_set_up_stepped_until_it_is_done_and_cleaned_up(attempt: AttemptHere):
+    own = a(Falls)
+
+    assert attempt.run(own, {"loss": 3}).end is AttemptEnd.COMPLETED
+    assert own.log == ["setup", "step 2", "step 1", "step 0", "cleanup"]
+    assert attempt.values() == [2, 1, 0]
+
+
+def test_a_report_has_what_was_counted_and_nothing_else(attempt: AttemptHere):
+    attempt.run(a(Falls), {"loss": 3})
+
+    assert [set(report) for report in attempt.reports()] == [COUNTERS | {"loss"}] * 3
+    assert attempt.values("training_iteration") == [1, 2, 3]
+    assert attempt.values("iterations_since_restore") == [1, 2, 3]
+    times = attempt.values("time_this_iter_s")
+    assert attempt.values("time_total_s") == [sum(times[:count]) for count in (1, 2, 3)]
+
+
+def test_what_a_step_returns_wins_for_its_report(attempt: AttemptHere):
+    rows = [{"loss": 1}, {"loss": 1, "training_iteration": 10}, {"loss": 1, "done": True}]
+
+    attempt.run(Anything, {"returns": rows})
+
+    assert attempt.values("training_iteration") == [1, 10, 3]
+
+
+def test_a_time_that_a_step_returns_is_counted(attempt: AttemptHere):
+    rows = [{"time_this_iter_s": 2.0}, {"time_this_iter_s": 3.0, "done": True}]
+
+    attempt.run(Anything, {"returns": rows})
+
+    assert attempt.values("time_total_s") == [2, 5]
+
+
+def test_timesteps_and_episodes_are_summed_from_when_they_are_given(attempt: AttemptHere):
+    rows = [
+        {"loss": 1},
+        {"timesteps_this_iter": 100, "episodes_this_iter": 1},
+        {"timesteps_this_iter": 50},
+        {"loss": 1, "done": True},
+    ]
+
+    attempt.run(Anything, {"returns": rows})
+
+    assert attempt.values("timesteps_total") == [None, 100, 150, 150]
+    assert attempt.values("episodes_total") == [None, 1, 1, 1]
+
+
+@pytest.mark.parametrize("returned", [None, 0.5, [1]])
+def test_a_step_that_returns_no_dict_is_an_error_that_names_the_class(attempt: AttemptHere, returned):
+    ending = attempt.run(Anything, {"returns": [returned]})
+
+    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "TypeError")
+    assert f"Anything.step returned {returned!r}" in ending.error
+
+
+def test_a_trainable_knows_its_config_its_trial_and_its_folder(attempt: AttemptHere):
+    seen = []
+
+    class Looks(mqtune.Trainable):
+        def step(self):
+            seen.extend((self.config, self.trial_id, self.folder, self.folder.is_dir()))
+            return {"done": True}
+
+    attempt.run(Looks, {"x": 1})
+
+    assert seen == [{"x": 1}, "t1", attempt.folder / "attempt", True]
+
+
+# Checkpoints.
+
+
+def test_checkpoints_come_with_every_so_many_reports_and_the_last(attempt: AttemptHere):
+    attempt.run(a(InFolder, checkpoint_every=2, checkpoint_at_end=True), {"loss": 5})
+
+    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", "p-t1-1-3"]
+    assert open_store(str(attempt.store)).ids() == ["p-t1-1-1", "p-t1-1-2", "p-t1-1-3"]
+
+
+def test_without_being_asked_nothing_is_saved(attempt: AttemptHere):
+    own = a(InFolder)
+
+    attempt.run(own, {"loss": 2})
+
+    assert "save" not in own.log
+
+
+@pytest.mark.parametrize("base", [InFolder, InDict])
+def test_a_resumed_trial_goes_on_where_it_was_with_its_counts(attempt: AttemptHere, tmp_path: Path, base):
+    first = a(base, checkpoint_every=1)
+    attempt.run(first, {"loss": 2})
+    name = attempt.checkpoints()[0]
+    second = a(base)
+
+    with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
+        assert again.run(second, {"loss": 2}).end is AttemptEnd.COMPLETED
+        (report,) = again.reports()
+
+    assert second.log == ["setup", "load", "step 0", "cleanup"]
+    assert (report["training_iteration"], report["iterations_since_restore"]) == (2, 1)
+    assert report["time_total_s"] == pytest.approx(attempt.values("time_total_s")[0] + report["time_this_iter_s"])
+    assert report["time_since_restore_s"] == report["time_this_iter_s"]
+
+
+def test_totals_survive_a_resume(attempt: AttemptHere, tmp_path: Path):
+    class Counts(InDict):
+        def step(self):
+            return {**super().step(), "timesteps_this_iter": 10}
+
+    attempt.run(a(Counts, checkpoint_every=1), {"loss": 2})
+
+    with contextlib.closing(resumed(attempt, tmp_path, attempt.checkpoints()[0])) as again:
+        again.run(a(Counts), {"loss": 2})
+        assert again.values("timesteps_total") == [20]
+
+
+def test_a_dict_leaves_nothing_in_the_store(attempt: AttemptHere):
+    attempt.run(a(InDict, checkpoint_every=1), {"loss": 4})
+
+    assert [name[0] for name in attempt.checkpoints()] == ["m"] * 4
+    assert [decode_dict(data)[0] for data in attempt.dicts().values()] == [{"loss": loss} for loss in (3, 2, 1, 0)]
+    assert open_store(str(attempt.store)).ids() == []
+    assert list((attempt.folder / "attempt").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("save", "shown"),
+    [
+        (lambda self, folder: 3, "returned 3"),
+        (lambda self, folder: "/elsewhere", "returned '/elsewhere'"),
+        (lambda self, folder: (folder / "x").touch() or {"a": 1}, "returned a dict and wrote files"),
+    ],
+)
+def test_a_save_that_returns_something_else_is_an_error(attempt: AttemptHere, save, shown):
+    ending = attempt.run(a(InFolder, checkpoint_every=1, save_checkpoint=save), {"loss": 2})
+
+    assert ending.error_type == "TypeError"
+    assert shown in ending.error
+    assert attempt.reports() == []
+
+
+def test_a_save_may_return_the_folder_or_a_path_in_it_as_older_code_does(attempt: AttemptHere):
+    def save(self, folder):
+        path = folder / "model.bin"
+        path.write_bytes(b"1")
+        return str(path)
+
+    assert attempt.run(a(InFolder, checkpoint_every=1, save_checkpoint=save), {"loss": 1}).end is AttemptEnd.COMPLETED
+    assert attempt.checkpoints() == ["p-t1-1-1"]
+
+
+def test_a_checkpoint_for_a_class_that_can_not_load_it_is_an_error(attempt: AttemptHere, tmp_path: Path):
+    attempt.run(a(InDict, checkpoint_every=1), {"loss": 2})
+
+    with contextlib.closing(resumed(attempt, tmp_path, attempt.checkpoints()[0])) as again:
+        ending = again.run(a(Falls), {"loss": 2})
+
+    assert ending.error_type == "ConfigurationError"
+    assert "has no load_checkpoint" in ending.error
+
+
+# Being told.
+
+
+@pytest.mark.parametrize("base", [InFolder, InDict])
+def test_a_pause_is_obeyed_behind_the_step_with_a_checkpoint(attempt: AttemptHere, tmp_path: Path, base):
+    own = a(base, on_step=lambda self: attempt.pause())
+
+    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
+    assert own.log == ["setup", "step 4", "save", "cleanup"]
+    (name,) = attempt.saved()
+
+    with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
+        again.run(a(base), {"loss": 5})
+        assert again.values() == [3, 2, 1, 0]
+        assert again.values("training_iteration") == [2, 3, 4, 5]
+
+
+def test_a_pause_needs_no_second_checkpoint_of_an_iteration(attempt: AttemptHere):
+    own = a(InFolder, on_step=lambda self: attempt.pause(), checkpoint_every=1)
+
+    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
+    assert own.log.count("save") == 1
+
+
+def test_a_pause_before_the_first_step_saves_nothing(attempt: AttemptHere):
+    own = a(InFolder, setup=lambda self, config: attempt.pause())
+
+    assert attempt.run(own, {}).end is AttemptEnd.PAUSED
+    assert own.log == ["cleanup"]
+
+
+def test_a_class_without_checkpoints_is_paused_too(attempt: AttemptHere):
+    own = a(Falls, on_step=lambda self: attempt.pause())
+
+    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
+    assert own.log == ["setup", "step 4", "cleanup"]
+
+
+def test_a_last_step_that_was_paused_meanwhile_completes(attempt: AttemptHere):
+    own = a(InFolder, on_step=lambda self: attempt.pause())
+
+    assert attempt.run(own, {"loss": 1}).end is AttemptEnd.COMPLETED
+
+
+def test_a_stop_is_raised_in_the_middle_of_a_step(attempt: AttemptHere):
+    def step(self):
+        try:
+            attempt.stop()
+            self.log.append("went on")
+        finally:
+            self.log.append("finally")
+
+    own = a(InFolder, step=step, checkpoint_at_end=True)
+
+    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
+    assert own.log == ["setup", "finally", "cleanup"]
+
+
+def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_path: Path):
+    with contextlib.closing(AttemptHere(tmp_path, sync="lockstep")) as attempt:
+        attempt.clear(1)
+        own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.write(b"S"), checkpoint_at_end=True)
+
+        assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
+        assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
+        assert attempt.saved() == ["p-t1-1-1"]
+
+
+def test_a_checkpoint_that_is_asked_for_is_saved_before_the_next_step(attempt: AttemptHere):
+    own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.want_saved(1))
+
+    attempt.run(own, {"loss": 5})
+
+    assert own.log == ["setup", "step 4", "step 3", "save", "step 2", "step 1", "step 0", "cleanup"]
+    assert attempt.saved() == ["p-t1-1-1"]
+
+
+def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
+    own = a(Falls, on_step=lambda self: attempt.want_saved(1))
+
+    assert attempt.run(own, {"loss": 4}).end is AttemptEnd.COMPLETED
+    assert capsys.readouterr().err.count("has no save_checkpoint") == 1
+
+
+# Cleaning up.
+
+
+def broken(self, *args):
+    raise ValueError("broken")
+
+
+def untidy(self):
+    self.log.append("cleanup")
+    raise OSError("untidy")
+
+
+@pytest.mark.parametrize("method", ["setup", "step"])
+def test_cleanup_runs_after_an_error(attempt: AttemptHere, method):
+    own = a(Falls, **{method: broken})
+
+    assert attempt.run(own, {"loss": 1}).error_type == "ValueError"
+    assert own.log[-1] == "cleanup"
+
+
+def test_an_error_in_cleanup_is_told_and_does_not_hide_the_first(attempt: AttemptHere):
+    ending = attempt.run(a(Falls, step=broken, cleanup=untidy), {"loss": 1})
+
+    assert ending.error_type == "ValueError"
+    assert "ValueError: broken" in ending.error
+    assert "Own.cleanup raised" in ending.error
+    assert "OSError: untidy" in ending.error
+
+
+def test_an_error_in_cleanup_fails_a_trial_that_was_well(attempt: AttemptHere):
+    ending = attempt.run(a(Falls, cleanup=untidy), {"loss": 1})
+
+    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "OSError")
+    assert attempt.values() == [0]
+
+
+def test_an_error_in_the_cleanup_of_a_stopped_trial_is_said(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
+    own = a(Falls, on_step=lambda self: attempt.stop(), cleanup=untidy)
+
+    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
+    assert own.log.count("cleanup") == 1
+    assert "OSError: untidy" in capsys.readouterr().err
+
+
+def test_a_stop_that_comes_in_cleanup_changes_nothing(attempt: AttemptHere):
+    def cleanup(self):
+        attempt.stop()
+        self.log.append("cleaned up")
+
+    own = a(Falls, cleanup=cleanup)
+
+    assert attempt.run(own, {"loss": 1}).end is AttemptEnd.COMPLETED
+    assert own.log[-1] == "cleaned up"
+
+
+# What is refused when it is given.
+
+
+class NoTrainable:
+    def step(self):
+        return {}
+
+
+class NoStep(mqtune.Trainable):
+    pass
+
+
+class WithArguments(Falls):
+    def __init__(self, config):
+        self.config = config
+
+
+class OnlySaves(Falls):
+    def save_checkpoint(self, folder):
+        return {}
+
+
+class SavesNothing(Falls):
+    checkpoint_every = 3
+
+
+@pytest.mark.parametrize(
+    ("trainable", "shown"),
+    [
+        (NoTrainable, "derive from mqtune.Trainable"),
+        (mqtune.Trainable, "derive from mqtune.Trainable"),
+        (NoStep, "no step"),
+        (WithArguments, r"WithArguments\(config\).*setup"),
+        (OnlySaves, "both"),
+        (SavesNothing, "no save_checkpoint"),
+        (dict, "derive"),
+    ],
+)
+def test_a_class_that_can_not_be_tuned_is_refused_with_the_reason(trainable, shown):
+    with pytest.raises(TrainableNotFound, match=shown):
+        TrainableSpec.of(trainable)
+
+
+def test_a_class_inside_a_function_is_refused():
+    class Inner(Falls):
+        pass
+
+    with pytest.raises(TrainableNotFound, match="inside a function"):
+        TrainableSpec.of(Inner)
+
+
+def test_a_class_is_named_as_one():
+    spec, root = TrainableSpec.of(InFolder)
+
+    assert (spec.kind, spec.name, spec.module) == ("class", "InFolder", __name__)
+    assert spec.locate(root) == Path(__file__)
+
+
+# Exports.
+
+
+class Exports(InDict):
+    export_formats = ("text", "json")
+
+    def export_model(self, format, folder):
+        self.log.append("export")
+        (folder / f"model.{format}").write_text(str(self.loss))
+
+
+def test_a_model_is_exported_from_a_checkpoint(tmp_path: Path):
+    own = a(Exports)
+
+    export_model(own, {"loss": 9}, Checkpoint(data={"loss": 4}), "json", tmp_path / "out" / "model")
+
+    assert (tmp_path / "out" / "model" / "model.json").read_text() == "4"
+    assert own.log == ["setup", "load", "export", "cleanup"]
+
+
+def test_a_format_that_is_not_registered_is_refused_with_those_that_are(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"'onnx'.*text, json"):
+        export_model(a(Exports), {"loss": 9}, None, "onnx", tmp_path)
+    with pytest.raises(ConfigurationError, match="none"):
+        export_model(a(Falls), {"loss": 9}, None, "onnx", tmp_path)

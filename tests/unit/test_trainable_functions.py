@@ -1,0 +1,412 @@
+"""Functions as trainables: how they are called, and what becomes of what they return, yield and raise."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempts import AttemptHere
+
+import mqtune
+from mqtune.errors import TrainableNotFound
+from mqtune.trainable.function import Reporter
+from mqtune.trainable.spec import TrainableSpec, extras_of
+from mqtune.trial import AttemptEnd
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[AttemptHere]:
+    attempt = AttemptHere(tmp_path)
+    yield attempt
+    attempt.close()
+
+
+# Signatures.
+
+
+def plain(config):
+    pass
+
+
+def other_name(params):
+    pass
+
+
+def with_defaults(config, scale=1.0):
+    pass
+
+
+def with_reporter(config, reporter):
+    pass
+
+
+def with_checkpoint_dir(config, checkpoint_dir=None):
+    pass
+
+
+def with_both(config, *, reporter, checkpoint_dir=None):
+    pass
+
+
+def takes_anything(*args, **kwargs):
+    pass
+
+
+def config_and_anything(config, **kwargs):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "extras"),
+    [
+        (plain, ()),
+        (other_name, ()),
+        (with_defaults, ()),
+        (with_reporter, ("reporter",)),
+        (with_checkpoint_dir, ("checkpoint_dir",)),
+        (with_both, ("reporter", "checkpoint_dir")),
+        (takes_anything, ()),
+        (config_and_anything, ()),
+        # The first parameter is the config, whatever its name.
+        (lambda reporter: None, ()),
+    ],
+)
+def test_a_function_gets_what_its_signature_names(function, extras):
+    assert extras_of(function) == extras
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        (lambda: None, r"\(\)"),
+        (lambda config, model: None, r"\(config, model\)"),
+        (lambda *, config: None, r"\(\*, config\)"),
+        (lambda config, reporter, model: None, r"\(config, reporter, model\)"),
+        (lambda config, reporter, /: None, r"\(config, reporter, /\)"),
+    ],
+)
+def test_a_function_that_can_not_be_called_is_refused_with_what_was_found_and_what_can_be(function, shown):
+    with pytest.raises(TrainableNotFound, match=rf"{shown}.*f\(config, reporter\).*checkpoint_dir=None"):
+        extras_of(function)
+
+
+async def waits(config):
+    pass
+
+
+async def waits_and_yields(config):
+    yield {}
+
+
+@pytest.mark.parametrize("function", [waits, waits_and_yields])
+def test_an_async_function_is_refused(function):
+    with pytest.raises(TrainableNotFound, match="async"):
+        TrainableSpec.of(function)
+
+
+def test_a_function_is_named_as_one():
+    spec, _ = TrainableSpec.of(plain)
+
+    assert (spec.kind, spec.name, spec.module) == ("function", "plain", __name__)
+
+
+# Reporters.
+
+
+def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere):
+    seen: list[Any] = []
+
+    def train(config, reporter):
+        seen.extend((reporter.trial_id, reporter.trial_name, reporter.logdir))
+        for step in range(3):
+            reporter(loss=config["x"] - step, done=False)
+
+    assert attempt.run(train, {"x": 5}).end is AttemptEnd.COMPLETED
+    assert attempt.values() == [5, 4, 3]
+    assert all("done" not in report and report["time_this_iter_s"] >= 0 for report in attempt.reports())
+    assert seen == ["t1", "exp_t1", str(attempt.folder / "attempt")]
+    assert os.path.isdir(seen[2])
+
+
+def test_a_time_that_is_given_to_the_reporter_is_kept(attempt: AttemptHere):
+    attempt.run(lambda config, reporter: reporter(time_this_iter_s=7.5))
+
+    assert attempt.values("time_this_iter_s") == [7.5]
+
+
+def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
+    after = []
+
+    def train(config, reporter):
+        try:
+            reporter(loss=1, done=True)
+        except Exception:
+            after.append("swallowed")
+        after.append("went on")
+
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert attempt.values() == [1]
+    assert after == []
+
+
+def test_done_alone_is_no_report(attempt: AttemptHere):
+    assert attempt.run(lambda config, reporter: reporter(done=True)).end is AttemptEnd.COMPLETED
+    assert attempt.reports() == []
+
+
+def test_stop_iteration_is_a_clean_end(attempt: AttemptHere):
+    def train(config):
+        mqtune.report({"loss": 1})
+        raise StopIteration
+
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert attempt.values() == [1]
+
+
+# What a function returns.
+
+
+@pytest.mark.parametrize("returned", [3, 0.5, math.inf])
+def test_a_number_that_is_returned_is_a_report_of_the_metric(attempt: AttemptHere, returned):
+    attempt.run(lambda config: returned)
+
+    assert attempt.reports() == [{"loss": returned}]
+
+
+def test_a_scalar_of_numpy_that_is_returned_is_a_number(attempt: AttemptHere):
+    numpy = pytest.importorskip("numpy")
+
+    attempt.run(lambda config: numpy.float32(0.5))
+
+    assert attempt.reports() == [{"loss": 0.5}]
+
+
+def test_a_dict_that_is_returned_is_a_report(attempt: AttemptHere):
+    attempt.run(lambda config: {"loss": 1, "accuracy": 0.5})
+
+    assert attempt.reports() == [{"loss": 1, "accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("returned", [None, {}])
+def test_nothing_that_is_returned_is_no_report(attempt: AttemptHere, returned):
+    assert attempt.run(lambda config: returned).end is AttemptEnd.COMPLETED
+    assert attempt.reports() == []
+
+
+@pytest.mark.parametrize("returned", ["0.5", True, [1], object(), {1, 2}])
+def test_anything_else_that_is_returned_is_an_error_that_names_it(attempt: AttemptHere, returned):
+    def train(config):
+        mqtune.report({"loss": 1})
+        return returned
+
+    ending = attempt.run(train)
+
+    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "TypeError")
+    assert f"train returned {returned!r}, which is {type(returned).__name__}" in ending.error
+    assert attempt.values() == [1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "again"),
+    [
+        ({"loss": 1.5, "note": "a"}, False),
+        ({"loss": 1.5}, False),
+        (1.5, False),
+        ({"loss": 1.5, "note": "b"}, True),
+        ({"loss": 1.5, "more": 1}, True),
+        (2.5, True),
+    ],
+)
+def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
+    def train(config):
+        mqtune.report({"loss": 0.5})
+        mqtune.report({"loss": 1.5, "note": "a"})
+        return returned
+
+    attempt.run(train)
+
+    assert len(attempt.reports()) == 2 + again
+
+
+def test_a_last_report_of_nan_is_not_reported_again(attempt: AttemptHere):
+    def train(config):
+        mqtune.report({"loss": math.nan})
+        return math.nan
+
+    attempt.run(train)
+
+    assert len(attempt.reports()) == 1
+
+
+def test_a_dict_that_has_changed_since_it_was_reported_is_reported(attempt: AttemptHere):
+    def train(config):
+        metrics = {"loss": 1}
+        mqtune.report(metrics)
+        metrics["loss"] = 2
+        return metrics
+
+    attempt.run(train)
+
+    assert attempt.values() == [1, 2]
+
+
+# Generators.
+
+
+def test_a_generator_reports_what_it_yields_and_returns(attempt: AttemptHere):
+    def train(config):
+        yield 3
+        yield {"loss": 2, "epoch": 2}
+        return 1
+
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert attempt.reports() == [{"loss": 3}, {"loss": 2, "epoch": 2}, {"loss": 1}]
+
+
+def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere):
+    seen = []
+
+    def train(config):
+        try:
+            yield 1
+            attempt.write(b"S")
+            attempt.session._told = "stop"
+            yield 2
+            seen.append("went on")
+        except Exception:
+            seen.append("swallowed")
+        finally:
+            seen.append("cleaned up")
+
+    assert attempt.run(train).end is AttemptEnd.STOPPED
+    assert seen == ["cleaned up"]
+
+
+def test_what_a_generator_yields_and_can_not_be_reported_is_raised_at_its_yield(attempt: AttemptHere):
+    def train(config):
+        try:
+            yield "text"
+        except TypeError as error:
+            yield {"caught": str(error)}
+        yield object()
+
+    ending = attempt.run(train)
+
+    assert "train yielded 'text'" in attempt.values("caught")[0]
+    assert ending.error_type == "TypeError"
+    assert "test_trainable_functions.py" in ending.error
+    assert "function.py" not in ending.error.splitlines()[1]
+
+
+# Errors.
+
+
+def test_all_reports_are_sent_before_the_error_is(attempt: AttemptHere):
+    def train(config):
+        for step in range(100):
+            mqtune.report({"loss": step})
+        raise ValueError("no luck")
+
+    ending = attempt.run(train)
+
+    assert attempt.values() == list(range(100))
+    assert (ending.end, ending.error_type, ending.code) == (AttemptEnd.FAILED, "ValueError", 1)
+    assert "no luck" in ending.error
+
+
+def test_a_pause_ends_a_function_as_paused(attempt: AttemptHere):
+    def train(config):
+        mqtune.report({"loss": 1})
+        attempt.pause()
+
+    assert attempt.run(train).end is AttemptEnd.PAUSED
+
+
+# Checkpoints as folders.
+
+
+def trained(attempt: AttemptHere) -> str:
+    """Run a function that saves a checkpoint with its second report; return its id."""
+
+    def train(config, checkpoint_dir=None):
+        assert checkpoint_dir is None
+        mqtune.report({"loss": 3})
+        with mqtune.checkpoint_dir(step=2) as folder:
+            Path(folder, "weights").write_text("two")
+        mqtune.report({"loss": 2})
+        mqtune.report({"loss": 1})
+
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert [bool(name) for name in attempt.checkpoints()] == [False, True, False]
+    return attempt.checkpoints()[1]
+
+
+def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given_to_the_next_attempt(
+    attempt: AttemptHere, tmp_path: Path
+):
+    name = trained(attempt)
+    found = []
+
+    def train(config, checkpoint_dir=None):
+        found.append(Path(checkpoint_dir, "weights").read_text())
+        return 0
+
+    with contextlib.closing(AttemptHere(tmp_path, attempt=2, checkpoint=name)) as again:
+        assert again.run(train).end is AttemptEnd.COMPLETED
+        # A resumed function's iterations count on.
+        assert again.values("training_iteration") == [3]
+    assert found == ["two"]
+
+
+def test_a_checkpoint_dir_after_the_last_report_is_saved_at_the_end(attempt: AttemptHere):
+    def train(config):
+        mqtune.report({"loss": 1})
+        with mqtune.checkpoint_dir(1) as folder:
+            Path(folder, "weights").write_text("last")
+
+    attempt.run(train)
+
+    assert attempt.saved() == ["p-t1-1-1"]
+
+
+def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHere):
+    def train(config):
+        try:
+            with mqtune.checkpoint_dir(1) as folder:
+                Path(folder, "weights").write_text("half")
+                raise OSError("disk full")
+        except OSError:
+            mqtune.report({"loss": 1})
+        assert not Path(folder).exists()
+
+    assert attempt.run(train).end is AttemptEnd.COMPLETED
+    assert attempt.checkpoints() == [""]
+
+
+def test_the_last_of_two_checkpoint_dirs_counts(attempt: AttemptHere):
+    def train(config):
+        for number in (1, 2):
+            with mqtune.checkpoint_dir(number) as folder:
+                Path(folder, f"weights-{number}").touch()
+        mqtune.report({"loss": 1})
+
+    attempt.run(train)
+
+    (saved,) = attempt.store.rglob("weights-*")
+    assert saved.name == "weights-2"
+
+
+def test_outside_a_trial_a_checkpoint_dir_is_a_folder_that_goes_away():
+    with mqtune.checkpoint_dir(1) as folder:
+        Path(folder, "weights").touch()
+
+    assert not os.path.exists(folder)
+
+
+def test_a_reporter_says_which_trial_it_reports_for(attempt: AttemptHere):
+    assert Reporter(attempt.session).trial_name == "exp_t1"

@@ -1,0 +1,613 @@
+"""Scripts as trainables: what they are given, how they report, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from attempts import TrialProcess
+from hypothesis import given
+from hypothesis import strategies as st
+from waiting import eventually, lives
+
+from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.trainable.control import PAUSE, STOP
+from mqtune.trainable.metric_lines import MetricLines
+from mqtune.trainable.script import arguments_of
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.watched_folder import WatchedFolder
+
+Trial = Callable[..., TrialProcess]
+
+#: Shows what it was given, as one report.
+SHOW = "import mqtune, sys; mqtune.report({'given': sys.argv[1:]})"
+
+
+def written(folder: Path, code: str, name: str = "train.py") -> Path:
+    """A script in a folder; one that is not Python's is executable."""
+    path = folder / name
+    path.write_text(textwrap.dedent(code).lstrip())
+    if path.suffix != ".py":
+        path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    """Starts a script in a trial's process."""
+    with contextlib.ExitStack() as stack:
+
+        def start(code: str, config: dict[str, Any] | None = None, name: str = "train.py", **message: Any):
+            code_root = tmp_path / "code"
+            code_root.mkdir(exist_ok=True)
+            written(code_root, code, name)
+            files = tmp_path / f"attempt-{message.get('attempt', 1)}"
+            files.mkdir()
+            # Most of these scripts know nothing of folders for checkpoints.
+            message = {"store": "", **message}
+            spec = TrainableSpec(Path(name).stem, script=name, kind="script")
+            process = stack.enter_context(contextlib.closing(TrialProcess(files, spec, code_root, **message)))
+            process.start(config or {})
+            return process
+
+        yield start
+
+
+# What a script may be.
+
+
+def test_a_script_is_named_by_its_path_below_the_code_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "jobs").mkdir()
+    written(tmp_path / "jobs", "pass")
+    monkeypatch.chdir(tmp_path)
+
+    spec, root = TrainableSpec.of("jobs/train.py")
+
+    assert spec == TrainableSpec("train", script="jobs/train.py", kind="script")
+    assert (str(spec), root) == ("jobs/train.py", tmp_path)
+    assert spec.load(root) == tmp_path / "jobs" / "train.py"
+    assert TrainableSpec.of(Path("jobs/../jobs/train.py")) == (spec, root)
+
+
+def test_the_code_root_of_a_script_elsewhere_is_its_folder(tmp_path: Path):
+    path = written(tmp_path, "pass")
+
+    assert TrainableSpec.of(path) == (TrainableSpec("train", script="train.py", kind="script"), tmp_path)
+
+
+def test_a_script_that_is_not_there_or_no_file_is_refused(tmp_path: Path):
+    with pytest.raises(TrainableNotFound, match=r"train\.py' does not exist"):
+        TrainableSpec.of(tmp_path / "train.py")
+    with pytest.raises(TrainableNotFound, match="is not a file"):
+        TrainableSpec.of(tmp_path)
+
+
+def test_a_script_that_is_not_executable_is_refused_with_the_way_out_here_and_on_the_worker(tmp_path: Path):
+    path = written(tmp_path, "#!/bin/sh\n", "train.sh")
+    spec, root = TrainableSpec.of(path)
+    path.chmod(0o644)
+
+    for refused in (lambda: TrainableSpec.of(path), lambda: spec.load(root)):
+        with pytest.raises(TrainableNotFound, match=r"not executable; run: chmod \+x"):
+            refused()
+
+
+def test_a_spec_comes_back_from_a_message_and_ignores_what_it_does_not_know():
+    spec = TrainableSpec("train", script="train.py", kind="script")
+
+    assert TrainableSpec.decode({**spec.encode(), "colour": "red"}) == spec
+    assert TrainableSpec.decode({"name": "f", "module": "m"}) == TrainableSpec("f", module="m")
+
+
+# Arguments.
+
+
+def test_arguments_are_plain_text_and_json():
+    config = {"lr": 0.001, "n": 3, "name": "a b", "on": True, "off": None, "sizes": [1, 2], "more": {"a": "ü"}}
+
+    assert dict(zip(*[iter(arguments_of(config))] * 2, strict=True)) == {
+        "--lr": "0.001",
+        "--n": "3",
+        "--name": "a b",
+        "--on": "True",
+        "--off": "None",
+        "--sizes": "[1, 2]",
+        "--more": '{"a": "\\u00fc"}',
+    }
+
+
+@given(st.dictionaries(st.text("abc_", min_size=1), st.floats(allow_nan=False) | st.integers() | st.booleans()))
+def test_numbers_come_back_from_their_arguments_exactly(config: dict[str, Any]):
+    given_arguments = arguments_of(config)
+
+    names, texts = given_arguments[::2], given_arguments[1::2]
+    assert {
+        name.removeprefix("--"): type(value)(text) if type(value) is not bool else text == "True"
+        for name, text, value in zip(names, texts, config.values(), strict=True)
+    } == config
+
+
+@pytest.mark.parametrize("value", ["a\0b", b"raw"])
+def test_a_value_that_no_program_can_be_given_is_refused_by_name(value):
+    with pytest.raises(ConfigurationError, match="'key'"):
+        arguments_of({"key": value})
+
+
+NASTY = ["a b", 'it\'s "quoted"', "two\nlines", "$HOME `id` ; rm *", "\\ %s ü", "", "--not-a-name", "#"]
+
+
+def test_texts_arrive_unchanged(trial: Trial):
+    one = trial(SHOW, {f"k{number}": text for number, text in enumerate(NASTY)})
+
+    assert one.wait()["end"] == "completed"
+    assert one.values("given")[0][1::2] == NASTY
+
+
+def test_a_config_may_come_as_one_json_file(trial: Trial):
+    code = """
+        import argparse, json, mqtune
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--st_config_json_filename")
+        mqtune.report({"config": json.load(open(parser.parse_args().st_config_json_filename))})
+        """
+    config = {"text": NASTY, "lr": 0.1, "nested": {"a": [1, None, True]}}
+
+    one = trial(code, config, options={"pass_config": "json"})
+
+    assert one.wait()["end"] == "completed"
+    assert one.values("config") == [config]
+
+
+# Reports by printing.
+
+
+def test_a_program_in_any_language_reports_by_printing(trial: Trial):
+    code = """
+        #!/bin/sh
+        echo begin
+        echo '[tune-metric]: {"loss": 0.5, "st_worker_iter": 0, "arg": "'$2'"}'
+        echo "it says [tune-metric]: here"
+        echo 'epoch 2 [tune-metric]: {"loss": NaN}'
+        printf 'end [tune-metric]: {"loss": 0.25}'
+        """
+    one = trial(code, {"lr": 3}, name="train.sh")
+
+    assert one.wait()["end"] == "completed"
+    assert one.reports()[0] == {"loss": 0.5, "st_worker_iter": 0, "arg": "3"}
+    assert one.values()[2] == 0.25
+    assert len(one.reports()) == 3
+
+
+def test_all_output_is_in_the_log_as_it_was_printed(trial: Trial):
+    code = """
+        import sys
+        print("begin"); print('[tune-metric]: {"loss": 1}')
+        sys.stdout.buffer.write(b"raw \\xff\\n"); print("to the errors", file=sys.stderr)
+        """
+    one = trial(code)
+    one.wait()
+
+    assert Path(one.message["stdout"]).read_bytes() == b'begin\n[tune-metric]: {"loss": 1}\nraw \xff\n'
+    assert one.stderr() == "to the errors\n"
+
+
+def test_a_line_that_is_no_report_is_said_in_the_log_and_is_no_crash(trial: Trial):
+    code = """
+        print('[tune-metric]: {"loss": ')
+        print('[tune-metric]: {"loss": 1e999999999999}}')
+        print('[tune-metric]: 3')
+        print('[tune-metric]: {"n": 1267650600228229401496703205376}')
+        print('[tune-metric]: {"loss": 1}')
+        """
+    one = trial(code)
+
+    assert one.wait()["end"] == "completed"
+    assert one.values() == [1]
+    assert one.stderr().count("no report:") == 4
+    assert "'n'" in one.stderr()
+
+
+def test_what_is_printed_without_a_flush_is_reported_at_once(trial: Trial):
+    code = """
+        import time
+        print('[tune-metric]: {"loss": 1}')
+        time.sleep(60)
+        """
+    one = trial(code)
+
+    one.wait_for(lambda one: one.reports())
+
+
+@given(
+    st.lists(
+        st.sampled_from([b'[tune-metric]: {"a": 1}\n', b"text\n", b"\r", b"[tune-metric]", b"x[tune-metric]: {}\n"])
+    ),
+    st.lists(st.integers(1, 40), min_size=1),
+)
+def test_reports_are_found_however_output_is_cut(lines: list[bytes], sizes: list[int]):
+    text = b"".join(lines)
+    whole, cut = MetricLines(), MetricLines()
+    expected = [*whole.feed(text), *whole.finish()]
+
+    found, position, number = [], 0, 0
+    while position < len(text):
+        size = sizes[number % len(sizes)]
+        found += cut.feed(text[position : position + size])
+        position, number = position + size, number + 1
+    found += cut.finish()
+
+    assert found == expected
+
+
+def test_an_endless_line_is_not_kept():
+    lines = MetricLines()
+
+    for _ in range(40):
+        assert list(lines.feed(b"." * 2**16)) == []
+
+    assert len(lines._rest) <= 2**20
+
+
+# Reports by the function.
+
+
+def test_a_python_script_reports_as_a_function_does(trial: Trial):
+    code = """
+        import mqtune
+        context = mqtune.get_context()
+        mqtune.report({"loss": 1, "which": [context.trial, context.attempt, context.experiment]})
+        mqtune.report({"loss": 2}, checkpoint={"epoch": 2})
+        mqtune.save_checkpoint({"epoch": 3})
+        assert mqtune.get_checkpoint() is None
+        """
+    one = trial(code)
+
+    assert one.wait()["end"] == "completed"
+    assert one.values() == [1, 2]
+    assert one.values("which")[0] == ["t1", 1, "exp"]
+    assert one.checkpoints() == ["", "m-t1-1-1"]
+    assert one.saved() == ["m-t1-1-2"]
+    assert [decode_dict(data)[0] for data in one.dicts().values()] == [{"epoch": 2}, {"epoch": 3}]
+
+
+def test_a_script_is_resumed_from_a_dict(trial: Trial):
+    code = "import mqtune; c = mqtune.get_checkpoint(); mqtune.report({'loss': c.data['epoch'], 'id': c.id})"
+    data = encode_dict({"epoch": 7}, {"training_iteration": 7})
+
+    one = trial(code, attempt=2, checkpoint="m-t1-1-1", checkpoint_data=data)
+
+    assert one.wait()["end"] == "completed"
+    assert one.reports() == [{"loss": 7, "id": "m-t1-1-1", "training_iteration": 8}]
+
+
+def test_a_script_saves_folders_and_is_resumed_from_them(trial: Trial, tmp_path: Path):
+    code = """
+        import mqtune, pathlib
+        before = mqtune.get_checkpoint()
+        start = 0 if before is None else int((before.path / "epoch").read_text())
+        with mqtune.checkpoint_dir(1) as folder:
+            pathlib.Path(folder, "epoch").write_text(str(start + 1))
+        mqtune.report({"loss": start})
+        """
+    store = f"{tmp_path}/store"
+    open_store(store).create()
+
+    first = trial(code, store=store)
+    assert first.wait()["end"] == "completed"
+    second = trial(code, store=store, attempt=2, checkpoint=first.checkpoints()[0])
+    assert second.wait()["end"] == "completed"
+
+    assert (first.values(), second.values()) == ([0], [1])
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("mqtune.report({'loss': object()})", "TypeError"),
+        ("mqtune.report({'loss': 1}, checkpoint='/nowhere')", "ConfigurationError"),
+        ("mqtune.report({'loss': 1}, checkpoint='.')", "ConfigurationError"),
+        ("mqtune.report({'loss': 1}, checkpoint={'a': 'x' * 2_000_000})", "ConfigurationError"),
+        ("mqtune.report({'loss': 'x' * (65 << 20)})", "TypeError"),
+    ],
+)
+def test_what_can_not_be_reported_is_an_error_in_the_script(trial: Trial, call: str, kind: str):
+    code = f"""
+        import mqtune
+        try:
+            {call}
+        except Exception as error:
+            mqtune.report({{"loss": type(error).__name__}})
+        """
+    one = trial(code)
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.values() == [kind]
+
+
+def test_only_the_script_itself_reports_and_not_what_it_starts(trial: Trial):
+    code = """
+        import mqtune, os, subprocess, sys
+        mqtune.report({"loss": 1})
+        inner = "import mqtune; mqtune.report({'loss': 2})"
+        done = subprocess.run([sys.executable, "-c", inner], capture_output=True, text=True)
+        forked = os.fork()
+        if forked == 0:
+            try:
+                mqtune.report({"loss": 3})
+            except RuntimeError as error:
+                os._exit(7)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+        mqtune.report({"loss": done.stderr.splitlines()[-1], "code": code})
+        """
+    one = trial(code)
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert "child process of the trial" in one.values()[1]
+    assert one.values("code") == [None, 7]
+
+
+def test_a_program_that_a_shell_script_runs_reports_too(trial: Trial):
+    code = f"""
+        #!/bin/sh
+        {sys.executable} -c 'import mqtune; mqtune.report({{"loss": 1}})'
+        """
+    one = trial(code, name="run")
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.values() == [1]
+
+
+def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(trial: Trial, tmp_path: Path):
+    code = """
+        import mqtune, pathlib, sys
+        place = pathlib.Path(sys.argv[2])
+        for n in range(1, 9):
+            try:
+                mqtune.report({"loss": n})
+            except mqtune.StopTrial as stop:
+                (place / stop.action).touch()
+                raise
+            (place / f"behind-{n}").touch()
+        """
+    one = trial(code, {"place": str(tmp_path)}, sync="lockstep")
+    for n in (1, 2):
+        one.wait_for(lambda one, n=n: len(one.reports()) == n)
+        one.clear(n)
+    one.wait_for(lambda one: len(one.reports()) == 3)
+
+    one.tell(PAUSE)
+
+    assert one.wait()["end"] == "paused"
+    assert sorted(path.name for path in tmp_path.glob("behind-*")) == ["behind-1", "behind-2"]
+    assert (tmp_path / "pause").exists()
+    assert one.stderr() == ""
+
+
+# Its end.
+
+
+def test_a_script_that_fails_is_told_with_its_code_and_its_last_words(trial: Trial):
+    code = """
+        import sys
+        print('[tune-metric]: {"loss": 1}')
+        print("x" * 10_000, "the disk is full", file=sys.stderr)
+        sys.exit(3)
+        """
+    one = trial(code)
+    said = one.wait()
+
+    assert (said["end"], said["error_type"]) == ("failed", "Exited")
+    assert "exited with code 3" in said["error"]
+    assert said["error"].endswith("the disk is full")
+    assert len(said["error"]) < 5_000
+    assert one.values() == [1]
+    assert one.process.returncode == 3
+    assert one.stderr().count("the disk is full") == 1
+
+
+def test_a_script_that_is_killed_is_told_with_the_signal(trial: Trial):
+    one = trial("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    said = one.wait()
+
+    assert (said["end"], said["error_type"]) == ("failed", "Killed")
+    assert "SIGSEGV" in said["error"]
+
+
+def test_a_script_without_a_first_line_that_names_its_interpreter_is_a_clear_error(trial: Trial):
+    one = trial("echo hello\n", name="run")
+    said = one.wait()
+
+    assert (said["end"], said["error_type"]) == ("failed", "ConfigurationError")
+    assert "#!/bin/sh" in said["error"]
+
+
+def test_a_stop_ends_the_script_and_what_it_started(trial: Trial):
+    code = """
+        import subprocess, sys, time, os
+        inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print('[tune-metric]: {"loss": 1, "pids": [%d, %d]}' % (os.getpid(), inner.pid))
+        time.sleep(600)
+        """
+    one = trial(code)
+    one.wait_for(lambda one: one.reports())
+    processes = [psutil.Process(pid) for pid in one.values("pids")[0]]
+
+    one.tell(STOP)
+
+    assert one.wait()["end"] == "stopped"
+    eventually(lambda: not any(lives(process) for process in processes))
+
+
+def test_a_stop_is_raised_in_a_script_that_reports_so_that_it_cleans_up(trial: Trial):
+    code = """
+        import mqtune, time
+        try:
+            mqtune.report({"loss": 1})
+            time.sleep(600)
+        except Exception:
+            print("swallowed")
+        finally:
+            mqtune.save_checkpoint({"a": 1})
+            print("cleaned up")
+        """
+    one = trial(code)
+    one.wait_for(lambda one: one.reports())
+
+    one.tell(PAUSE)
+
+    assert one.wait()["end"] == "paused"
+    assert one.stdout() == "cleaned up\n"
+    assert one.saved() == ["m-t1-1-1"]
+    assert one.stderr() == ""
+
+
+def test_a_script_with_a_handler_of_its_own_for_the_signal_keeps_it(trial: Trial):
+    code = """
+        import mqtune, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: (print("bye"), sys.exit(0)))
+        mqtune.report({"loss": 1})
+        time.sleep(600)
+        """
+    one = trial(code)
+    one.wait_for(lambda one: one.reports())
+
+    one.tell(STOP)
+
+    assert one.wait()["end"] == "stopped"
+    assert one.stdout() == "bye\n"
+
+
+def test_what_is_printed_after_the_stop_is_logged_and_not_reported(trial: Trial):
+    code = """
+        #!/bin/sh
+        trap 'echo "[tune-metric]: {\\"loss\\": 2}"; exit 0' TERM
+        echo '[tune-metric]: {"loss": 1}'
+        sleep 600 &
+        wait
+        """
+    one = trial(code, name="run")
+    one.wait_for(lambda one: one.reports())
+
+    one.tell(STOP)
+
+    assert one.wait()["end"] == "stopped"
+    assert one.values() == [1]
+    assert '"loss": 2' in one.stdout()
+
+
+def test_a_script_that_leaves_a_process_with_its_output_ends_all_the_same(trial: Trial):
+    code = """
+        #!/bin/sh
+        sleep 600 &
+        echo '[tune-metric]: {"loss": 1}'
+        """
+    one = trial(code, name="run")
+
+    one.wait_for(lambda one: any(kind == 2 for kind, _ in one.frames()))
+    assert one.end()["end"] == "completed"
+
+
+# Syne Tune's folder for checkpoints.
+
+#: Counts epochs, on from its checkpoint, and saves before it reports.
+SYNE_TUNE = """
+import argparse, json, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--wait", type=int, default=0)
+parser.add_argument("--st_checkpoint_dir")
+args, _ = parser.parse_known_args()
+path = pathlib.Path(args.st_checkpoint_dir, "epoch")
+start = int(path.read_text()) if path.exists() else 0
+for epoch in range(start + 1, args.epochs + 1):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(str(epoch))
+    print("[tune-metric]: " + json.dumps({"epoch": epoch, "st_worker_timestamp": time.time()}), flush=True)
+    while epoch == args.wait:
+        time.sleep(0.01)
+"""
+
+
+def test_what_a_script_wrote_for_syne_tune_is_a_checkpoint_that_it_is_resumed_from(trial: Trial, tmp_path: Path):
+    store = f"{tmp_path}/store"
+    open_store(store).create()
+
+    first = trial(SYNE_TUNE, {"epochs": 9, "wait": 2}, store=store)
+    first.wait_for(lambda one: len(one.reports()) == 2)
+    first.tell(PAUSE)
+    assert first.wait()["end"] == "paused"
+    name = first.checkpoints()[1]
+    assert name
+
+    second = trial(SYNE_TUNE, {"epochs": 4}, store=store, attempt=2, checkpoint=name)
+    assert second.wait()["end"] == "completed", second.stderr()
+
+    assert first.values("epoch") == [1, 2]
+    assert second.values("epoch") == [3, 4]
+    assert second.checkpoints()[-1] or second.saved()
+
+
+def test_what_a_script_wrote_after_its_last_report_is_saved_at_its_end(trial: Trial, tmp_path: Path):
+    store = f"{tmp_path}/store"
+    open_store(store).create()
+    code = """
+        #!/bin/sh
+        echo '[tune-metric]: {"loss": 1}'
+        mkdir -p "$2" && echo done > "$2/model"
+        """
+
+    one = trial(code, store=store, name="run")
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.saved() == ["p-t1-1-1"]
+
+
+def test_a_folder_is_taken_when_it_has_changed_and_is_whole(tmp_path: Path):
+    folder, drafts = WatchedFolder(tmp_path / "watched"), iter(range(100))
+
+    def draft() -> Path:
+        path = tmp_path / f"draft-{next(drafts)}"
+        path.mkdir()
+        return path
+
+    assert folder.take(draft) is None
+    folder.path.mkdir()
+    (folder.path / "model").write_text("one")
+    assert (folder.take(draft) / "model").read_text() == "one"
+    assert folder.take(draft) is None
+    (folder.path / "sub").mkdir()
+    (folder.path / "sub" / "more").write_text("two")
+    changed = os.stat(folder.path / "sub" / "more").st_mtime
+    assert folder.take(draft, before=changed - 1) is None
+    assert (folder.take(draft, before=changed + 1) / "sub" / "more").read_text() == "two"
+
+
+def test_a_folder_that_changes_while_it_is_copied_is_not_taken(tmp_path: Path):
+    folder = WatchedFolder(tmp_path / "watched")
+    folder.path.mkdir()
+    (folder.path / "model").write_text("one")
+
+    def draft() -> Path:
+        (folder.path / "model").write_text("one and a half")
+        path = tmp_path / "draft"
+        path.mkdir()
+        return path
+
+    assert folder.take(draft) is None
+    assert not (tmp_path / "draft").exists()
+
+
+def test_what_was_there_before_is_not_new(tmp_path: Path):
+    (tmp_path / "model").write_text(json.dumps(1))
+
+    assert WatchedFolder(tmp_path).take(lambda: pytest.fail("copied")) is None

@@ -1,0 +1,248 @@
+"""The uplink: what trials send is in the journal once, in order, and a checkpoint before whatever names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from waiting import DEADLINE_S, eventually
+
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Segment
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.messages import START, AttemptStarted, CheckpointSaved, Reports, TrialStaged, decode_event
+from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.trial import CheckpointId, Intent, TrialId
+from mqtune.wire import encode_value, pack_metrics
+from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
+
+
+class Book(MemoryJournal):
+    """A journal that notes in which order it is called, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryServer(), "e")
+        self.calls: list[str] = []
+        self.fails: dict[str, Exception] = {}
+
+    def _note(self, call: str, what: str) -> None:
+        self.calls.append(f"{call} {what}")
+        if call in self.fails:
+            raise self.fails[call]
+
+    def report(self, segments: Sequence[Segment]) -> list[Answer]:
+        self._note("report", "+".join(f"{s.claim.trial}:{s.first}-{s.first + s.size - 1}" for s in segments))
+        return super().report(segments)
+
+    def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
+        self._note("put", checkpoint)
+        return super().put_checkpoint(claim, checkpoint, data)
+
+    def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
+        self._note("saved", checkpoint)
+        return super().saved(claim, checkpoint, event)
+
+    def events(self) -> list[Any]:
+        return [decode_event(entry.data) for entry in self.read("0-0", count=1000)]
+
+    def told(self) -> list[str]:
+        """What the journal says of reports and checkpoints, in order."""
+        found = []
+        for event in self.events():
+            if isinstance(event, Reports):
+                found += [f"{r.trial}:{r.sequence}{' ' if r.checkpoint else ''}{r.checkpoint}" for r in event]
+            elif isinstance(event, CheckpointSaved):
+                found.append(f"saved {event.checkpoint}")
+        return found
+
+
+class Sender:
+    """A trial at its end of the pipe, and the attempt's supervisor, which hears of it."""
+
+    def __init__(self, book: Book, trial: str) -> None:
+        self.claim = Claim(TrialId(trial), 1, f"token-{trial}")
+        staged = TrialStaged(trial=self.claim.trial, attempt=1, config={}, at=1.0, cursor=START)
+        book.stage(self.claim.trial, 1, Assignment({}), staged.encode())
+        started = AttemptStarted(trial=self.claim.trial, attempt=1, worker="w", host="h", devices=[], at=1.0)
+        assert isinstance(book.claim(self.claim, "w", 60, started.encode()), Grant)
+        self.answers: list[str] = []
+        self.has_ended = False
+        self.stream = Stream(book, self.claim, self)
+        self._sent = 0
+
+    def on_answer(self, answer: str) -> None:
+        self.answers.append(answer)
+
+    def on_end_frame(self) -> None:
+        self.has_ended = True
+
+    def frames(self, *frames: tuple[int, bytes]) -> None:
+        """Send frames in one write, which the other end reads at once."""
+        os.write(self.stream.write_end, b"".join(FRAME.pack(len(body), kind) + body for kind, body in frames))
+
+    def close(self) -> None:
+        os.close(self.stream.write_end)
+
+
+def a_report(loss: float = 1.0, checkpoint: str = "") -> tuple[int, bytes]:
+    return FRAME_REPORT, pack_metrics(1.0, {"loss": loss}, checkpoint)
+
+
+def in_memory(checkpoint: str, data: bytes = b"state") -> tuple[int, bytes]:
+    return FRAME_CHECKPOINT, encode_value([checkpoint, data])
+
+
+def without_report(checkpoint: str) -> tuple[int, bytes]:
+    return FRAME_SAVED, checkpoint.encode()
+
+
+@pytest.fixture
+def book() -> Book:
+    book = Book()
+    book.lock("driver", "a test", 60)
+    return book
+
+
+@pytest.fixture
+def uplink() -> Iterator[Uplink]:
+    uplink = Uplink()
+    uplink.start()
+    yield uplink
+    uplink.close()
+
+
+@pytest.fixture
+def sender(book: Book) -> Callable[[str], Sender]:
+    return lambda trial: Sender(book, trial)
+
+
+def send_all(uplink: Uplink, *senders: Sender) -> None:
+    """Have all that was sent written, as at the end of an attempt."""
+    for one in senders:
+        uplink.attach(one.stream)
+        one.close()
+    for one in senders:
+        assert one.stream.drained.wait(DEADLINE_S)
+
+
+def test_what_is_read_at_once_is_one_entry(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
+    one = sender("0001")
+    one.frames(a_report(), a_report(), a_report())
+    send_all(uplink, one)
+
+    assert book.calls == ["report 0001:1-3"]
+
+
+def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_batch_stays_one_entry(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    one.frames(a_report(), in_memory("m-1", b"one"), a_report(checkpoint="m-1"), in_memory("m-2", b"two"))
+    one.frames(a_report(checkpoint="m-2"), a_report())
+    send_all(uplink, one)
+
+    assert book.calls == ["put m-1", "put m-2", "report 0001:1-4"]
+    assert book.told() == ["0001:1", "0001:2 m-1", "0001:3 m-2", "0001:4"]
+    assert book.checkpoint(CheckpointId("m-2")) == b"two"
+
+
+def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one, other = sender("0001"), sender("0002")
+    one.frames(a_report(), a_report(), without_report("p-1"), a_report(), in_memory("m-2"), without_report("m-2"))
+    one.frames(without_report("p-3"), a_report(), (FRAME_END, b"end"))
+    other.frames(a_report())
+    send_all(uplink, one, other)
+
+    mine = [what for what in book.told() if not what.startswith("0002")]
+    assert mine == ["0001:1", "0001:2", "saved p-1", "0001:3", "saved m-2", "saved p-3", "0001:4"]
+    assert book.calls.index("put m-2") < book.calls.index("saved m-2")
+    assert one.has_ended
+    assert one.stream.end == b"end"
+
+
+def test_a_checkpoint_that_takes_several_reads_is_held_whole(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    uplink.attach(one.stream)
+    data = os.urandom(READ_BYTES + 400_000)
+    one.frames(in_memory("m-1", data), a_report(checkpoint="m-1"))
+    one.close()
+
+    assert one.stream.drained.wait(DEADLINE_S)
+    assert book.checkpoint(CheckpointId("m-1")) == data
+    assert book.told() == ["0001:1 m-1"]
+
+
+def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    one.frames(in_memory("m-1", os.urandom(READ_BYTES + 1)), a_report(checkpoint="m-1"), without_report("p-2"))
+    uplink.attach(one.stream)
+
+    assert uplink.detach(one.stream, DEADLINE_S)
+
+    assert book.told() == ["0001:1 m-1", "saved p-2"]
+    one.close()
+
+
+def test_answers_to_checkpoints_reach_the_attempt_too(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    book.request_save(one.claim.trial, 1)
+    one.frames(without_report("p-1"))
+    uplink.attach(one.stream)
+    eventually(lambda: one.answers)
+    book.intend(one.claim.trial, 1, Intent.PAUSE, b"", b"")
+    one.frames(in_memory("m-2"))
+    eventually(lambda: "pause" in one.answers)
+    one.close()
+
+    assert one.stream.drained.wait(DEADLINE_S)
+
+
+def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one, other = sender("0001"), sender("0002")
+    book.fails["put"] = ValueError("no room")
+    one.frames(a_report(), in_memory("m-1"), a_report(checkpoint="m-1"))
+    other.frames(a_report())
+    send_all(uplink, one, other)
+
+    assert one.answers == [GAP]
+    assert book.told() == ["0002:1"]
+
+
+def test_a_superseded_attempt_is_told_so_and_its_checkpoint_is_not_held(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
+) -> None:
+    one = sender("0001")
+    staged = TrialStaged(trial=one.claim.trial, attempt=2, config={}, at=1.0, cursor=START)
+    book.stage(one.claim.trial, 2, Assignment({}), staged.encode())
+    one.frames(in_memory("m-1"), a_report(checkpoint="m-1"), without_report("p-2"))
+    send_all(uplink, one)
+
+    assert FENCED in one.answers
+    assert book.told() == []
+    assert book.checkpoint(CheckpointId("m-1")) is None
+
+
+@pytest.mark.parametrize(("call", "answers"), [("put", [GAP]), ("report", []), ("saved", [])])
+def test_while_the_worker_closes_nothing_hangs_and_nothing_is_named_that_is_not_held(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str, answers: list[str]
+) -> None:
+    one = sender("0001")
+    book.fails[call] = BrokerUnavailable("closing")
+    one.frames(in_memory("m-1"), a_report(checkpoint="m-1"), without_report("p-2"))
+    send_all(uplink, one)
+
+    assert one.answers == answers
+    assert (book.checkpoint(CheckpointId("m-1")) is None) == (call == "put")
+    assert book.told() == {"put": [], "report": ["saved p-2"], "saved": ["0001:1 m-1"]}[call]

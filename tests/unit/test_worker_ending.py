@@ -1,0 +1,115 @@
+"""How an attempt ended: what it did before it knew counts as its own doing, later what was wanted of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trial import AttemptEnd, Intent
+from mqtune.worker.ending import Ending, Evidence, tail
+
+WANTED = {
+    Intent.STOP: AttemptEnd.STOPPED,
+    Intent.ABANDON: AttemptEnd.STOPPED,
+    Intent.PAUSE: AttemptEnd.PAUSED,
+    Intent.COMPLETE: AttemptEnd.COMPLETED,
+    Intent.HAND_BACK: AttemptEnd.HANDED_BACK,
+}
+
+
+def said(end: str, heard: str = "", error_type: str = "", error: str = "") -> dict[str, Any]:
+    return {"end": end, "heard": heard, "error_type": error_type, "error": error}
+
+
+FAILED = said("failed", error_type="ValueError", error="no luck")
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+@pytest.mark.parametrize("intent", Intent)
+def test_one_that_returned_before_it_knew_has_completed_whatever_was_wanted(intent: Intent) -> None:
+    assert Evidence(intent=intent, said=said("completed"), status=0).ending() == Ending(AttemptEnd.COMPLETED)
+
+
+@pytest.mark.parametrize("intent", Intent)
+def test_one_that_raised_stop_trial_by_itself_has_ended_itself(intent: Intent) -> None:
+    assert Evidence(intent=intent, said=said("stopped"), status=0).ending().end is AttemptEnd.COMPLETED
+
+
+@pytest.mark.parametrize("intent", WANTED)
+@pytest.mark.parametrize("how", ["stopped", "paused", "completed"])
+def test_one_that_ended_because_it_was_told_ended_as_was_wanted(intent: Intent, how: str) -> None:
+    """Also a function that catches StopTrial, saves and returns."""
+    heard = "pause" if intent in (Intent.PAUSE, Intent.HAND_BACK) else "stop"
+
+    assert Evidence(intent=intent, said=said(how, heard), status=0).ending() == Ending(WANTED[intent])
+
+
+@pytest.mark.parametrize("intent", WANTED)
+def test_an_error_on_the_way_out_is_told_and_changes_nothing(intent: Intent) -> None:
+    ending = Evidence(intent=intent, said={**FAILED, "heard": "pause"}, status=exited(1)).ending()
+
+    assert ending == Ending(WANTED[intent], "ValueError", "no luck")
+
+
+def test_one_that_was_to_pause_and_had_failed_before_it_knew_has_failed() -> None:
+    by_error = Evidence(intent=Intent.PAUSE, said=FAILED, status=exited(1)).ending()
+    by_signal = Evidence(intent=Intent.PAUSE, status=signal.SIGSEGV).ending()
+    by_exit = Evidence(intent=Intent.PAUSE, status=exited(3)).ending()
+
+    assert by_error == Ending(AttemptEnd.FAILED, "ValueError", "no luck")
+    assert by_signal[:2] == (AttemptEnd.FAILED, "Killed")
+    assert "SIGSEGV" in by_signal.error
+    assert by_exit[:2] == (AttemptEnd.FAILED, "Exited")
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        Evidence(intent=Intent.PAUSE, status=signal.SIGKILL, forced=True),
+        Evidence(intent=Intent.PAUSE, status=STOP_SIGNAL),
+        Evidence(intent=Intent.PAUSE, problem=("ZygoteDied", "gone")),
+    ],
+    ids=["killed by the ladder", "killed by the stop signal itself", "gone with its zygote"],
+)
+def test_one_that_was_made_to_pause_is_paused(evidence: Evidence) -> None:
+    assert evidence.ending().end is AttemptEnd.PAUSED
+
+
+@pytest.mark.parametrize(
+    ("evidence", "end", "kind"),
+    [
+        (Evidence(intent=Intent.RUN, said=FAILED, status=exited(1)), AttemptEnd.FAILED, "ValueError"),
+        (Evidence(intent=Intent.RUN, problem=("ZygoteDied", "gone")), AttemptEnd.LOST, "ZygoteDied"),
+        (Evidence(intent=Intent.RUN, problem=("TrainableNotFound", "where?")), AttemptEnd.FAILED, "TrainableNotFound"),
+        (Evidence(intent=Intent.RUN, status=signal.SIGKILL), AttemptEnd.FAILED, "Killed"),
+        (Evidence(intent=Intent.RUN, status=exited(0)), AttemptEnd.FAILED, "Exited"),
+        (Evidence(intent=Intent.RUN, said=said("stopped", "stop"), status=0), AttemptEnd.COMPLETED, ""),
+    ],
+)
+def test_one_of_which_nothing_was_wanted_ended_as_it_did(evidence: Evidence, end: AttemptEnd, kind: str) -> None:
+    assert evidence.ending()[:2] == (end, kind)
+
+
+def test_one_that_outlived_its_time_has_failed_with_the_seconds_and_its_own_error() -> None:
+    plain = Evidence(intent=Intent.STOP, said=said("stopped", "stop"), outlived_s=2.5).ending()
+    broken = Evidence(intent=Intent.STOP, said={**FAILED, "heard": "stop"}, outlived_s=2.5).ending()
+    in_time = Evidence(intent=Intent.STOP, said=said("completed"), outlived_s=2.5).ending()
+
+    assert plain[:2] == (AttemptEnd.FAILED, "TimeToLive")
+    assert "ttl_s of 2.5 s" in plain.error
+    assert broken.error.endswith("no luck")
+    assert in_time.end is AttemptEnd.COMPLETED
+
+
+def test_the_tail_of_an_output_is_its_end_and_what_can_not_be_read_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("first line\nlast line\n")
+
+    assert tail(tmp_path / "out", 10) == "last line\n"
+    assert tail(tmp_path / "none", 10) == ""
