@@ -39,6 +39,13 @@ _AIMS = {
     Action.COMPLETE: TrialStatus.COMPLETED,
     Action.ABANDON: TrialStatus.ABANDONED,
 }
+#: The decisions, not carried out yet, in whose place each of them may be taken.
+_MAY_OVERRIDE = {
+    Action.PAUSE: frozenset[Action](),
+    Action.STOP: frozenset({Action.PAUSE}),
+    Action.COMPLETE: frozenset({Action.PAUSE}),
+    Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE}),
+}
 
 
 class Commands:
@@ -188,16 +195,19 @@ class Commands:
             self.close(trial, _AIMS[action], by=by, reason=reason)
             return
         trial.check(_AIMS[action])
-        if trial.decision is not None and action is Action.PAUSE:
+        if trial.decision is not None and trial.decision.action not in _MAY_OVERRIDE[action]:
             raise InvalidTransition(
-                f"trial {trial.id} can't be paused: it is told to {trial.decision.action.value} already ({trial.reason})"
+                f"trial {trial.id} can't be told to {action.value}: "
+                f"it is told to {trial.decision.action.value} already ({trial.reason})"
             )
         self._end_attempt(
             trial, _INTENTS[action], action.value, by=by, reason=reason, sequence=sequence, restart=restart or {}
         )
 
     def hand_back(self, trial: Trial, reason: str) -> None:
-        """End a trial's attempt so that a later driver can run the trial again."""
+        """End a trial's attempt so that a later driver can run the trial again; once."""
+        if trial.attempt.intent is Intent.HAND_BACK:
+            return
         self._end_attempt(trial, Intent.HAND_BACK, "hand_back", by="driver", reason=reason, sequence=0, restart={})
 
     def _end_attempt(
@@ -263,8 +273,7 @@ class Commands:
 
     def clear(self, cleared: Sequence[Cleared]) -> None:
         """Let trials in lockstep go on."""
-        if cleared:
-            self._journal.clear(cleared)
+        self._journal.clear(cleared)
 
     def drop(self, checkpoints: Sequence[CheckpointId]) -> None:
         """Give checkpoints up, for ever."""

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from mqtune.commands import next_trial_id
 from mqtune.errors import ConfigurationError
+from mqtune.fetching import fetch_checkpoint
 from mqtune.filling import Addition
 from mqtune.limits import positive
 from mqtune.status import TrialStatus
+from mqtune.trainable.stepping import export_model
 from mqtune.trial import Action, CheckpointId, Config, Report, Trial, TrialId
 
 if TYPE_CHECKING:
+    from mqtune.checkpoints import Checkpoint
     from mqtune.driver import Driver
     from mqtune.experiment import Experiment
     from mqtune.plan import Plan
@@ -33,6 +36,8 @@ class Control(ABC):
     ``Trial`` or its id.
     """
 
+    #: The experiment's folder on this machine.
+    folder: Path
     _plan: Plan
     _experiment: Experiment
 
@@ -43,6 +48,10 @@ class Control(ABC):
     @abstractmethod
     def _open(self) -> Driver:
         """Return the driver; the first call connects."""
+
+    def _look(self) -> Driver:
+        """Return the driver, to look at what it has seen; the first call connects."""
+        return self._open()
 
     @abstractmethod
     def results(self) -> Results:
@@ -55,7 +64,7 @@ class Control(ABC):
 
         Args:
             config: what to try.
-            source: a trial whose newest checkpoint the new one starts from.
+            source: a trial whose newest checkpoint, as of now, the new one starts from; it is kept until then.
             ttl_s: how long an attempt of it may run, in seconds.
 
         Raises:
@@ -67,12 +76,11 @@ class Control(ABC):
     def start_trial(self, config: Config, *, source: Trial | str | None = None, ttl_s: float | None = None) -> Trial:
         """Stage a trial now, whether or not a slot is free, and return it; else as ``add_trial``."""
         driver, addition = self._open(), self._addition(config, source, ttl_s)
-        checkpoint = driver.commands.checkpoint_of(addition.source) if addition.source else CheckpointId("")
         return driver.commands.stage(
             next_trial_id(self._experiment),
             addition.config,
             by="user",
-            checkpoint=checkpoint,
+            checkpoint=addition.checkpoint,
             source=addition.source,
             ttl_s=addition.ttl_s if addition.ttl_s is not None else self._plan.limits.ttl_s,
         )
@@ -85,10 +93,11 @@ class Control(ABC):
     def _addition(self, config: Config, source: Trial | str | None, ttl_s: float | None) -> Addition:
         number = len(self._open().experiment.trials) + 1
         complete = self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}"))
-        found = None if source is None else self._trial(source)
-        if found is not None:
-            self._open().commands.checkpoint_of(found.id)
-        return Addition(complete, None if found is None else found.id, positive("ttl_s", ttl_s))
+        origin, checkpoint = None, CheckpointId("")
+        if source is not None:
+            origin = self._trial(source).id
+            checkpoint = self._open().commands.checkpoint_of(origin)
+        return Addition(complete, origin, checkpoint, positive("ttl_s", ttl_s))
 
     # Ending, pausing, going on.
 
@@ -214,7 +223,7 @@ class Control(ABC):
 
         Reports that came after a decision on their trial are left out; the results keep them, marked.
         """
-        driver = self._open()
+        driver = self._look()
         collected = self._collected
         if collected is None:
             # What was just decided is not in the copy yet, but the attempt counts what was accepted.
@@ -231,7 +240,7 @@ class Control(ABC):
 
     def next_failed_trial(self) -> Trial | None:
         """Return the next trial that failed and was not returned before, or None."""
-        self._open()
+        self._look()
         for trial in self._experiment.trials.values():
             if trial.status is TrialStatus.FAILED and trial.id not in self._failures_told:
                 self._failures_told.add(trial.id)
@@ -248,6 +257,32 @@ class Control(ABC):
         attempt = self._trial(trial).attempt
         return _lines(attempt.host, attempt.stderr_path, attempt.stderr_tail)
 
+    def get_checkpoint(self, trial: Trial | str, target: Path | None = None) -> Checkpoint:
+        """Return the newest checkpoint of a trial; a folder is copied to this machine, to *target* or below ``folder``.
+
+        Raises:
+            as ``mqtune.fetching.fetch_checkpoint``.
+        """
+        found, driver = self._trial(trial), self._look()
+        return fetch_checkpoint(
+            found, store=self._plan.store, folder=self.folder, target=target, read=driver.read_checkpoint
+        )
+
+    def export_model(self, trial: Trial | str, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
+        """Make a trial's model again from its newest checkpoint, in this process, and have its class write it to *folder*.
+
+        Raises:
+            ConfigurationError: the trainable is no class, or does not write this format.
+        """
+        trainable = self._plan.spec.load(self._plan.code_root)
+        if not isinstance(trainable, type):
+            raise ConfigurationError(
+                f"trainable {self._plan.spec} is no class; only a subclass of mqtune.Trainable can export its model"
+            )
+        found = self._trial(trial)
+        checkpoint = self.get_checkpoint(found) if found.checkpoint else None
+        export_model(trainable, found.config, checkpoint, format, folder)
+
     @property
     def entry_point(self) -> Path:
         """The file that holds the trainable, on this machine."""
@@ -255,18 +290,18 @@ class Control(ABC):
 
     def has_resources(self, resources: Resources) -> bool:
         """Whether any slot, free or not, offers this."""
-        return self._open().backend.has_resources(resources)
+        return self._look().backend.has_resources(resources)
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""
-        return self._open().backend.resource_string()
+        return self._look().backend.resource_string()
 
     def has_gpus(self) -> bool | None:
         """Whether any slot has a GPU; None when there is no slot to ask."""
-        return self._open().backend.has_gpus()
+        return self._look().backend.has_gpus()
 
     def _trial(self, trial: Trial | str) -> Trial:
-        self._open()
+        self._look()
         wanted = trial.id if isinstance(trial, Trial) else trial
         found = self._experiment.trials.get(TrialId(wanted))
         if found is None:

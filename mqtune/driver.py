@@ -20,10 +20,11 @@ from mqtune.errors import (
 from mqtune.experiment import Experiment
 from mqtune.filling import Filling
 from mqtune.interrupts import Interrupted, Interrupts
-from mqtune.journal.base import Cleared, Entry, Journal
+from mqtune.journal.base import Entry, Journal
 from mqtune.journal.file import JournalFile
 from mqtune.keeping import Keeping
 from mqtune.limits import LOOK_S, Limits
+from mqtune.lockstep import Lockstep
 from mqtune.messages import (
     START,
     Cursor,
@@ -39,7 +40,7 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
 from mqtune.telling import Telling
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial
 from mqtune.upkeep import Upkeep
 from mqtune.version import __version__
 from mqtune.wire import encode_value
@@ -97,7 +98,6 @@ class Driver:
         self._rule = limits.rule
         self._keeping = keeping
         self.backend = backend
-        self._is_lockstep = is_lockstep
         self._copy = copy
         self._callbacks = callbacks
         self._owner = owner
@@ -107,7 +107,6 @@ class Driver:
         self._read_to = START.entry
         self._pending: dict[Cursor, list[Event]] = {}
         self._draining = False
-        self._to_clear: dict[str, Cleared] = {}
         self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
         self._on_report: list[Callable[[Trial, Report], object]] = []
@@ -123,6 +122,7 @@ class Driver:
             on_staged=self.telling.staged,
             on_event=self.telling.apply,
         )
+        self._lockstep = Lockstep(self.commands, is_on=is_lockstep)
         self.filling = Filling(
             experiment,
             backend,
@@ -133,6 +133,7 @@ class Driver:
             max_concurrent=limits.max_concurrent,
             ttl_s=limits.ttl_s,
             may_go_on=self._may_go_on,
+            hold=keeping.hold,
         )
         self._upkeep = Upkeep(
             journal,
@@ -184,7 +185,7 @@ class Driver:
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
         if not self.is_finished:
             self.commands.begin(driver, __version__)
-        self._clear_again()
+        self._lockstep.clear_again(self.experiment)
         self._keeping.look_through()
         self.backend.refresh()
         self._callbacks.tell("on_start", self.experiment)
@@ -218,8 +219,7 @@ class Driver:
             self._read_to = entries[-1].id
             for entry in entries:
                 self._take(entry)
-            if self._to_clear:
-                self._clear()
+            self._lockstep.clear()
         if self._journal.fleet_changed:
             self._journal.fleet_changed = False
             self.backend.refresh()
@@ -259,6 +259,10 @@ class Driver:
     def hear_reports(self, hear: Callable[[Trial, Report], object]) -> None:
         """Have *hear* called with each report from now on, when the scheduler has seen it."""
         self._on_report.append(hear)
+
+    def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
+        """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
+        return self._journal.checkpoint(checkpoint)
 
     def close(self) -> None:
         """Close the copy, and give the lock back, so that another driver may go on at once."""
@@ -302,6 +306,7 @@ class Driver:
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         self._entry = entry
+        lockstep = self._lockstep.is_on
         apply, decide, rule = self.experiment.apply_report, self._scheduler.on_report, self._rule
         for number, report in enumerate(reports, 1):
             self._number = number
@@ -314,8 +319,8 @@ class Driver:
                     told(trial, report)
                 if decision is not CONTINUE and decision.action is not Action.CONTINUE:
                     self._obey(trial, report.sequence, decision, by)
-                elif self._is_lockstep:
-                    self._to_clear[trial.id] = Cleared(trial.id, report.attempt, report.sequence)
+                elif lockstep:
+                    self._lockstep.passed(report)
             if report.checkpoint:
                 self.telling.saved(self.experiment.trials[report.trial], report.checkpoint)
             if self._pending:
@@ -368,22 +373,6 @@ class Driver:
             f"{len(paused)} trials are paused ({shown}), nothing runs, and {type(self._scheduler).__name__} starts and "
             f"resumes nothing: {self.filling.waits_for or 'it starts new trials only'}; resume or abandon them"
         )
-
-    def _clear(self) -> None:
-        """Let the trials in lockstep go on whose reports were decided on."""
-        self.commands.clear(list(self._to_clear.values()))
-        self._to_clear.clear()
-
-    def _clear_again(self) -> None:
-        """Let trials go on that an earlier driver may have left waiting."""
-        if self._is_lockstep:
-            running = [t for t in self.experiment.trials.values() if t.status is TrialStatus.RUNNING]
-            self._to_clear = {
-                t.id: Cleared(t.id, t.attempt.number, t.attempt.reports)
-                for t in running
-                if t.attempt.reports and t.decision is None
-            }
-            self._clear()
 
     def _may_go_on(self) -> bool:
         """Whether more may be started; stops everything once a budget is used up, a rule ends the experiment, or a failure does."""

@@ -268,7 +268,7 @@ class Experiment:
             if trial is not None:
                 trial.checkpoints.pop(checkpoint, None)
                 if trial.checkpoint == checkpoint:
-                    trial.checkpoint = CheckpointId("")
+                    trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
 
     def _status_after(self, trial: Trial, attempt: Attempt) -> tuple[TrialStatus, str]:
         """Return what the end of its attempt makes of a trial, and why."""
@@ -276,7 +276,9 @@ class Experiment:
         if trial.decision is not None:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
             if trial.decision.action is Action.COMPLETE:
-                return self._status_of_completed(trial, trial.decision.reason)
+                status, reason = self._status_of_completed(trial, trial.decision.reason)
+                # Who decided that it has done enough wants no other attempt.
+                return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
             return _AFTER_DECISION[trial.decision.action], trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")

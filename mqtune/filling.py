@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A trial that a user wants next; from the checkpoint of *source* if there is one."""
+    """A trial that a user wants next; from a checkpoint of *source* if there is one."""
 
     config: Config
     source: TrialId | None = None
+    checkpoint: CheckpointId = CheckpointId("")  # noqa: RUF009 - a string
     ttl_s: float | None = None
 
 
@@ -45,6 +46,7 @@ class Filling:
         max_concurrent: how many attempts may be live at once; None for as many as there are slots.
         ttl_s: how long the attempts of the searcher's trials may run.
         may_go_on: whether more may be started, asked before each.
+        hold: has somebody name a checkpoint, which is then kept, or with an empty one none any more.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Filling:
         max_concurrent: int | None,
         ttl_s: float | None,
         may_go_on: Callable[[], bool],
+        hold: Callable[[Hashable, CheckpointId], None],
     ) -> None:
         self.exhausted = False
         #: Why the scheduler left a slot free when it was last asked.
@@ -72,6 +75,7 @@ class Filling:
         self._max_concurrent = max_concurrent
         self._ttl_s = ttl_s
         self._may_go_on = may_go_on
+        self._hold = hold
         self._added: deque[Addition] = deque()
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
@@ -80,6 +84,8 @@ class Filling:
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
         self._added.append(addition)
+        # Its source may end before a slot is free.
+        self._hold(("addition", id(addition)), addition.checkpoint)
 
     @property
     def has_more(self) -> bool:
@@ -156,15 +162,15 @@ class Filling:
     def _start(self) -> bool:
         if self._added:
             added = self._added.popleft()
-            checkpoint = self._commands.checkpoint_of(added.source) if added.source else CheckpointId("")
             self._commands.stage(
                 next_trial_id(self._experiment),
                 added.config,
                 by="user",
-                checkpoint=checkpoint,
+                checkpoint=added.checkpoint,
                 source=added.source,
                 ttl_s=added.ttl_s if added.ttl_s is not None else self._ttl_s,
             )
+            self._hold(("addition", id(added)), CheckpointId(""))
             return True
         config = self._searcher.suggest() if self._wants_more else None
         if config is None:

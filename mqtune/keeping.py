@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +72,12 @@ class Keeping:
         freed = self._note(trial)
         self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
+    def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
+        """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""
+        freed = self._references.hold(holder, checkpoint)
+        if freed:
+            self._look_at([trial_of(freed)])
+
     def _note(self, trial: Trial) -> list[CheckpointId]:
         """Have the trial name what it may still need, and return what nothing names any more because of that."""
         state = attempt = restart = CheckpointId("")
@@ -119,6 +125,7 @@ class Keeping:
 
         An earlier driver gave it up and did not come to delete it, or its worker died before it was reported.
         """
+        store.sweep()
         for checkpoint in store.ids():
             trial = self._experiment.trials.get(trial_of(checkpoint))
             if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):

@@ -19,7 +19,7 @@ from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, f
 from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.clock import Clock, SystemClock
-from mqtune.errors import BrokerUnavailable, ConfigurationError
+from mqtune.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.journal.base import Journal
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
@@ -162,15 +162,26 @@ class SimulatedPlace:
 
     Args:
         simulated: what they are like.
+        queue_trials: whether trials wait for slots that nobody offers.
     """
 
-    def __init__(self, simulated: Simulated) -> None:
+    def __init__(self, simulated: Simulated, *, queue_trials: bool) -> None:
         self._simulated = simulated
+        self._queue_trials = queue_trials
 
     def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
-        """Take the experiment's lock."""
+        """Take the experiment's lock.
+
+        Raises:
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+        """
         backend = self._simulated.open(plan.name, plan.resources)
         stack.callback(backend.close)
+        if not self._queue_trials:
+            backend.refresh()
+            if not backend.slots:
+                raise InsufficientResources(backend.why_no_slot())
         journal = backend.journal()
         owner = secrets.token_hex(8)
         take_lock(journal, owner)
@@ -219,7 +230,7 @@ def place_of(
             raise ConfigurationError(
                 "with backend= there are no workers: leave out broker, local_slots and checkpoints"
             )
-        return SimulatedPlace(backend)
+        return SimulatedPlace(backend, queue_trials=queue_trials)
     if local_slots is not None and broker is not None:
         raise ConfigurationError(
             "local_slots is for a run without a broker; with one, each worker says how many slots it has"

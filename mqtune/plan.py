@@ -89,6 +89,7 @@ class Plan:
         if self.max_trials is None and searcher is None:
             self.max_trials = max(self.space.grid_size, len(self._points), 1)
         rule = as_rule(stop)
+        self.scheduler.check_space(self.space)
         self.scheduler.bind(metric, mode)
         if rule is not None:
             rule.bind(metric, mode)
@@ -128,6 +129,8 @@ class Plan:
             raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
         if self.sync not in get_args(Sync):
             raise ConfigurationError(f"sync={self.sync!r} is neither 'stream' nor 'lockstep'")
+        if self.pass_config not in ("arguments", "json"):
+            raise ConfigurationError(f"pass_config={self.pass_config!r} is neither 'arguments' nor 'json'")
         if not isinstance(self.retention, Retention):
             raise ConfigurationError(f"retention={self.retention!r}: give mqtune.Retention(keep_last=…, keep_best=…)")
         if self._own_searcher is not None and self._points:

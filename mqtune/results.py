@@ -9,9 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from mqtune.checkpoints import Checkpoint
 from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.experiment import Experiment
 from mqtune.export import csv_text, json_text, replace_file, trial_rows
+from mqtune.fetching import fetch_checkpoint
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
 from mqtune.status import TrialStatus
@@ -81,6 +83,11 @@ class TrialResult:
     def attempts(self) -> list[Attempt]:
         """Its runs, each with its worker, times, end, error and log paths."""
         return self.trial.attempts
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """The id of its newest checkpoint, or empty; ``Results.get_checkpoint`` gets what is in it."""
+        return self.trial.checkpoint
 
     @property
     def error(self) -> str:
@@ -232,6 +239,19 @@ class Results:
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)
         return Budget(used, saved)
+
+    def get_checkpoint(self, trial_id: str | None = None, target: Path | None = None) -> Checkpoint:
+        """Return the newest checkpoint of a trial, by default the best one; a folder is copied to this machine.
+
+        Args:
+            trial_id: whose.
+            target: the new folder to copy to; by default one below the experiment's.
+
+        Raises:
+            as ``mqtune.fetching.fetch_checkpoint``; KeyError when there is no such trial.
+        """
+        trial = (self.best if trial_id is None else self[trial_id]).trial
+        return fetch_checkpoint(trial, store=self.definition.get("store", ""), folder=self.folder, target=target)
 
     # Reports and files.
 

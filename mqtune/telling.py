@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqtune.backends.base import Backend
 from mqtune.callbacks.dispatch import CallbackDispatcher
-from mqtune.errors import MetricMissing, MqtuneError, TrainableNotFound, TrialFailed
+from mqtune.errors import MetricMissing, MqtuneError, StoreUnavailable, TrainableNotFound, TrialFailed
 from mqtune.experiment import Experiment
 from mqtune.keeping import Keeping
 from mqtune.limits import Limits
@@ -88,7 +88,8 @@ class Telling:
         self._changed(trial)
         self._tell("on_attempt_end", trial.id, attempt)
         if attempt.end is AttemptEnd.FAILED and not attempt.pid and not self._experiment.reports:
-            self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {attempt.error}")
+            error = StoreUnavailable if attempt.error_type == StoreUnavailable.__name__ else TrainableNotFound
+            self.failure = error(f"trial {trial.id} could not be started: {attempt.error}")
         if trial.status is TrialStatus.FAILED:
             self._trial_failed(trial)
         self._trial_rests(trial)

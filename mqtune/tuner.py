@@ -16,8 +16,9 @@ from mqtune.callbacks.error_log import ErrorLog
 from mqtune.checkpoints import Retention
 from mqtune.control import Control
 from mqtune.driver import Driver
-from mqtune.errors import MqtuneError, WorkerStartError
+from mqtune.errors import ConfigurationError, MqtuneError, WorkerStartError
 from mqtune.experiment import Mode
+from mqtune.fetching import DICTS
 from mqtune.home import mqtune_home
 from mqtune.interrupts import Interrupts
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
@@ -31,7 +32,7 @@ from mqtune.schedulers import Scheduler
 from mqtune.searchers import Searcher
 from mqtune.space import Space
 from mqtune.trainable.spec import AnyTrainable
-from mqtune.trial import Config
+from mqtune.trial import Config, is_in_memory
 
 __all__ = ["Tuner"]
 
@@ -170,6 +171,7 @@ class Tuner(Control):
         self._callbacks = [*_progress(self._plan.max_trials), *callbacks] if progress else list(callbacks)
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
+        self._is_closed = False
         self._worker: LocalWorker | None = None
         self._opened = contextlib.ExitStack()
 
@@ -183,6 +185,7 @@ class Tuner(Control):
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             NameTaken: a living driver, or an experiment with another definition, has the name.
             TrainableNotFound: the first trial could not be started on its worker.
+            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
             MetricMissing: the first trial that ended had never reported the metric.
             KeyboardInterrupt: Ctrl-C was pressed twice.
         """
@@ -216,7 +219,7 @@ class Tuner(Control):
     @property
     def is_finished(self) -> bool:
         """Whether every trial has ended and there will be no other."""
-        return self._open().is_finished
+        return self._look().is_finished
 
     def debug_string(self) -> str:
         """Return a few lines on how it stands, and why nothing runs if nothing does."""
@@ -234,14 +237,21 @@ class Tuner(Control):
         return Results(self._experiment, self.folder)
 
     def close(self) -> None:
-        """Let go of everything; a local worker and server end. Running trials on a broker's workers go on."""
-        self._driver = None
+        """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.
+
+        What was seen until then can still be looked at.
+        """
+        self._is_closed = True
         self._opened.close()
 
     # Opening.
 
     def _open(self) -> Driver:
         """Connect, take the lock, create or replay the experiment; only once."""
+        if self._is_closed:
+            raise ConfigurationError(
+                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+            )
         if self._driver is None:
             try:
                 self._driver = self._connect()
@@ -249,6 +259,10 @@ class Tuner(Control):
                 self.close()
                 raise
         return self._driver
+
+    def _look(self) -> Driver:
+        """Return the driver, also of a tuner that is closed: what it has seen stays."""
+        return self._driver if self._driver is not None else self._open()
 
     def _connect(self) -> Driver:
         plan, opened = self._plan, self._opened
@@ -295,6 +309,7 @@ class Tuner(Control):
             self._hand_back(driver, "the driver was interrupted")
         outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
         driver.end(outcome, reason)
+        self._keep_best_dict(driver)
         results = self.results()
         results.save()
         if interrupted:
@@ -302,6 +317,15 @@ class Tuner(Control):
                 f"\nInterrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on."
             )
         return results
+
+    def _keep_best_dict(self, driver: Driver) -> None:
+        """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
+        best = self._experiment.best
+        if best is not None and best.checkpoint and is_in_memory(best.checkpoint):
+            data = driver.read_checkpoint(best.checkpoint)
+            if data is not None:
+                (self.folder / DICTS).mkdir(exist_ok=True)
+                (self.folder / DICTS / best.checkpoint).write_bytes(data)
 
     def _hand_back(self, driver: Driver, reason: str) -> None:
         driver.hand_back_all(reason)
@@ -311,7 +335,7 @@ class Tuner(Control):
 
     def _abort(self) -> None:
         """After an error: hand running trials back as far as possible, and keep what there is."""
-        if self._driver is None or self._interrupts.count > 1:
+        if self._driver is None or self._is_closed or self._interrupts.count > 1:
             return
         try:
             self._hand_back(self._driver, "the driver failed")

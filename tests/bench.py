@@ -251,6 +251,10 @@ class Bench:
             sync="lockstep" if self.lockstep else "stream",
             **{**options, **self.options},
         )
+        keeping = Keeping(plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints)
+        if server is not self.server:
+            # It only looks, and gives nothing up.
+            keeping.look_through = lambda: None  # type: ignore[method-assign]
         journal = MemoryJournal(server, NAME)
         journal.lock("driver", "", LEASE_S)
         driver = Driver(
@@ -260,7 +264,7 @@ class Bench:
             scheduler=scheduler,
             searcher=self.make_searcher(),
             limits=plan.limits,
-            keeping=Keeping(plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints),
+            keeping=keeping,
             is_lockstep=self.lockstep,
             copy=Copy(folder / JOURNAL_FILE),
             callbacks=CallbackDispatcher(callbacks),
@@ -295,7 +299,6 @@ class Bench:
             state.lease_until = math.inf
         folder = self.folder / "replayed"
         folder.mkdir(exist_ok=True)
-        # It stages nothing: it only looks.
         return self._driver(server, Slots(0), folder, [])[2].experiment
 
     # The worker.
@@ -377,5 +380,3 @@ class Bench:
         self.worker.renew([self.claims[trial]], 0.0)
         self.clock.now += 20.0
         return self.step()
-
-

@@ -10,7 +10,7 @@ from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, Skip, System, Variant
 from benchmarks.processes import Memory
-from benchmarks.systems import mqtune_scaling
+from benchmarks.systems import mqtune_scaling, mqtune_simulated
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -191,6 +191,13 @@ SYSTEM: Final = System(
         "scaling": (
             Variant(
                 name="default", settings="Experiment and ASHA alone, without journal", measure=mqtune_scaling.measure
+            ),
+        ),
+        "simulated": (
+            Variant(
+                name="default",
+                settings="the whole driver on simulated workers, without checkpoints; the journal's copy on disk",
+                measure=mqtune_simulated.measure,
             ),
         ),
     },

@@ -7,11 +7,14 @@ import random
 import time
 import tracemalloc
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures
-from benchmarks.work.simulated import WORKERS
+from benchmarks.work import simulated
+
+if TYPE_CHECKING:
+    from mqtune.driver import Driver
+    from mqtune.schedulers import Scheduler
 
 __all__ = ["measure"]
 
@@ -22,23 +25,32 @@ _BLOCK_S: Final = 60.0
 
 def measure(context: Context) -> Figures:
     """Measure reports a second; memory in a run of its own, since tracing slows it."""
-    reports = context.sizes["reports"]
-    figures: Figures = {}
-    for workers in WORKERS:
-        driver = _driver(context, workers)
-        begin = time.perf_counter()
-        _run(driver, reports)
-        figures[f"reports_{workers}_per_s"] = driver.experiment.reports / (time.perf_counter() - begin)
-        driver.close()
+    reports, work = context.sizes["reports"], simulated
+    figures: Figures = {
+        f"reports_{workers}_per_s": _reports_per_s(context, workers, work.MAX_EPOCHS, work.GRACE_PERIOD)
+        for workers in work.WORKERS
+    }
+    figures["short_reports_64_per_s"] = _reports_per_s(context, 64, work.SHORT_MAX_EPOCHS, work.SHORT_GRACE_PERIOD)
     figures["report_bytes"] = _report_bytes(context, reports // 10)
     return figures
+
+
+def _reports_per_s(context: Context, workers: int, max_epochs: int, grace_period: int) -> float:
+    from mqtune.schedulers import ASHA
+
+    driver = _driver(context, workers, ASHA(max_epochs, grace_period=grace_period), max_epochs)
+    begin = time.perf_counter()
+    _run(driver, context.sizes["reports"])
+    rate: float = driver.experiment.reports / (time.perf_counter() - begin)
+    driver.close()
+    return rate
 
 
 def _report_bytes(context: Context, reports: int) -> float:
     """Return by how much memory grows for one more report of trials that go on for ever."""
     from mqtune.schedulers import FIFO
 
-    driver = _driver(context, WORKERS[1], scheduler=FIFO(), epochs=reports)
+    driver = _driver(context, 64, FIFO(), reports)
     _run(driver, reports)
     tracemalloc.start()
     _run(driver, 2 * reports)
@@ -50,7 +62,7 @@ def _report_bytes(context: Context, reports: int) -> float:
     return max(0.0, (after - before) / reports)
 
 
-def _run(driver: Any, reports: int) -> None:
+def _run(driver: Driver, reports: int) -> None:
     while driver.experiment.reports < reports:
         driver.step(_BLOCK_S)
 
@@ -67,7 +79,7 @@ def _curve(epochs: int) -> Any:
     return reports
 
 
-def _driver(context: Context, workers: int, *, scheduler: Any = None, epochs: int = MAX_EPOCHS) -> Any:
+def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -> Driver:
     from mqtune.backends.simulated import Simulated
     from mqtune.callbacks.dispatch import CallbackDispatcher
     from mqtune.checkpoints import Retention
@@ -77,15 +89,12 @@ def _driver(context: Context, workers: int, *, scheduler: Any = None, epochs: in
     from mqtune.journal.takeover import LOCK_S
     from mqtune.keeping import Keeping
     from mqtune.limits import Limits
-    from mqtune.schedulers import ASHA
     from mqtune.searchers import RandomSearcher
     from mqtune.space import Space, uniform
 
-    simulated = Simulated(_curve(epochs), slots=workers, checkpoints=False)
-    backend = simulated.open("simulated")
+    backend = Simulated(_curve(epochs), slots=workers, checkpoints=False).open("simulated")
     journal = backend.journal()
     journal.lock("benchmark", "benchmark", LOCK_S)
-    scheduler = ASHA(max_t=epochs) if scheduler is None else scheduler
     scheduler.bind("loss", "min")
     experiment = Experiment("simulated", metric="loss", mode="min")
     folder = context.folder / f"{workers}-{next(_numbers)}"

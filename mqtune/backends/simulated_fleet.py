@@ -125,8 +125,9 @@ class SimulatedFleet:
     def tell(self, trial: TrialId, attempt: int, intent: Intent) -> None:
         """Tell a running attempt what the driver wants; the last word counts, the first one starts its end."""
         run = self._running(trial, attempt)
-        if run is None:
+        if run is None or intent is run.sent_intent:
             return
+        run.sent_intent = intent
 
         def hear(_: None) -> None:
             if run.told is Intent.RUN and not run.is_over:
@@ -145,8 +146,9 @@ class SimulatedFleet:
     def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
         """Tell an attempt in lockstep that its reports up to *sequence* are decided on."""
         run = self._running(trial, attempt)
-        if run is None:
+        if run is None or sequence <= run.sent_sequence:
             return
+        run.sent_sequence = sequence
 
         def hear(_: None) -> None:
             if run.waits and sequence >= run.sequence and not run.is_quiet:
@@ -345,15 +347,16 @@ class SimulatedFleet:
             self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error))
 
     def _end_as_told(self, run: Run) -> None:
-        if not run.is_over:
-            self._end(run, run.ended_as_told(self.clock.time()))
+        self._end(run, run.ended_as_told(self.clock.time()))
 
     def _end(self, run: Run, ended: AttemptEnded) -> None:
         """Journal an attempt's end, behind all of its reports."""
+        if run.is_over:
+            return
         run.is_quiet = True
         if run.under_way:
             self._agenda.note(run.arrives_at, Order.DONE, lambda _: self._end(run, ended))
-        elif not run.is_over:
+        else:
             self._send_batch()
             self._journal.end(run.claim, ended.encode())
             self._release(run)

@@ -43,6 +43,9 @@ class Run:
     begins_behind: int = 0
     sequence: int = 0
     checkpoints: int = 0
+    #: What was sent to it: what it is to do, and up to which report it may go on; a driver may say so again.
+    sent_intent: Intent = Intent.RUN
+    sent_sequence: int = 0
     #: What it was told to do, once it has heard it.
     told: Intent = Intent.RUN
     #: Whether it reports no more: it was told, has returned or has failed.

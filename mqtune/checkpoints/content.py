@@ -17,6 +17,8 @@ __all__ = ["CHUNK_BYTES", "Listing", "SourceFile", "copy_hashed", "open_source",
 
 #: How much is read at once: enough that the calls don't count beside the copying.
 CHUNK_BYTES: Final = 4 * 2**20
+#: The least that is read at once, as a file may have grown.
+_LEAST_BYTES: Final = 2**16
 #: How many chunks may be read and not hashed yet; writing goes on meanwhile.
 _AHEAD: Final = 4
 
@@ -155,7 +157,7 @@ def copy_hashed(
     """
     digest = hashlib.sha256()
     if size < CHUNK_BYTES:
-        buffer = memoryview(bytearray(size + 1))
+        buffer = memoryview(bytearray(max(size + 1, _LEAST_BYTES)))
         total = 0
         while count := read(buffer):
             digest.update(buffer[:count])

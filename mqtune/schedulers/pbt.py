@@ -90,7 +90,8 @@ class PBT(TimedScheduler[_Member]):
     the report. What happened stands in the journal, attempt by attempt; ``policy_of`` reads it, ``PBTReplay`` repeats
     it.
 
-    **Cost.** A report before a milestone costs two look-ups; one at a milestone O(log n) comparisons in the population.
+    **Cost.** A report before a milestone costs two look-ups; one at a milestone O(log n) comparisons in the population of
+    n, and one after which a trial copies another a look at each of the best.
 
     Args:
         perturbation_interval: the time between milestones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
 from mqtune.trial import CheckpointId, checkpoint_id
 
-__all__ = ["StoreContract", "files_in", "saved_id", "write_files"]
+__all__ = ["Damage", "StoreContract", "files_in", "saved_id", "write_files"]
 
+#: Changes the largest file of a checkpoint behind the store's back; a change that returns None removes it.
+Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
 #: Files of all kinds: nested, empty, executable, with names that are no plain words, or mean something elsewhere.
 FILES = {
     "model.bin": bytes(range(256)) * 40,
@@ -61,9 +64,13 @@ class StoreContract:
         raise NotImplementedError("override the fixture `store` with one that returns an empty store")
 
     @pytest.fixture
-    def damage(self) -> Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]:
-        """Return what changes the largest file of a checkpoint behind the store's back; None removes it."""
+    def damage(self) -> Damage:
         return pytest.skip("the fixture `damage` is not overridden")
+
+    @pytest.fixture(autouse=True)
+    def _temporary_files(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+        # What is staged and never saved is its caller's to remove.
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
     def test_what_was_saved_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
         source = write_files(tmp_path / "source", FILES)
@@ -357,11 +364,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data[1:]])
     def test_damage_is_found(
-        self,
-        store: CheckpointStore,
-        tmp_path: Path,
-        damage: Callable[[CheckpointId, Callable[[bytes], bytes | None]], None],
-        change: Callable[[bytes], bytes],
+        self, store: CheckpointStore, tmp_path: Path, damage: Damage, change: Callable[[bytes], bytes]
     ) -> None:
         store.save(saved_id(), write_files(tmp_path / "source", {"dir/model": b"m" * 1000, "small": b""}), {})
         damage(saved_id(), change)
@@ -376,12 +379,7 @@ class StoreContract:
         store.delete(saved_id())
         assert not store.exists(saved_id())
 
-    def test_a_lost_file_is_found(
-        self,
-        store: CheckpointStore,
-        tmp_path: Path,
-        damage: Callable[[CheckpointId, Callable[[bytes], bytes | None]], None],
-    ) -> None:
+    def test_a_lost_file_is_found(self, store: CheckpointStore, tmp_path: Path, damage: Damage) -> None:
         store.save(saved_id(), write_files(tmp_path / "source", {"dir/model": b"m" * 1000, "small": b""}), {})
         damage(saved_id(), lambda _: None)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import sys
 from collections.abc import Collection, Iterable
+from importlib.util import source_hash
 from typing import Any, Final
 
 from mqtune.version import __version__
@@ -16,8 +15,6 @@ __all__ = ["describe_environment"]
 #: A record of this is in the journal for each attempt; frameworks import hundreds of packages, and the first are those that
 #: the trainable asked for.
 _MAX_PACKAGES: Final = 40
-#: How much of the hash of the code is kept: enough to tell versions apart.
-_CODE_CHARS: Final = 16
 _DIST_INFO: Final = ".dist-info"
 
 
@@ -31,9 +28,10 @@ def describe_environment(modules: Iterable[str], files: Collection[str]) -> dict
         modules: the names of the modules that the trainable imported, in order.
         files: the user's own files among them.
     """
+    machine = os.uname()
     return {
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "platform": f"{machine.sysname}-{machine.release}-{machine.machine}",
         "mqtune": __version__,
         "packages": _packages(modules),
         "code": _hash(files),
@@ -80,18 +78,20 @@ def _normal(name: str) -> str:
 
 
 def _hash(files: Collection[str]) -> str:
-    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none."""
+    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none.
+
+    It is the one by which Python tells versions of a source apart; better ones would add megabytes to each trial.
+    """
     if not files:
         return ""
     # The folder that they have in common may be another one on each machine.
     common = os.path.commonpath([os.path.dirname(path) for path in files])
-    digest = hashlib.sha256()
+    content = []
     for path in sorted(files):
         try:
             with open(path, "rb") as file:
-                content = file.read()
+                found = file.read()
         except OSError:
             continue
-        digest.update(f"{os.path.relpath(path, common)}\0{len(content)}\0".encode(errors="surrogateescape"))
-        digest.update(content)
-    return digest.hexdigest()[:_CODE_CHARS]
+        content += [f"{os.path.relpath(path, common)}\0{len(found)}\0".encode(errors="surrogateescape"), found]
+    return source_hash(b"".join(content)).hex()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mqtune.trainable.saving import remove_folder
 from mqtune.trainable.session import Session, StopTrial, here
 from mqtune.trainable.spec import extras_of
 from mqtune.wire import decode_value, encode_value
@@ -76,6 +75,9 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - 
     """
     current = here()
     if current is None:
+        # It brings much with it that no trial needs.
+        import tempfile  # noqa: PLC0415
+
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
             yield folder
         return
@@ -83,10 +85,10 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - 
     try:
         yield str(draft)
     except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_folder(draft)
         raise
     if current.next_checkpoint is not None:
-        shutil.rmtree(current.next_checkpoint, ignore_errors=True)
+        remove_folder(current.next_checkpoint)
     current.next_checkpoint = draft
 
 
@@ -110,7 +112,7 @@ def run_function(function: Callable[..., Any], config: dict[str, Any], current: 
     except (StopIteration, _Done):
         returned = None
     last = _as_metrics(returned, f"{function.__name__} returned", current)
-    if not _has_all(current.last_metrics, last):
+    if last and not _has_all(current.last_metrics, last):
         current.report(last)
     if current.next_checkpoint is not None:
         draft, current.next_checkpoint = current.next_checkpoint, None

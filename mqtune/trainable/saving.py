@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
     Savable = dict[str, Any] | str | os.PathLike[str] | Checkpoint
 
-__all__ = ["Saved", "Saver", "check_savable"]
+__all__ = ["Saved", "Saver", "check_savable", "remove_folder"]
 
 #: Below an attempt's folder: the local copy of the checkpoint that it starts from.
 _FETCHED: Final = "checkpoint"
@@ -115,7 +114,7 @@ class Saver:
         if content in self._drafts:
             # The store has a copy, and nobody else knows of it.
             self._drafts.discard(content)
-            shutil.rmtree(content, ignore_errors=True)
+            remove_folder(content)
         return Saved(name, None)
 
     def fetch(self) -> Checkpoint | None:
@@ -148,7 +147,7 @@ class Saver:
             return Checkpoint(id=self._start, counters=counters, data=data)
         target = self.folder / _FETCHED
         # An earlier try may have been interrupted.
-        shutil.rmtree(target, ignore_errors=True)
+        remove_folder(target)
         counters = self._opened_store().fetch(self._start, target)
         return Checkpoint(id=self._start, counters=counters, path=target)
 
@@ -187,3 +186,12 @@ def check_savable(source: Savable) -> dict[str, Any] | Path:
     if isinstance(source, Checkpoint):
         return source.data if source.is_dict else source.path
     raise TypeError(f"checkpoint={source!r} is {type(source).__name__}; give a dict, or the path of a directory")
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder with all that is in it, if it is there and can be deleted."""
+    if folder.exists():
+        # With its archives and compressors it would make each trial's process larger.
+        import shutil  # noqa: PLC0415
+
+        shutil.rmtree(folder, ignore_errors=True)

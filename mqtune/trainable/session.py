@@ -113,7 +113,8 @@ class Session:
         self._lockstep = False
         self._timestamp = 0.0
         self._last_report = b""
-        self._saver = Saver()
+        self._message: Mapping[str, Any] = {}
+        self._made_saver: Saver | None = None
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._main = threading.main_thread().ident
@@ -147,15 +148,23 @@ class Session:
         self.attempt = message.get("attempt", 0)
         self.experiment = message.get("experiment", "")
         self.options = message.get("options") or {}
-        self._saver = Saver(
-            trial=self.trial,
-            attempt=self.attempt,
-            store=message.get("store", ""),
-            start=message.get("checkpoint", ""),
-            data=message.get("checkpoint_data"),
-            folder=Path(message.get("folder", "")),
-        )
+        self._message, self._made_saver = message, None
         self._began = monotonic()
+
+    @property
+    def _saver(self) -> Saver:
+        # Most trials save nothing, and start from nothing.
+        if self._made_saver is None:
+            message = self._message
+            self._made_saver = Saver(
+                trial=self.trial,
+                attempt=self.attempt,
+                store=message.get("store", ""),
+                start=message.get("checkpoint", ""),
+                data=message.get("checkpoint_data"),
+                folder=Path(message.get("folder", "")),
+            )
+        return self._made_saver
 
     @property
     def folder(self) -> Path:
@@ -261,6 +270,8 @@ class Session:
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that this attempt starts from; see the function of the same name."""
+        if not self._message.get("checkpoint"):
+            return None
         checkpoint = self._saver.fetch()
         if checkpoint is not None and self._iterations_before is None:
             counted = checkpoint.counters

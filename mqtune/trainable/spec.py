@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -65,10 +66,7 @@ class TrainableSpec:
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
         if inspect.isclass(trainable):
-            # A function needs nothing of it.
-            from mqtune.trainable.stepping import check_class  # noqa: PLC0415
-
-            check_class(trainable)
+            _check_class(trainable)
             return cls._name(trainable, "class")
         if not inspect.isfunction(trainable):
             raise TrainableNotFound(
@@ -140,9 +138,12 @@ class TrainableSpec:
             raise TrainableNotFound(
                 f"{path} does not define the {self.kind} {self.name!r}; is the code on this machine up to date?"
             )
+        if self.kind == "class":
+            _check_class(found)
         return found  # type: ignore[no-any-return]
 
 
+@functools.cache
 def extras_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return which of ``reporter`` and ``checkpoint_dir`` a function takes beside the config, by its signature.
 
@@ -175,6 +176,13 @@ def _check_function(function: Callable[..., Any]) -> None:
         )
     if "<" not in function.__qualname__:
         extras_of(function)
+
+
+def _check_class(trainable: type) -> None:
+    # A function needs nothing of it.
+    from mqtune.trainable.stepping import check_class  # noqa: PLC0415
+
+    check_class(trainable)
 
 
 def _name_script(path: Path) -> tuple[TrainableSpec, Path]:

@@ -26,12 +26,14 @@ import warnings
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+# What trials call is imported here once, and not in each of them.
+import mqtune.trainable.reporting  # noqa: F401
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.environment import describe_environment
 from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare, shape_output
 from mqtune.trainable.session import STOP_SIGNAL
-from mqtune.trainable.spec import Kind, Loaded, TrainableSpec
+from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
 __all__ = ["Zygote", "arguments", "main"]
 
@@ -110,6 +112,9 @@ class Zygote:
             return True
         try:
             self._trainable = self._spec.load(self._code_root)
+            if self._spec.kind == "function":
+                # Looked up here once, and not by each trial.
+                extras_of(self._trainable)
         except BaseException as error:  # noqa: BLE001 - user code runs on import
             kind = "TrainableNotFound" if isinstance(error, TrainableNotFound) else type(error).__name__
             text = str(error) if isinstance(error, TrainableNotFound) else traceback.format_exc()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import running_worker
 from terminal import processes_in, terminal
 from waiting import eventually
 
 import mqtune
 import mqtune.demo
+from mqtune.journal.server import EmbeddedServer, find_binary
 from mqtune.results import Results
+from mqtune.saved import saved_experiments
+from mqtune.trial import is_in_memory
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 #: Twice what the demo promises, for a machine that runs other tests.
 RUN_S = 120
 
@@ -102,3 +110,118 @@ def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Pat
     after = subprocess.run(follower, capture_output=True, text=True, check=False)
     assert after.returncode == 1
     assert "mqtune show followed" in after.stderr
+
+
+def test_every_example_is_short_and_says_how_to_run_it():
+    examples = sorted(EXAMPLES.rglob("*.py"))
+
+    assert len(examples) >= 8
+    for example in examples:
+        text = example.read_text()
+        assert text.startswith('"""'), example
+        if '"__main__"' in text and example.name not in ("digits.py", "follow.py"):
+            assert len(text.splitlines()) < 80, example
+            assert f"Run it: python {example.relative_to(ROOT)}" in text
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker of two workers that were started in the repository's root, with two slots each."""
+    folder = tmp_path_factory.mktemp("two")
+    options = ("--gpus", "0", "--slots", "2")
+    with (
+        EmbeddedServer.start(folder / "server", binary=find_binary()) as server,
+        running_worker(server.url, folder / "one.log", *options, name="one", code_root=ROOT),
+        running_worker(server.url, folder / "two.log", *options, name="two", code_root=ROOT),
+    ):
+        yield server.url
+
+
+def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
+    """Run an example from the repository's root, and return what it printed, and its results."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / command[0], *command[1:]],
+        cwd=ROOT,
+        env={**os.environ, "MQTUNE_BROKER": broker},
+        capture_output=True,
+        text=True,
+        timeout=55,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = saved_experiments()
+    return done.stdout, Results.load(folder)
+
+
+def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
+    text, results = run_example("promotion.py", "--broker", two_workers)
+
+    workers = {result.id: [attempt.worker for attempt in result.attempts] for result in results}
+    moved = [trial for trial, names in workers.items() if len(set(names)) > 1]
+    resumes = sum(len(names) - 1 for names in workers.values())
+    assert f"{resumes} resumes; {len(moved)} trials ran on more than one worker" in text
+    # Of 27 trials, 9 are promoted from the lowest rung at least, 3 from the next and 1 from the last.
+    assert resumes >= 13
+    assert moved
+    for result in results:
+        assert " → ".join(workers[result.id]) in text
+        # What is in a checkpoint is trained once: no resume goes back, none begins anew.
+        epochs = [report.metrics["training_iteration"] for report in results.reports(result.id)]
+        assert epochs == list(range(1, len(epochs) + 1))
+
+
+def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str, tmp_path: Path):
+    text, results = run_example("pbt.py", str(tmp_path / "store"), broker=two_workers)
+
+    copies = [(result.id, attempt) for result in results for attempt in result.attempts if attempt.source]
+    assert copies
+    for trial, attempt in copies:
+        assert attempt.source != trial
+        assert not is_in_memory(attempt.checkpoint)
+        # A source that has ended has left nothing to train.
+        first = next((r for r in results.reports(trial) if r.attempt == attempt.number), None)
+        assert first is None or first.metrics["training_iteration"] > 1
+    assert {path.name for path in (tmp_path / "store").rglob("net.npz")} == {"net.npz"}
+    accuracy = re.search(r"held out: ([\d.]+)%; it was trained with$", text, re.MULTILINE)
+    assert accuracy
+    assert float(accuracy[1]) > 85
+    steps = re.findall(r"^  lr=[\d.e-]+ decay=[\d.e-]+ from epoch (\d+), in trial \d{4}$", text, re.MULTILINE)
+    assert steps[0] == "1"
+    assert all(int(before) < int(after) for before, after in itertools.pairwise(steps))
+
+
+def test_a_class_is_paused_and_resumed_by_hyperband_exactly_as_its_brackets_say(two_workers: str):
+    text, results = run_example("trainable_class.py", broker=two_workers)
+
+    assert not results.errors
+    # 27 trials, 9 and 3 resumes and 1 more in the first bracket; then 12, 4 and 1; 6 and 2; and 4 that run through.
+    assert text.startswith("49 trials, 20 resumes, 357 iterations\n")
+    assert "  8 trials ended at iteration 27\n" in text
+    assert not any(report.late for report in results.reports())
+
+
+def test_a_script_that_knows_nothing_of_mqtune_is_tuned_on_this_machine():
+    text, results = run_example("script_trainable/tune_script.py")
+
+    assert not results.errors
+    assert len(results) == text.count("\ntrial") + 1 == 12
+    assert text.splitlines()[-1].startswith("best: train.py --lr ")
+    assert results.best.metrics["step"] == 27
+
+
+def test_a_script_that_reports_is_tuned_on_workers(two_workers: str):
+    text, results = run_example("script_trainable/tune_script.py", "train_with_report.py", broker=two_workers)
+
+    assert not results.errors
+    assert text.splitlines()[-1].startswith("best: train_with_report.py --lr ")
+    assert results.best.metrics["step"] == 27
+
+
+@pytest.mark.parametrize("script", ["train.py", "train_with_report.py"])
+def test_a_script_of_the_examples_runs_by_hand(script: str):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "script_trainable" / script, "--lr", "0.5", "--steps", "3"],
+        capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("loss") == 3

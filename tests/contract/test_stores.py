@@ -10,10 +10,8 @@ import pytest
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
-from mqtune.testing.stores import StoreContract
+from mqtune.testing.stores import Damage, StoreContract
 from mqtune.trial import CheckpointId
-
-Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
 
 
 def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> None:

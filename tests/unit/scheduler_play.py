@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -31,6 +30,9 @@ from mqtune.trial import (
 
 #: The metrics that a config reports at an iteration; None when it has ended by itself before, an error when it failed.
 Curve = Callable[[Config, int], Metrics | Exception | None]
+
+#: A trial with that many attempts is neither lost nor paused by hand: without checkpoints it might never come further.
+MAX_LUCKLESS = 8
 
 #: More steps than any game of these tests takes; one that takes more goes round in circles.
 MAX_STEPS = 20_000
@@ -178,10 +180,10 @@ class Play:
             self.obey(trial, run, run.ending)
         elif self.happens(faults.fail):
             self.end(trial, TrialStatus.FAILED)
-        elif self.happens(faults.lose):
+        elif self.happens(faults.lose) and len(trial.attempts) < MAX_LUCKLESS:
             del self.runs[name]
             self.stage(trial)
-        elif self.happens(faults.pause):
+        elif self.happens(faults.pause) and len(trial.attempts) < MAX_LUCKLESS:
             self.pause(trial)
             self.by_hand.add(name)
         else:
@@ -283,7 +285,7 @@ class Play:
             arguments = (trial,) if report is None else (trial, report)
             answer = getattr(self.scheduler, method)(*arguments)
         if self.keeps_calls:
-            self.calls.append(Call(method, copy.deepcopy(trial), report, answer, self.choices()))
+            self.calls.append(Call(method, snapshot(trial), report, answer, self.choices()))
         return answer
 
     def check_end(self) -> None:
@@ -300,11 +302,17 @@ class Play:
         return max((r.metrics["training_iteration"] for r in self.shown if r.trial == name), default=0)
 
 
+def snapshot(trial: Trial) -> Trial:
+    """A trial as it is now."""
+    attempts = [replace(attempt) for attempt in trial.attempts]
+    return replace(trial, attempts=attempts, checkpoints=dict(trial.checkpoints))
+
+
 def replays(play: Play, scheduler: Scheduler) -> Iterator[tuple[Call, Decision | None, tuple[Choice, Choice]]]:
     """Tell a new scheduler what another was told, and yield after each call what the two said."""
     known: dict[TrialId, Trial] = {}
     for call in play.calls:
-        seen = copy.deepcopy(call.trial)
+        seen = snapshot(call.trial)
         trial = known.setdefault(seen.id, seen)
         for each in fields(Trial):
             setattr(trial, each.name, getattr(seen, each.name))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench import NAME, Bench
+
 from mqtune.commands import next_trial_id
 from mqtune.errors import ConfigurationError, DriverFenced, InvalidTransition
 from mqtune.journal.memory import MemoryJournal
@@ -151,6 +151,22 @@ def test_a_paused_trial_that_ended_by_itself_meanwhile_is_paused(tmp_path: Path,
     assert bench.trial().status is TrialStatus.PAUSED
 
 
+def test_a_trial_that_failed_before_it_heard_of_its_pause_is_paused_and_its_attempt_says_that_it_failed(
+    tmp_path: Path,
+) -> None:
+    """It is where its checkpoint is, whatever came after; and if it fails again when it is resumed, that counts."""
+    bench = Bench(tmp_path).step().start(ONE)
+    saved = bench.save(ONE)
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.PAUSE, "rung 1")
+
+    bench.report(ONE, 3.0)
+    bench.fail(ONE)
+
+    trial = bench.trial()
+    assert (trial.status, trial.failures, trial.checkpoint) == (TrialStatus.PAUSED, 0, saved)
+    assert (trial.attempt.end, trial.attempt.error) == (AttemptEnd.FAILED, "ValueError: no luck")
+
+
 # What a slot is used for.
 
 
@@ -204,7 +220,6 @@ def test_a_fork_from_a_trial_without_a_checkpoint_names_it(bench: Bench) -> None
         bench.driver.commands.checkpoint_of(TrialId("0009"))
 
 
-@pytest.mark.xfail(reason="H8")
 def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_end_the_experiment(
     tmp_path: Path,
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench import Bench, Obedient
+
 from mqtune.errors import ConfigurationError, ExperimentFinished, InvalidTransition, NothingResumes, SpaceError
 from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.resources import Resources
@@ -251,6 +251,40 @@ def test_a_trial_that_is_told_to_pause_can_still_be_stopped(bench: Bench) -> Non
     bench.end(ONE)
     assert bench.trial().status is TrialStatus.EARLY_STOPPED
     assert_comes_back(bench)
+
+
+def test_a_trial_that_is_told_to_stop_is_told_once(bench: Bench) -> None:
+    bench.hand.stop_trial(ONE, "enough")
+
+    with pytest.raises(InvalidTransition, match=r"told to stop already \(enough\)"):
+        bench.hand.stop_trial(ONE, "really")
+
+    assert bench.trial().reason == "enough"
+    assert_comes_back(bench)
+
+
+def test_an_abandonment_is_not_taken_back_by_a_stop(bench: Bench) -> None:
+    bench.hand.abandon_trial(ONE, "it burns")
+
+    with pytest.raises(InvalidTransition, match=r"told to abandon already \(it burns\)"):
+        bench.hand.stop_trial(ONE)
+
+    bench.end(ONE)
+    assert bench.trial().status is TrialStatus.ABANDONED
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_trial_that_is_completed_by_hand_is_not_tried_again(tmp_path: Path, runs: bool) -> None:
+    """Also one that has not reported: whoever completes it wants no other attempt."""
+    bench = Bench(tmp_path, max_failures=1).step()
+    if runs:
+        bench.start(ONE)
+
+    bench.hand.complete_trial(ONE, "it has enough")
+    if runs:
+        bench.end(ONE)
+
+    assert (bench.trial().status.is_terminal, len(bench.trial().attempts)) == (True, 1)
 
 
 def test_a_trial_that_is_not_there_is_named_with_how_many_there_are(bench: Bench) -> None:
@@ -494,6 +528,14 @@ def test_a_trial_that_was_told_to_pause_when_all_were_stopped_is_not_left_paused
 
     assert bench.driver.is_finished
     assert bench.trial().status is TrialStatus.EARLY_STOPPED
+
+
+def test_handing_back_twice_is_handing_back_once(bench: Bench) -> None:
+    bench.driver.hand_back_all("Ctrl-C")
+    bench.driver.hand_back_all("the driver failed")
+
+    assert bench.trial().reason == "Ctrl-C"
+    assert_comes_back(bench)
 
 
 def test_stepping_a_finished_experiment_is_an_error(bench: Bench) -> None:

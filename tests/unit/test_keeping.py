@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Bench
 from waiting import eventually
 
-from bench import Bench
 from mqtune.checkpoints import Retention, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.errors import StoreUnavailable
@@ -293,7 +293,7 @@ def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to
     begin: Callable[..., Bench], store: DirectoryStore
 ) -> None:
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
-    delete, store.delete = store.delete, lambda id: None  # type: ignore[method-assign, assignment]
+    delete, store.delete = store.delete, lambda _: None  # type: ignore[method-assign, misc]
     names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
     bench.driver.close()
     store.delete = delete  # type: ignore[method-assign]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench import Bench
+
 from mqtune.errors import ConfigurationError, TrialFailed
 from mqtune.limits import LOOK_S, Limits
 from mqtune.messages import DecisionTaken

@@ -116,13 +116,14 @@ def test_a_grace_period_is_the_unit_of_time() -> None:
     assert rounds(5, 3, grace_period=5) == [[(1, 5)]]
 
 
-@given(factor=st.integers(2, 9), power=st.integers(0, 12), more=st.integers(0, 3))
-def test_a_power_of_the_factor_has_one_bracket_more_than_its_exponent(factor: int, power: int, more: int) -> None:
-    found = HyperBand(factor**power + more, reduction_factor=factor).brackets
-    expected = power + 1 if factor**power + more < factor ** (power + 1) else power + 2
+@given(factor=st.integers(2, 9), power=st.integers(0, 12), more=st.integers(-1, 1))
+def test_there_is_a_bracket_for_each_power_of_the_factor_up_to_max_t(factor: int, power: int, more: int) -> None:
+    max_t = max(1, factor**power + more)
 
-    assert len(found) == expected
-    assert all(bracket[-1].time == factor**power + more for bracket in found)
+    found = HyperBand(max_t, reduction_factor=factor).brackets
+
+    assert len(found) == sum(factor**exponent <= max_t for exponent in range(15))
+    assert all(bracket[-1].time == max_t for bracket in found)
 
 
 def test_a_factor_close_to_one_does_not_hold_up_the_start() -> None:

@@ -106,7 +106,7 @@ def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
     table = Table(pbt(resample_probability=0, perturbation_factors=(0.8,)))
     table.stage("a", config={"lr": 0.1, "layers": 3})
     table.stage("b", "c", "d")
-    for name, loss in {"a": 1, "b": 2, "c": 3}.items():
+    for name, loss in {"c": 3, "b": 2, "a": 1}.items():
         assert table.report(name, 2, loss) is CONTINUE
 
     decision = table.report("d", 2, 4)
@@ -166,9 +166,8 @@ def test_the_quantile_is_rounded_down_but_at_least_one_and_at_most_half(
 def test_ties_go_to_who_was_staged_earlier_and_nan_is_worst() -> None:
     table = Table(pbt())
     table.stage("a", "b", "c", "d")
-    for name, loss in {"d": INF, "c": NAN, "b": NAN}.items():
-        table.report(name, 2, loss)
-    assert table.report("a", 2, NAN) is CONTINUE
+    for name, loss in {"c": NAN, "b": NAN, "a": NAN, "d": INF}.items():
+        assert table.report(name, 2, loss) is CONTINUE
 
     assert table.report("c", 4, NAN).action is Action.PAUSE
     assert table.report("b", 4, NAN).action is Action.PAUSE
@@ -335,10 +334,10 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
 
 
 @given(rng=rngs, slots=st.integers(2, 8), fraction=st.sampled_from([0.2, 0.25, 0.5]))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots: int, fraction: float) -> None:
     play = Play(
-        pbt(quantile_fraction=fraction), curve, slots=slots, trials=10, rng=rng, configs=starting, keeps_calls=True
+        pbt(quantile_fraction=fraction), curve, slots=slots, trials=8, rng=rng, configs=starting, keeps_calls=True
     ).run()
 
     scores: dict[str, tuple[bool, float, str]] = {}
@@ -433,7 +432,7 @@ def test_a_value_moves_to_one_near_it_and_stays_in_its_domain(
     found = [explored(domain, value, seed) for seed in range(40)]
 
     for result in found:
-        assert any(result == each or math.isclose(result, each) for each in expected)
+        assert any(result == (pytest.approx(each) if isinstance(each, float) else each) for each in expected)
         assert type(result) is type(value)
     assert len(set(found)) == 2
 

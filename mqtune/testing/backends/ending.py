@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from mqtune.errors import TrialFailed
 from mqtune.searchers import RandomSearcher
 from mqtune.space import Space, choice
 from mqtune.status import TrialStatus
-from mqtune.stopping import TargetReached, TimeLimit, TrialsCompleted
+from mqtune.stopping import StopRule, TargetReached, TimeLimit, TrialsCompleted
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, reports_of
 from mqtune.testing.play import ENDLESS, SPACE, played
 from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial
@@ -22,7 +23,7 @@ _SOON_S = 0.3
 def at_report(number: int, action: Action) -> Rule:
     """Return a scheduler that decides so at a report of each attempt."""
 
-    def decide(trial: Trial, report: Report) -> Decision:
+    def decide(_: Trial, report: Report) -> Decision:
         return Decision(action, f"has reported {number} times") if report.sequence == number else CONTINUE
 
     return Rule(decide)
@@ -95,9 +96,7 @@ class EndingContract(InWorld):
     def test_an_abandoned_config_is_not_proposed_again(self, tune: Tune) -> None:
         space = Space({**SPACE, **played(2, x=1), "x": choice([1.0, 2.0])})
         given_up = RandomSearcher(space, seed=0).suggest()
-        tuner = tune(
-            space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, max_concurrent=1
-        )
+        tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, max_concurrent=1)
         trial = tuner.start_trial(given_up)
 
         tuner.abandon_trial(trial, "it makes no sense")
@@ -134,7 +133,8 @@ class EndingContract(InWorld):
 
     @pytest.mark.parametrize("budget", ["time_budget_s", "trial_time_budget_s"])
     def test_a_budget_of_time_that_is_used_up_stops_everything(self, tune: Tune, budget: str) -> None:
-        tuner = tune(*[played(ENDLESS) for _ in range(4)], **{budget: _SOON_S})
+        arguments: dict[str, Any] = {budget: _SOON_S}
+        tuner = tune(*[played(ENDLESS) for _ in range(4)], **arguments)
 
         drive(tuner, lambda: tuner.is_finished)
 
@@ -167,7 +167,7 @@ class EndingContract(InWorld):
         ("stop", "reason"),
         [
             ({"step": 3}, "step"),
-            (lambda trial, report: report.metrics["step"] >= 3, ""),
+            (lambda _, report: report.metrics["step"] >= 3, ""),
         ],
         ids=["bound", "function"],
     )
@@ -185,21 +185,23 @@ class EndingContract(InWorld):
     @pytest.mark.parametrize(
         ("stop", "reason"),
         [
-            (TargetReached(0.21), "trial 0002 has reached the target"),
-            (TrialsCompleted(1), "1 trials have completed"),
-            (TimeLimit(_SOON_S), "the time limit of 0.3 s is over"),
+            (lambda: TargetReached(0.21), "trial 0002 has reached the target"),
+            (lambda: TrialsCompleted(1), "1 trials have completed"),
+            (lambda: TimeLimit(_SOON_S), "the time limit of 0.3 s is over"),
         ],
         ids=["target", "completed", "time"],
     )
-    def test_a_rule_ends_the_experiment(self, tune: Tune, stop: Any, reason: str) -> None:
-        quick = played(2, x=9) if isinstance(stop, TrialsCompleted) else played(ENDLESS, x=9)
-        tuner = tune(quick, played(ENDLESS, x=1), *[played(ENDLESS, x=9)] * 2, stop=stop)
+    def test_a_rule_ends_the_experiment(self, tune: Tune, stop: Callable[[], StopRule], reason: str) -> None:
+        rule = stop()
+        is_count = isinstance(rule, TrialsCompleted)
+        first = played(2 if is_count else ENDLESS, x=9)
+        tuner = tune(first, played(ENDLESS, x=1), *[played(ENDLESS, x=9)] * 2, stop=rule)
         drive(tuner, lambda: tuner.is_finished)
 
         stopped = tuner.get_trials(TrialStatus.EARLY_STOPPED)
         assert stopped
         assert all(reason in trial.reason and trial.history[-1].by == "stop rule" for trial in stopped)
-        assert len(stopped) + isinstance(stop, TrialsCompleted) == len(tuner.get_trials())
+        assert len(stopped) + is_count == len(tuner.get_trials())
 
     def test_what_comes_after_a_decision_is_kept_and_not_shown(self, tune: Tune) -> None:
         tuner = tune(played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False)
@@ -217,9 +219,7 @@ class EndingContract(InWorld):
         assert [report.sequence for report in kept] == list(range(1, 4 + trial.late_reports))
 
     def test_in_lockstep_nothing_comes_after_a_decision(self, tune: Tune) -> None:
-        tuner = tune(
-            played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False, sync="lockstep"
-        )
+        tuner = tune(played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False, sync="lockstep")
         drive(tuner, lambda: tuner.is_finished)
 
         (trial,) = tuner.get_trials()

@@ -104,7 +104,7 @@ class PausingContract(InWorld):
             assert (trial.config["x"], trial.history[4][2:]) == (3, ("now it may", "scheduler"))
 
     def test_the_scheduler_resumes_a_trial_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
-        def decide(trial: Trial, report: Report) -> Decision:
+        def decide(trial: Trial, _: Report) -> Decision:
             return Decision(Action.PAUSE) if trial.id == "0001" and trial.attempt.number == 1 else CONTINUE
 
         def choose(trials: Mapping[TrialId, Trial]) -> Choice | None:
@@ -136,7 +136,7 @@ class PausingContract(InWorld):
         assert [attempt.end for attempt in waiting.attempts] == [AttemptEnd.PAUSED, AttemptEnd.COMPLETED]
 
     @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
-    def test_a_trial_is_restarted_from_scratch_in_place(self, tune: Tune, is_paused: bool) -> None:  # noqa: FBT001
+    def test_a_trial_is_restarted_from_scratch_in_place(self, tune: Tune, is_paused: bool) -> None:
         tuner = tune(played(ENDLESS))
         drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 3)
         trial = paused_after(tuner, 3) if is_paused else tuner.get_trial("0001")
@@ -150,7 +150,7 @@ class PausingContract(InWorld):
         assert trial.history[4].reason == "restarted by hand"
 
     @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
-    def test_a_trial_is_restarted_from_the_checkpoint_of_another_one(self, tune: Tune, is_paused: bool) -> None:  # noqa: FBT001
+    def test_a_trial_is_restarted_from_the_checkpoint_of_another_one(self, tune: Tune, is_paused: bool) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS, x=7, every_s=0.002))
         drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.get_trial("0002").reports >= 30)
         trial = paused_after(tuner, 1) if is_paused else tuner.get_trial("0001")
@@ -182,7 +182,7 @@ class PausingContract(InWorld):
         trial = paused_after(tuner, 2)
         drive(tuner, lambda: not tuner.busy_trials)
 
-        with pytest.raises(NothingResumes, match="1 trials are paused .*0001.* resume or abandon them"):
+        with pytest.raises(NothingResumes, match=r"1 trials are paused .*0001.* resume or abandon them"):
             tuner.step()
 
         tuner.resume_trial(trial, {"length": 50})

@@ -116,7 +116,7 @@ class StartingContract(InWorld):
         assert reports_of(tuner, trial, 1)[0] > 1
 
     def test_the_scheduler_starts_a_trial_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
-        def decide(trial: Trial, report: Report) -> Decision:
+        def decide(trial: Trial, _: Report) -> Decision:
             return Decision(Action.PAUSE, "to be forked") if trial.id == "0001" else CONTINUE
 
         def choose(trials: Mapping[TrialId, Trial]) -> Choice | None:

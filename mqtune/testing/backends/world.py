@@ -130,9 +130,7 @@ Choose = Callable[[Mapping[TrialId, Trial]], Choice | None]
 class Rule(Scheduler):
     """Decides by one function, and fills slots by another, which is given all trials that were staged, by their ids."""
 
-    def __init__(
-        self, decide: Decide = lambda trial, report: CONTINUE, choose: Choose = lambda trials: None
-    ) -> None:
+    def __init__(self, decide: Decide = lambda _trial, _report: CONTINUE, choose: Choose = lambda _: None) -> None:
         self._decide = decide
         self._choose = choose
         self._trials: dict[TrialId, Trial] = {}

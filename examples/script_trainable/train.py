@@ -1,0 +1,14 @@
+"""A training script that knows nothing of mqtune: arguments come in, and it prints its metrics, a line of JSON each."""
+
+import argparse
+import json
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--steps", type=int, default=27)
+arguments, _ = parser.parse_known_args()
+
+weight = 0.0
+for step in range(1, arguments.steps + 1):
+    weight += arguments.lr * (3.0 - weight)
+    print("[tune-metric]: " + json.dumps({"loss": (3.0 - weight) ** 2, "step": step}))

@@ -1,0 +1,15 @@
+"""The same script with ``mqtune.report``: started by hand it logs, in a trial its reports go to the driver."""
+
+import argparse
+
+import mqtune
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--steps", type=int, default=27)
+arguments, _ = parser.parse_known_args()
+
+weight = 0.0
+for step in range(1, arguments.steps + 1):
+    weight += arguments.lr * (3.0 - weight)
+    mqtune.report({"loss": (3.0 - weight) ** 2, "step": step})

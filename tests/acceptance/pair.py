@@ -1,0 +1,98 @@
+"""Two workers with one slot each, as on two machines, and tuners on them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from running import running_worker
+
+import mqtune
+from mqtune.errors import MqtuneError
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import Nothing, drive
+from mqtune.trial import Trial
+
+#: A shape that no other test's worker has.
+SLOT = mqtune.Resources(cpus=5)
+OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "5")
+ENDLESS = 100_000
+SPACE = {"lr": mqtune.uniform(0, 10), "steps": mqtune.randint(0, ENDLESS + 1), "step_s": mqtune.uniform(0, 60)}
+
+Tune = Callable[..., mqtune.Tuner]
+
+_names = itertools.count(1)
+
+
+@contextlib.contextmanager
+def two_workers(broker: str, folder: Path) -> Iterator[None]:
+    with (
+        running_worker(broker, folder / "one.log", *OPTIONS, name="one"),
+        running_worker(broker, folder / "two.log", *OPTIONS, name="two"),
+    ):
+        yield
+
+
+def counting(steps: int = ENDLESS, *, lr: float = 1.0, step_s: float = 0.01) -> dict[str, Any]:
+    """The config of a trial that counts up by lr, so often."""
+    return {"lr": float(lr), "steps": steps, "step_s": float(step_s)}
+
+
+@contextlib.contextmanager
+def tuners(broker: str, store: Path) -> Iterator[Tune]:
+    """What builds tuners for a trainable and the configs of its first trials; all trials are stopped afterwards."""
+    built: list[mqtune.Tuner] = []
+
+    def tune(trainable: Any, *configs: dict[str, Any], **options: Any) -> mqtune.Tuner:
+        given = {"points_to_evaluate": configs, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
+        settings = {
+            "space": SPACE,
+            "metric": "loss",
+            "mode": "min",
+            "resources": SLOT,
+            "broker": broker,
+            "checkpoints": store,
+            "name": f"pair-{os.getpid()}-{next(_names)}",
+            "progress": False,
+            **given,
+            **options,
+        }
+        built.append(mqtune.Tuner(trainable, **settings))
+        return built[-1]
+
+    yield tune
+    for tuner in built:
+        with contextlib.suppress(MqtuneError):
+            if any(not trial.status.is_terminal for trial in tuner.get_trials()):
+                tuner.stop_all("the test is over")
+                drive(tuner, lambda tuner=tuner: not tuner.busy_trials)
+        tuner.close()
+
+
+def both_run(tuner: mqtune.Tuner, reports: int = 3) -> tuple[Trial, Trial]:
+    """Step until the first two trials run and have reported so often, and return them."""
+    drive(tuner, lambda: sum(trial.attempt.reports >= reports for trial in tuner.get_trials()) == 2)
+    first, second = tuner.get_trials()
+    return first, second
+
+
+def paused(tuner: mqtune.Tuner, trial: Trial) -> Trial:
+    """Pause a trial, and return it when its process is gone."""
+    tuner.pause_trial(trial)
+    drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+    return trial
+
+
+def finished(tuner: mqtune.Tuner) -> list[Trial]:
+    """Step to the end, and return the trials."""
+    drive(tuner, lambda: tuner.is_finished)
+    return tuner.get_trials()
+
+
+def rows(tuner: mqtune.Tuner, trial: Trial, attempt: int) -> list[dict[str, Any]]:
+    """What an attempt has reported, late reports too."""
+    return [report.metrics for report in tuner.results().reports(trial.id) if report.attempt == attempt]

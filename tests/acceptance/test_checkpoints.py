@@ -1,0 +1,362 @@
+"""Checkpoints of real trials: what is kept, what is deleted, and what a broken one, or a store that isn't there, does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trainables_saving as saving
+from pair import ENDLESS, SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
+from waiting import eventually
+
+import mqtune
+from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
+from mqtune.errors import ConfigurationError, StoreUnavailable, TrainableNotFound
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal
+from mqtune.keys import ExperimentKeys
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import CheckpointId
+
+
+@pytest.fixture(scope="module")
+def pair(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with two_workers(broker, tmp_path_factory.mktemp("pair")):
+        yield broker
+
+
+@pytest.fixture
+def tune(pair: str, tmp_path: Path) -> Iterator[Tune]:
+    with tuners(pair, tmp_path / "store") as build:
+        yield build
+
+
+@pytest.fixture
+def held(pair: str) -> Iterator[Callable[[mqtune.Tuner], set[str]]]:
+    """What Redis holds of an experiment's dicts."""
+    with contextlib.closing(connect(pair)) as client:
+
+        def held(tuner: mqtune.Tuner) -> set[str]:
+            return {key.decode() for key in client.hkeys(ExperimentKeys(tuner.name).checkpoints)}
+
+        yield held
+
+
+def store_of(tuner: mqtune.Tuner, tmp_path: Path) -> CheckpointStore:
+    return open_store(experiment_url(tmp_path / "store", tuner.name))
+
+
+def folder_of(tuner: mqtune.Tuner, tmp_path: Path, checkpoint: str) -> Path:
+    return tmp_path / "store" / tuner.name / checkpoint
+
+
+# What is kept.
+
+
+def test_the_last_and_the_best_checkpoints_are_kept_and_all_others_deleted(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.CountsOften, counting(30, step_s=0.002), retention=mqtune.Retention(keep_last=2, keep_best=2))
+    store = store_of(tuner, tmp_path)
+
+    (trial,) = finished(tuner)
+    tuner.close()
+
+    # The loss falls with each step, so that the best are the last.
+    assert store.ids() == sorted(trial.checkpoints)
+    assert [saved.metrics["step"] for saved in trial.checkpoints.values()] == [29, 30]
+    store.fetch(trial.checkpoint, tmp_path / "fetched")
+    assert json.loads((tmp_path / "fetched" / "total.json").read_text()) == 30.0
+
+
+def test_a_best_checkpoint_outlives_later_ones_that_are_worse(tune: Tune, tmp_path: Path):
+    keeps = mqtune.Retention(keep_last=1, keep_best=1, score="step", mode="min")
+    tuner = tune(saving.CountsOften, counting(20, step_s=0.002), retention=keeps)
+
+    (trial,) = finished(tuner)
+    tuner.close()
+
+    assert [saved.metrics["step"] for saved in trial.checkpoints.values()] == [1, 20]
+    assert store_of(tuner, tmp_path).ids() == sorted(trial.checkpoints)
+
+
+def test_dicts_that_nothing_needs_are_deleted_from_redis(tune: Tune, held):
+    tuner = tune(saving.in_dicts, counting(), counting())
+    first, second = both_run(tuner, 10)
+    assert len(held(tuner)) <= 6
+    paused(tuner, first)
+    drive(tuner, lambda: held(tuner) >= {first.checkpoint})
+
+    tuner.stop_trial(second)
+    drive(tuner, lambda: second.status.is_terminal)
+    tuner.stop_trial(first)
+    finished(tuner)
+
+    best = tuner.results().best.trial
+    eventually(lambda: held(tuner) == set(best.checkpoints))
+    assert [trial.checkpoints for trial in (first, second) if trial is not best] == [{}]
+
+
+def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.CountsOften, counting(), counting(lr=9), delete_checkpoints=True)
+    store = store_of(tuner, tmp_path)
+    trial, other = both_run(tuner)
+    paused(tuner, trial)
+    named = trial.checkpoint
+
+    reports = other.reports
+    drive(tuner, lambda: other.reports > reports + 20)
+    assert named in store.ids()
+    tuner.stop_trial(trial)
+
+    eventually(lambda: not [one for one in store.ids() if one.split("-")[1] == trial.id])
+    assert trial.checkpoints == {}
+
+
+def test_what_a_fork_began_with_stays_until_it_has_its_own(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.CountsOften, counting(lr=2), delete_checkpoints=True)
+    store = store_of(tuner, tmp_path)
+    drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").checkpoint)
+    source = tuner.get_trial("0001")
+
+    fork = tuner.start_trial({**counting(lr=9), "steps": ENDLESS, "step_s": 2.0}, source=source)
+    named = fork.attempt.checkpoint
+    drive(tuner, lambda: fork.status is TrialStatus.RUNNING)
+    better = tuner.start_trial(counting(3, lr=9.5))
+    tuner.stop_trial(source)
+    drive(tuner, lambda: better.status.is_terminal and source.status.is_terminal)
+
+    # Nothing else of the source's is left.
+    eventually(lambda: [one for one in store.ids() if one.split("-")[1] == source.id] == [named])
+    drive(tuner, lambda: fork.reports >= 1)
+    saved = [r for r in tuner.results().reports(source.id) if r.checkpoint == named]
+    assert fork.last_metrics["loss"] == saved[0].metrics["loss"] - 9
+    tuner.stop_trial(fork)
+    drive(tuner, lambda: fork.status.is_terminal)
+    eventually(lambda: named not in store.ids())
+
+
+def test_checkpoints_of_stopped_trials_are_deleted_if_that_is_asked_for_and_never_the_best_ones(
+    tune: Tune, tmp_path: Path
+):
+    tuner = tune(
+        saving.CountsOften, counting(lr=1), counting(lr=5), counting(4, lr=0.5), stop={"loss": -40.0},
+        delete_checkpoints=True,
+    )  # fmt: skip
+    drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
+    tuner.stop_trial("0001")
+    trials = finished(tuner)
+    tuner.close()
+
+    kept = {one.split("-")[1] for one in store_of(tuner, tmp_path).ids()}
+    assert trials[0].status is TrialStatus.EARLY_STOPPED
+    assert tuner.results().best.id == "0002"
+    assert kept == {"0002", "0003"}
+
+
+def test_the_local_copy_of_a_checkpoint_goes_with_its_attempt_and_the_checkpoint_stays_as_it_was(
+    tune: Tune, tmp_path: Path
+):
+    tuner = tune(saving.in_files, counting(), counting())
+    trial, _ = both_run(tuner)
+    paused(tuner, trial)
+    named = trial.checkpoint
+    tuner.resume_trial(trial)
+    drive(tuner, lambda: trial.attempt.reports)
+    row = rows(tuner, trial, 2)[0]
+    assert (Path(row["copy"]) / "scratched").is_file()
+
+    again = folder_of(tuner, tmp_path, named)
+    assert not [path for path in again.rglob("scratched")]
+    paused(tuner, trial)
+
+    assert not Path(row["copy"]).exists()
+    assert not Path(row["folder"]).exists()
+
+
+def test_a_function_saves_when_it_is_asked_to(tune: Tune, held):
+    tuner = tune(saving.on_demand, counting(), counting())
+    trial, other = both_run(tuner)
+    assert not trial.checkpoint
+
+    tuner.save_trial(trial)
+    drive(tuner, lambda: trial.checkpoint)
+
+    assert trial.checkpoint in held(tuner)
+    reports = trial.reports
+    drive(tuner, lambda: trial.reports > reports + 3)
+    assert trial.last_metrics["saved"] == 1
+    assert other.last_metrics["saved"] == 0
+
+
+def test_a_class_saves_between_two_steps_when_it_is_asked_to(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.Counts, counting(), counting())
+    trial, _ = both_run(tuner)
+
+    tuner.save_trial(trial)
+    drive(tuner, lambda: trial.checkpoint)
+
+    counters = store_of(tuner, tmp_path).fetch(trial.checkpoint, tmp_path / "fetched")
+    assert json.loads((tmp_path / "fetched" / "total.json").read_text()) == counters["training_iteration"]
+    assert counters["time_total_s"] > 0
+
+
+# What is broken.
+
+
+def _remove(folder: Path) -> None:
+    open_store(str(folder.parent)).delete(CheckpointId(folder.name))
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "files" / "weights.bin"
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _change(folder: Path) -> None:
+    path = folder / "files" / "weights.bin"
+    path.chmod(0o600)
+    path.write_bytes(b"?" * path.stat().st_size)
+
+
+def _age(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.chmod(0o600)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+
+
+def _lose_a_file(folder: Path) -> None:
+    (folder / "files" / "weights.bin").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "words"),
+    [
+        (_remove, "CheckpointGone", "it was deleted, or never saved there"),
+        (_cut, "CheckpointBroken", "'weights.bin' has 999 bytes instead of 1,000"),
+        (_change, "CheckpointBroken", "'weights.bin' has the SHA-256"),
+        (_lose_a_file, "CheckpointBroken", "weights.bin"),
+        (_age, "CheckpointVersionError", "manifest of version 99"),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+)
+def test_a_checkpoint_that_is_harmed_fails_its_trial_clearly_and_the_rest_goes_on(
+    tune: Tune, tmp_path: Path, harm, kind, words
+):
+    tuner = tune(saving.in_files, counting(), counting())
+    trial, other = both_run(tuner)
+    paused(tuner, trial)
+    harm(folder_of(tuner, tmp_path, trial.checkpoint))
+
+    tuner.resume_trial(trial)
+    drive(tuner, lambda: trial.status.is_terminal)
+
+    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, kind)
+    assert words in trial.attempt.error
+    assert trial.attempts[1].checkpoint in trial.reason
+    reports = other.reports
+    drive(tuner, lambda: other.reports > reports + 3)
+
+
+def test_a_dict_that_is_gone_from_redis_fails_its_trial_clearly_and_the_rest_goes_on(tune: Tune, pair: str):
+    tuner = tune(saving.in_dicts, counting(), counting())
+    trial, other = both_run(tuner)
+    paused(tuner, trial)
+    with contextlib.closing(connect(pair)) as client:
+        assert client.hdel(ExperimentKeys(tuner.name).checkpoints, trial.checkpoint) == 1
+        assert RedisJournal(client, tuner.name).checkpoint(trial.checkpoint) is None
+
+    tuner.resume_trial(trial)
+    drive(tuner, lambda: trial.status.is_terminal)
+
+    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "CheckpointGone")
+    assert f"checkpoint {trial.attempt.checkpoint} was held in Redis and is gone" in trial.reason
+    reports = other.reports
+    drive(tuner, lambda: other.reports > reports + 3)
+
+
+def test_a_trial_whose_checkpoint_is_gone_is_restarted_from_scratch_or_from_another(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.in_files, counting(), counting())
+    trial, other = both_run(tuner)
+    paused(tuner, trial)
+    _remove(folder_of(tuner, tmp_path, trial.checkpoint))
+
+    tuner.restart_trial(trial, source=other)
+    drive(tuner, lambda: trial.attempt.reports)
+
+    assert rows(tuner, trial, 2)[0]["step"] > 1
+    assert trial.attempt.source == other.id
+
+
+@pytest.mark.parametrize(
+    ("trainable", "options", "words"),
+    [
+        (saving.too_large, {}, "the dict has 2,000,058 bytes and the most is 1,000,000"),
+        (saving.in_files, {"checkpoints": None}, "a checkpoint that is a directory needs a store"),
+        (saving.Counts, {"checkpoints": None, "space": {**SPACE, "every": 1}}, "needs a store"),
+    ],
+    ids=["a dict that is too large", "a directory without a store", "a class without a store"],
+)
+def test_what_can_not_be_saved_fails_its_trial_with_the_way_out(tune: Tune, trainable, options, words):
+    tuner = tune(trainable, counting(3), **options)
+
+    (trial,) = finished(tuner)
+
+    assert trial.status is TrialStatus.FAILED
+    assert words in trial.reason
+
+
+# What is refused before the first trial.
+
+
+def test_a_store_that_the_driver_can_not_write_is_refused_and_nothing_is_started(tune: Tune):
+    tuner = tune(saving.in_files, counting(3), checkpoints="/proc/checkpoints")
+
+    with pytest.raises(StoreUnavailable, match="/proc/checkpoints"):
+        tuner.run()
+
+    assert tuner.get_trials() == []
+
+
+def test_a_store_that_a_worker_can_not_reach_is_refused_before_the_first_trial_runs(tune: Tune):
+    """Each process has a memory of its own."""
+    tuner = tune(saving.in_files, *[counting(3)] * 5, checkpoints="memory://store")
+
+    with pytest.raises(StoreUnavailable, match=r"worker (one|two)@.*memory://store"):
+        tuner.run()
+
+    assert sum(trial.reports for trial in tuner.get_trials()) == 0
+    assert {attempt.pid for trial in tuner.get_trials() for attempt in trial.attempts} == {0}
+
+
+def test_a_mutation_of_what_the_space_does_not_have_is_refused_when_the_tuner_is_built(tune: Tune):
+    pbt = mqtune.PBT(perturbation_interval=3, hyperparam_mutations={"momentum": mqtune.uniform(0, 1)})
+
+    with pytest.raises(ConfigurationError, match="'momentum'"):
+        tune(saving.CountsOften, counting(), scheduler=pbt)
+
+
+def test_a_script_that_is_not_executable_is_refused_when_the_tuner_is_built(tune: Tune, tmp_path: Path):
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\necho '[tune-metric]: {\"loss\": 1}'\n")
+
+    with pytest.raises(TrainableNotFound, match=r"train\.sh' is not executable; run: chmod \+x"):
+        tune(str(script), counting())
+
+
+def test_a_script_that_is_not_executable_on_the_worker_ends_the_run_and_says_what_to_do(tune: Tune):
+    script = Path(saving.__file__).with_name(f"script-{os.getpid()}.sh")
+    with contextlib.ExitStack() as stack:
+        stack.callback(script.unlink)
+        script.write_text("#!/bin/sh\necho '[tune-metric]: {\"loss\": 1}'\n")
+        script.chmod(0o755)
+        stack.enter_context(contextlib.chdir(script.parent))
+        tuner = tune(script.name, *[counting()] * 3)
+        script.chmod(0o644)
+
+        with pytest.raises(TrainableNotFound, match=r"worker (one|two)@(?s:.*)is not executable; run: chmod \+x"):
+            tuner.run()

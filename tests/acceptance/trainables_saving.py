@@ -1,0 +1,127 @@
+"""Trainables that count, and save how far they are in each of the ways that there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import mqtune
+
+
+class Counts(mqtune.Trainable):
+    """Counts up by lr; saves a file when it is told to pause, and with every so many steps if its config says so."""
+
+    def setup(self, config):
+        self.total = 0.0
+        self.checkpoint_every = config.get("every", 0)
+
+    def step(self):
+        time.sleep(self.config["step_s"])
+        self.total += self.config["lr"]
+        done = self.training_iteration + 1 >= self.config["steps"]
+        return {"loss": -self.total, "step": self.training_iteration + 1, "pid": os.getpid(), "done": done}
+
+    def save_checkpoint(self, folder):
+        (folder / "total.json").write_text(json.dumps(self.total))
+
+    def load_checkpoint(self, checkpoint):
+        self.total = json.loads((checkpoint / "total.json").read_text())
+
+
+class CountsInDict(Counts):
+    """The same, with a dict."""
+
+    def save_checkpoint(self, folder):
+        return {"total": self.total}
+
+    def load_checkpoint(self, checkpoint):
+        self.total = checkpoint["total"]
+
+
+class CountsOften(Counts):
+    """The same with files, in each step."""
+
+    def setup(self, config):
+        super().setup(config)
+        self.checkpoint_every = 1
+
+
+def _counted(config, state):
+    """Yield how far it is after each step."""
+    for step in range(state["step"] + 1, config["steps"] + 1):
+        time.sleep(config["step_s"])
+        state = {"step": step, "total": state["total"] + config["lr"]}
+        yield state
+
+
+def _row(state, **more):
+    return {"loss": -state["total"], "step": state["step"], "pid": os.getpid(), **more}
+
+
+START = {"step": 0, "total": 0.0}
+
+
+def in_dicts(config):
+    checkpoint = mqtune.get_checkpoint()
+    state = START if checkpoint is None else checkpoint.data
+    before_s = 0.0 if checkpoint is None else checkpoint.counters["time_total_s"]
+    for state in _counted(config, state):
+        mqtune.report(_row(state, before_s=before_s), checkpoint=state)
+
+
+def in_files(config):
+    checkpoint = mqtune.get_checkpoint()
+    folder = mqtune.get_context().folder
+    state, copy, before_s = START, "", 0.0
+    if checkpoint is not None:
+        state, copy = json.loads((checkpoint.path / "deep" / "state.json").read_text()), str(checkpoint.path)
+        before_s = checkpoint.counters["time_total_s"]
+        # It is the trial's own.
+        (checkpoint.path / "scratched").write_text("over")
+    (folder / "mine" / "deep").mkdir(parents=True)
+    for state in _counted(config, state):
+        (folder / "mine" / "deep" / "state.json").write_text(json.dumps(state))
+        (folder / "mine" / "weights.bin").write_bytes(bytes([state["step"] % 256]) * 1000)
+        mqtune.report(_row(state, before_s=before_s, copy=copy, folder=str(folder)), checkpoint=folder / "mine")
+
+
+def in_folders(config, checkpoint_dir=None):
+    """The older style."""
+    state = START
+    if checkpoint_dir:
+        state = json.loads((Path(checkpoint_dir) / "state.json").read_text())
+    for state in _counted(config, state):
+        with mqtune.checkpoint_dir(step=state["step"]) as folder:
+            (Path(folder) / "state.json").write_text(json.dumps(state))
+        mqtune.report(_row(state))
+
+
+def on_demand(config):
+    """Saves only when it is asked to, and says in the next report that it did."""
+    saved = 0
+    for state in _counted(config, START):
+        if mqtune.should_checkpoint():
+            mqtune.save_checkpoint(state)
+            saved += 1
+        mqtune.report(_row(state, saved=saved))
+
+
+def without(config):
+    for state in _counted(config, START):
+        mqtune.report(_row(state))
+
+
+def too_large(config):
+    mqtune.report({"loss": 1.0}, checkpoint={"weights": b"0" * 2_000_000})
+
+
+def writes_on(config):
+    """Reports with the state, and then writes down that it has gone on."""
+    checkpoint = mqtune.get_checkpoint()
+    path = Path(config["written"])
+    for step in range(1 if checkpoint is None else checkpoint.data["step"] + 1, 5001):
+        mqtune.report({"loss": float(-step), "step": step}, checkpoint={"step": step} if config["saves"] else None)
+        with path.open("a") as file:
+            file.write(f"{step}\n")

@@ -1,0 +1,787 @@
+"""What a user does to single trials by hand: each call is checked first, and then carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import NAME, Bench, Obedient
+
+from mqtune.errors import ConfigurationError, ExperimentFinished, InvalidTransition, NothingResumes, SpaceError
+from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
+from mqtune.resources import Resources
+from mqtune.schedulers.base import Wait
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, Decision, Intent
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two slots, each with a trial that a worker runs."""
+    return Bench(tmp_path).step().start(ONE).start(TWO)
+
+
+def as_known(bench: Bench) -> tuple[str, str]:
+    """All that the living driver knows of trials, and all that its heir would."""
+    return tuple(repr((e.trials, e.counts, e.to_retry, e.to_restart)) for e in (bench.experiment, bench.replayed()))  # type: ignore[return-value]
+
+
+def assert_comes_back(bench: Bench) -> None:
+    """The journal has all that the driver knows."""
+    living, heir = as_known(bench)
+    assert heir == living
+
+
+# Starting.
+
+
+def test_an_added_config_is_completed_and_tried_next_when_a_slot_is_free(bench: Bench) -> None:
+    bench.hand.add_trial({"lr": 0.25}, ttl_s=60)
+    bench.step()
+    assert len(bench.experiment.trials) == 2
+
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+
+    trial = bench.trial(THREE)
+    assert (trial.config, trial.ttl_s, trial.history[0].by) == ({"lr": 0.25, "depth": 3}, 60.0, "user")
+    assert_comes_back(bench)
+
+
+def test_a_trial_is_started_at_once_whether_or_not_a_slot_is_free(bench: Bench) -> None:
+    trial = bench.hand.start_trial({"lr": 0.25})
+
+    assert (trial.id, trial.status, trial.attempt.number) == (THREE, TrialStatus.STAGED, 1)
+    assert bench.backend.published[-1] == (THREE, 1)
+    assert_comes_back(bench)
+
+
+def test_a_trial_starts_from_the_checkpoint_of_another_one(bench: Bench) -> None:
+    saved = bench.save(ONE)
+
+    trial = bench.hand.start_trial({"lr": 0.25}, source=ONE)
+
+    assert (trial.attempt.checkpoint, trial.attempt.source, trial.parent) == (saved, ONE, ONE)
+    assert trial.checkpoints == {}
+    bench.start(THREE)
+    assert bench.grant.assignment.checkpoint == saved
+    assert_comes_back(bench)
+
+
+@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_there_is_a_trial(bench: Bench, start: str) -> None:
+    with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint to start from; save one with"):
+        getattr(bench.hand, start)({"lr": 0.25}, source=ONE)
+
+    assert len(bench.experiment.trials) == 2
+    assert not bench.driver.filling._added
+
+
+@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+def test_a_config_that_does_not_fit_the_space_is_refused(bench: Bench, start: str) -> None:
+    with pytest.raises(SpaceError, match="lr"):
+        getattr(bench.hand, start)({"lr": 7.0})
+
+    assert len(bench.experiment.trials) == 2
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1, math.nan, math.inf, True, "60"])
+def test_a_time_to_live_is_a_number_of_seconds_above_zero(bench: Bench, ttl_s: Any) -> None:
+    with pytest.raises(ConfigurationError, match="ttl_s="):
+        bench.hand.start_trial({}, ttl_s=ttl_s)
+
+    assert len(bench.experiment.trials) == 2
+
+
+def test_the_time_to_live_goes_to_the_worker_with_the_assignment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ttl_s=30.0).step().start(ONE)
+    assert bench.grant.assignment.ttl_s == 30.0
+
+    bench.hand.start_trial({}, ttl_s=5)
+    bench.start(THREE)
+
+    assert bench.grant.assignment.ttl_s == 5.0
+
+
+def test_a_clone_has_the_config_and_the_time_to_live_and_begins_from_scratch(bench: Bench) -> None:
+    bench.save(ONE)
+
+    clone = bench.hand.clone_trial(ONE)
+
+    assert (clone.id, clone.config) == (THREE, bench.trial(ONE).config)
+    assert (clone.attempt.checkpoint, clone.attempt.source, clone.reports) == ("", None, 0)
+    assert bench.trial(ONE).status is TrialStatus.RUNNING
+
+
+def test_a_trial_that_ended_can_be_cloned(bench: Bench) -> None:
+    bench.fail(ONE)
+
+    assert bench.hand.clone_trial(ONE).config == bench.trial(ONE).config
+
+
+# Ending.
+
+
+@pytest.mark.parametrize(
+    ("call", "intent", "status"),
+    [
+        ("stop_trial", Intent.STOP, TrialStatus.EARLY_STOPPED),
+        ("complete_trial", Intent.COMPLETE, TrialStatus.COMPLETED),
+        ("abandon_trial", Intent.ABANDON, TrialStatus.ABANDONED),
+        ("pause_trial", Intent.PAUSE, TrialStatus.PAUSED),
+    ],
+)
+def test_a_running_trial_ends_as_it_was_told_once_its_process_is_gone(
+    bench: Bench, call: str, intent: Intent, status: TrialStatus
+) -> None:
+    bench.report(ONE, 1.0)
+
+    getattr(bench.hand, call)(ONE, "I say so")
+
+    trial = bench.trial(ONE)
+    assert (bench.told(ONE), trial.status, trial.is_busy) == (intent.value, TrialStatus.RUNNING, True)
+    bench.end(ONE)
+    assert (trial.status, trial.reason, trial.history[-1].by) == (status, "I say so", "user")
+    stop = trial.attempt.stop
+    assert stop is not None
+    assert (stop.by, stop.reason, stop.sequence) == ("user", "I say so", 0)
+    assert_comes_back(bench)
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        ("stop_trial", TrialStatus.EARLY_STOPPED),
+        ("abandon_trial", TrialStatus.ABANDONED),
+        ("pause_trial", TrialStatus.PAUSED),
+    ],
+)
+def test_a_trial_in_a_queue_ends_at_once_and_no_worker_can_claim_it(
+    tmp_path: Path, call: str, status: TrialStatus
+) -> None:
+    bench = Bench(tmp_path).step()
+
+    getattr(bench.hand, call)(ONE, "I say so")
+
+    assert (bench.trial().status, bench.trial().attempt.end is not None) == (status, True)
+    with pytest.raises(AssertionError, match="ended"):
+        bench.start(ONE)
+    assert_comes_back(bench)
+
+
+@pytest.mark.parametrize(
+    ("call", "status"), [("stop_trial", TrialStatus.EARLY_STOPPED), ("abandon_trial", TrialStatus.ABANDONED)]
+)
+def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialStatus) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    getattr(bench.hand, call)(ONE, "no more")
+
+    assert (bench.trial().status, bench.trial().reason) == (status, "no more")
+    (closed,) = bench.of(TrialClosed)
+    assert (closed.trial, closed.by) == (ONE, "user")
+    assert_comes_back(bench)
+
+
+CALLS: dict[str, Callable[[Bench], Any]] = {
+    "stop": lambda b: b.hand.stop_trial(ONE),
+    "complete": lambda b: b.hand.complete_trial(ONE),
+    "abandon": lambda b: b.hand.abandon_trial(ONE, "no"),
+    "pause": lambda b: b.hand.pause_trial(ONE),
+    "resume": lambda b: b.hand.resume_trial(ONE),
+    "restart": lambda b: b.hand.restart_trial(ONE),
+    "save": lambda b: b.hand.save_trial(ONE),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_nothing_can_be_done_to_a_trial_that_ended_and_trying_it_does_nothing(bench: Bench, call: str) -> None:
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    before, published = as_known(bench), list(bench.backend.published)
+    events = len(bench.events())
+
+    with pytest.raises(InvalidTransition, match="trial 0001 is COMPLETED"):
+        CALLS[call](bench)
+
+    assert (as_known(bench), bench.backend.published, len(bench.events())) == (before, published, events)
+
+
+@pytest.mark.parametrize("call", ["complete", "pause", "save"])
+def test_what_a_paused_trial_can_not_do_is_refused_and_does_nothing(bench: Bench, call: str) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    before, events = as_known(bench), len(bench.events())
+
+    with pytest.raises(InvalidTransition, match="trial 0001 is PAUSED"):
+        CALLS[call](bench)
+
+    assert (as_known(bench), len(bench.events())) == (before, events)
+
+
+@pytest.mark.parametrize("call", ["resume"])
+def test_only_a_paused_trial_is_resumed(bench: Bench, call: str) -> None:
+    with pytest.raises(InvalidTransition, match="0001 is RUNNING and can't be resumed; only a PAUSED trial can"):
+        CALLS[call](bench)
+
+    assert bench.trial().status is TrialStatus.RUNNING
+
+
+def test_a_trial_that_is_told_to_stop_can_not_be_paused_any_more(bench: Bench) -> None:
+    bench.hand.stop_trial(ONE, "enough")
+
+    with pytest.raises(InvalidTransition, match=r"told to stop already \(enough\)"):
+        bench.hand.pause_trial(ONE)
+
+    assert bench.told(ONE) == "stop"
+
+
+def test_a_trial_that_is_told_to_pause_can_still_be_stopped(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.hand.stop_trial(ONE, "after all")
+
+    assert bench.told(ONE) == "stop"
+    bench.end(ONE)
+    assert bench.trial().status is TrialStatus.EARLY_STOPPED
+    assert_comes_back(bench)
+
+
+@pytest.mark.xfail(reason="H8")
+def test_a_trial_that_is_told_to_stop_is_told_once(bench: Bench) -> None:
+    bench.hand.stop_trial(ONE, "enough")
+
+    with pytest.raises(InvalidTransition, match=r"told to stop already \(enough\)"):
+        bench.hand.stop_trial(ONE, "really")
+
+    assert bench.trial().reason == "enough"
+    assert_comes_back(bench)
+
+
+@pytest.mark.xfail(reason="H8")
+def test_an_abandonment_is_not_taken_back_by_a_stop(bench: Bench) -> None:
+    bench.hand.abandon_trial(ONE, "it burns")
+
+    with pytest.raises(InvalidTransition, match=r"told to abandon already \(it burns\)"):
+        bench.hand.stop_trial(ONE)
+
+    bench.end(ONE)
+    assert bench.trial().status is TrialStatus.ABANDONED
+
+
+@pytest.mark.xfail(reason="H8")
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_trial_that_is_completed_by_hand_is_not_tried_again(tmp_path: Path, runs: bool) -> None:
+    """Also one that has not reported: whoever completes it wants no other attempt."""
+    bench = Bench(tmp_path, max_failures=1).step()
+    if runs:
+        bench.start(ONE)
+
+    bench.hand.complete_trial(ONE, "it has enough")
+    if runs:
+        bench.end(ONE)
+
+    assert (bench.trial().status.is_terminal, len(bench.trial().attempts)) == (True, 1)
+
+
+def test_a_trial_that_is_not_there_is_named_with_how_many_there_are(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="no trial '0099' in experiment 'x'; it has 2"):
+        bench.hand.stop_trial("0099")
+
+
+def test_an_abandoned_config_is_never_suggested_again(tmp_path: Path) -> None:
+    """Also by the searcher of a driver that takes over."""
+    bench = Bench(tmp_path).step().start(ONE)
+    avoided: list[Any] = []
+    bench.driver._searcher.avoid = avoided.append  # type: ignore[method-assign]
+
+    bench.hand.abandon_trial(ONE, "it burns")
+    bench.end(ONE)
+
+    assert avoided == [bench.trial().config]
+
+
+@pytest.mark.parametrize("call", ["stop_trial", "abandon_trial"])
+def test_a_trial_that_waits_for_another_try_ends_without_one(tmp_path: Path, call: str) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1, max_concurrent=1).step().start(ONE)
+    bench.backend.slots = 0
+    bench.fail(ONE)
+    assert list(bench.experiment.to_retry) == [ONE]
+
+    getattr(bench.hand, call)(ONE, "no more")
+
+    assert bench.trial().status.is_terminal
+    assert list(bench.experiment.to_retry) == []
+    assert_comes_back(bench)
+
+
+def test_a_trial_that_waits_for_another_try_can_be_paused_resumed_and_paused_for_good(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1).step().start(ONE)
+    bench.backend.slots = 0
+    bench.fail(ONE)
+
+    bench.hand.pause_trial(ONE, "wait")
+
+    assert bench.trial().status is TrialStatus.PAUSED
+    assert ("pause", ONE) in bench.scheduler.heard
+    assert ("end", ONE) not in bench.scheduler.heard
+    assert_comes_back(bench)
+    bench.hand.abandon_trial(ONE, "no")
+    assert bench.trial().status is TrialStatus.ABANDONED
+    assert_comes_back(bench)
+
+
+# Pausing and going on.
+
+
+def test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint(bench: Bench) -> None:
+    first = bench.save(ONE)
+    bench.hand.pause_trial(ONE)
+    second = bench.save(ONE)
+    bench.end(ONE)
+    assert (bench.trial().status, bench.trial().is_busy) == (TrialStatus.PAUSED, False)
+
+    resumed = bench.hand.resume_trial(ONE)
+
+    assert resumed is bench.trial()
+    assert (first != second, resumed.attempt.number, resumed.attempt.checkpoint) == (True, 2, second)
+    assert (resumed.status, resumed.reason, resumed.history[-1].by) == (TrialStatus.STAGED, "resumed by hand", "user")
+    assert bench.start(ONE).grant.assignment.checkpoint == second
+    assert_comes_back(bench)
+
+
+def test_a_paused_trial_without_a_checkpoint_goes_on_from_scratch(bench: Bench) -> None:
+    bench.report(ONE, 3.0, 2.0)
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    bench.hand.resume_trial(ONE)
+
+    assert bench.start(ONE).grant.assignment.checkpoint == ""
+    assert (bench.trial().reports, bench.trial().attempt.reports) == (2, 0)
+
+
+def test_a_trial_is_resumed_with_another_config_of_which_the_rest_is_its_own(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    before = bench.trial().config
+
+    bench.hand.resume_trial(ONE, {"lr": 0.125})
+
+    assert bench.trial().config == {**before, "lr": 0.125}
+    assert [attempt.config for attempt in bench.trial().attempts] == [before, bench.trial().config]
+    assert_comes_back(bench)
+
+
+def test_a_resume_with_a_config_that_does_not_fit_leaves_the_trial_paused(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    with pytest.raises(SpaceError, match="lr"):
+        bench.hand.resume_trial(ONE, {"lr": 9})
+
+    assert (bench.trial().status, len(bench.trial().attempts)) == (TrialStatus.PAUSED, 1)
+
+
+def test_reports_after_a_pause_are_late_and_never_shown_after_the_resume(bench: Bench) -> None:
+    """What the seed's local backend hands to the scheduler after a resume: the tail of the first life."""
+    bench.report(ONE, 3.0)
+    bench.hand.pause_trial(ONE)
+    bench.report(ONE, 2.0, 1.0)
+    bench.end(ONE)
+    bench.hand.resume_trial(ONE)
+    bench.start(ONE).report(ONE, 2.5)
+
+    assert (bench.trial().reports, bench.trial().late_reports, bench.trial().best_value) == (2, 2, 2.5)
+    shown = [(r.attempt, r.sequence, r.late) for r in bench.hand.results().reports(ONE)]
+    assert shown == [(1, 1, False), (1, 2, True), (1, 3, True), (2, 1, False)]
+
+
+def test_a_running_trial_is_restarted_in_place_when_its_process_is_gone(bench: Bench) -> None:
+    bench.save(ONE)
+
+    bench.hand.restart_trial(ONE, {"lr": 0.5})
+
+    assert (bench.told(ONE), bench.trial().attempt.number) == ("pause", 1)
+    bench.end(ONE)
+    trial = bench.trial()
+    assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.STAGED, 2, "")
+    assert (trial.config["lr"], trial.reason, trial.history[-1].by) == (0.5, "restarted by hand", "user")
+    assert_comes_back(bench)
+
+
+def test_a_trial_is_restarted_from_the_checkpoint_of_another_also_by_a_later_driver(bench: Bench) -> None:
+    saved = bench.save(TWO)
+    bench.hand.restart_trial(ONE, source=TWO)
+    bench.driver.close()
+
+    bench.begin()
+    bench.end(ONE)
+
+    trial = bench.trial()
+    assert (trial.attempt.number, trial.attempt.checkpoint, trial.attempt.source) == (2, saved, TWO)
+
+
+def test_a_paused_trial_is_restarted_at_once(bench: Bench) -> None:
+    bench.save(ONE)
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    bench.hand.restart_trial(ONE)
+
+    assert (bench.trial().attempt.number, bench.trial().attempt.checkpoint) == (2, "")
+
+
+def test_a_trial_in_a_queue_is_restarted_with_what_it_should_have_now(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step()
+
+    bench.hand.restart_trial(ONE, {"lr": 0.5})
+    bench.step()
+
+    assert (bench.trial().attempt.number, bench.trial().config["lr"]) == (2, 0.5)
+    assert_comes_back(bench)
+
+
+def test_a_trial_that_waits_for_another_try_is_restarted_with_what_it_should_have_now(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1).step().start(ONE)
+    bench.backend.slots = 0
+    bench.fail(ONE)
+
+    bench.hand.restart_trial(ONE, {"lr": 0.5})
+    bench.backend.slots = 1
+    bench.step()
+
+    assert (bench.trial().status, bench.trial().attempt.number, bench.trial().config["lr"]) == (
+        TrialStatus.STAGED,
+        2,
+        0.5,
+    )
+    assert_comes_back(bench)
+
+
+def test_a_restart_from_a_trial_without_a_checkpoint_is_refused_and_the_trial_runs_on(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint"):
+        bench.hand.restart_trial(ONE, source=TWO)
+
+    assert (bench.told(ONE), bench.trial().status) == ("", TrialStatus.RUNNING)
+
+
+def test_a_trial_that_runs_is_asked_to_save_and_each_wish_has_a_number(bench: Bench) -> None:
+    bench.hand.save_trial(ONE)
+    assert bench.told(ONE) == "save:1"
+    bench.hand.save_trial(ONE)
+    assert bench.told(ONE) == "save:2"
+
+    saved = bench.save(ONE)
+
+    assert bench.trial().checkpoint == saved
+    assert bench.trial().status is TrialStatus.RUNNING
+
+
+def test_a_trial_in_a_queue_can_not_save(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step()
+
+    with pytest.raises(InvalidTransition, match="0001 is STAGED and can't save a checkpoint; only a RUNNING one can"):
+        bench.hand.save_trial(ONE)
+
+
+# All of them.
+
+
+def test_stopping_all_ends_what_runs_waits_and_is_paused_and_starts_nothing_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=2, max_trials=9).step().start(ONE).start(TWO)
+    bench.hand.pause_trial(TWO)
+    bench.end(TWO)
+    trials = len(bench.experiment.trials)
+
+    bench.hand.stop_all("the night is over")
+    bench.end(ONE)
+
+    assert bench.driver.is_finished
+    assert len(bench.experiment.trials) == trials
+    assert {trial.status for trial in bench.experiment.trials.values()} == {TrialStatus.EARLY_STOPPED}
+    assert {trial.reason for trial in bench.experiment.trials.values()} == {"the night is over"}
+    assert_comes_back(bench)
+
+
+def test_stopping_all_leaves_what_has_ended_and_what_is_told_already(bench: Bench) -> None:
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    bench.hand.complete_trial(TWO, "it has enough")
+
+    bench.hand.stop_all()
+    bench.end(TWO)
+
+    assert [trial.status for trial in bench.hand.get_trials()[:1]] == [TrialStatus.COMPLETED]
+    assert bench.told.__self__ is bench
+
+
+def test_a_trial_that_was_told_to_pause_when_all_were_stopped_is_not_left_paused(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+
+    bench.hand.stop_all("enough")
+    bench.end(ONE)
+    bench.end(TWO)
+
+    assert bench.driver.is_finished
+    assert bench.trial().status is TrialStatus.EARLY_STOPPED
+
+
+@pytest.mark.xfail(reason="H8")
+def test_handing_back_twice_is_handing_back_once(bench: Bench) -> None:
+    bench.driver.hand_back_all("Ctrl-C")
+    bench.driver.hand_back_all("the driver failed")
+
+    assert bench.trial().reason == "Ctrl-C"
+    assert_comes_back(bench)
+
+
+def test_stepping_a_finished_experiment_is_an_error(bench: Bench) -> None:
+    for trial in (ONE, TWO):
+        bench.report(trial, 1.0)
+        bench.end(trial)
+
+    with pytest.raises(ExperimentFinished, match="nothing left to step"):
+        bench.driver.step(0)
+
+
+def test_paused_trials_that_nothing_resumes_are_an_error_that_names_them(bench: Bench) -> None:
+    for trial in (ONE, TWO):
+        bench.hand.pause_trial(trial)
+    bench.scheduler.choices.append(Wait("nobody is good enough"))
+    bench.end(ONE)
+
+    with pytest.raises(NothingResumes, match=r"2 trials are paused \(0001, 0002\).*Obedient.*nobody is good enough"):
+        bench.end(TWO).step()
+
+
+# Looking.
+
+
+def test_trials_are_found_by_status_in_the_order_in_which_they_were_staged(bench: Bench) -> None:
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+
+    assert [trial.id for trial in bench.hand.get_trials()] == [ONE, TWO]
+    assert [trial.id for trial in bench.hand.get_trials(TrialStatus.RUNNING)] == [TWO]
+    assert bench.hand.running_trials == [bench.trial(TWO)]
+    assert bench.hand.get_trials(TrialStatus.RUNNING, TrialStatus.COMPLETED) == bench.hand.get_trials()
+    assert bench.hand.get_trial(TWO) is bench.trial(TWO)
+
+
+def test_a_trial_is_busy_until_its_process_is_gone(bench: Bench) -> None:
+    bench.hand.stop_trial(ONE)
+    assert [trial.id for trial in bench.hand.busy_trials] == [ONE, TWO]
+
+    bench.end(ONE)
+
+    assert [trial.id for trial in bench.hand.busy_trials] == [TWO]
+
+
+def test_new_reports_come_once_by_time_across_trials_and_by_sequence_within_one(bench: Bench) -> None:
+    bench.report(ONE, 3.0, at=20.0)
+    bench.report(TWO, 9.0, at=10.0)
+    bench.report(ONE, 2.0, 1.0, at=20.0)
+
+    assert [(r.trial, r.sequence) for r in bench.hand.new_reports()] == [(TWO, 1), (ONE, 1), (ONE, 2), (ONE, 3)]
+    assert bench.hand.new_reports() == []
+    bench.report(TWO, 8.0)
+    (report,) = bench.hand.new_reports()
+    assert (report.trial, report.sequence, report.metrics) == (TWO, 2, {"loss": 8.0})
+
+
+def test_reports_after_a_decision_are_not_new_and_kept_all_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "rung 2")
+    assert bench.hand.new_reports() == []
+
+    bench.report(ONE, 3.0, 2.0, 1.0)
+
+    assert [r.sequence for r in bench.hand.new_reports()] == [1, 2]
+    bench.step()
+    assert [r.late for r in bench.hand.results().reports()] == [False, False, True]
+    assert bench.trial().late_reports == 1
+
+
+def test_reports_after_a_decision_that_was_just_taken_are_not_new_at_the_first_call_either(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "rung 2")
+
+    bench.report(ONE, 3.0, 2.0, 1.0)
+
+    assert [r.sequence for r in bench.hand.new_reports()] == [1, 2]
+
+
+def test_each_failed_trial_is_told_once(bench: Bench) -> None:
+    assert bench.hand.next_failed_trial() is None
+    bench.report(ONE, 1.0)
+
+    bench.fail(TWO)
+    bench.fail(ONE)
+
+    assert [bench.hand.next_failed_trial() for _ in range(3)] == [bench.trial(ONE), bench.trial(TWO), None]
+
+
+def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "1.stdout"
+    path.write_text("first\nsecond\n")
+    attempt = bench.trial().attempt
+    attempt.stdout_path, attempt.stderr_tail = str(path), "oh\nno"
+
+    assert bench.hand.stdout(ONE) == []
+    attempt.host = socket.gethostname()
+    assert bench.hand.stdout(ONE) == ["first", "second"]
+    assert bench.hand.stderr(ONE) == ["oh", "no"]
+    attempt.stdout_path = str(tmp_path / "gone")
+    attempt.stdout_tail = "the end"
+    assert bench.hand.stdout(ONE) == ["the end"]
+
+
+def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:
+    assert bench.hand.entry_point.name == "bench.py"
+    assert bench.hand.entry_point.is_file()
+
+
+def test_the_backend_answers_what_there_is(bench: Bench) -> None:
+    assert bench.hand.has_resources(Resources(cpus=1))
+    assert not bench.hand.has_resources(Resources(gpus=1))
+    assert bench.hand.resource_string() == "1 worker: 2 slots"
+    assert bench.hand.has_gpus() is False
+
+
+# The record.
+
+
+def test_an_attempt_records_where_it_ran_with_what_and_how_it_ended(bench: Bench) -> None:
+    bench.clock.now += 5
+    bench.fail(ONE)
+
+    attempt = bench.trial().attempt
+    assert (attempt.worker, attempt.host, attempt.queue, attempt.devices) == ("w@a", "a", "mqtune.cpu", ("0",))
+    assert (attempt.pid, attempt.exit_code, attempt.signal, attempt.error_type) == (7, 1, None, "ValueError")
+    assert attempt.environment["packages"] == {"numpy": "2.0"}
+    assert attempt.started_at is not None
+    assert attempt.ended_at is not None
+    assert attempt.staged_at <= attempt.started_at < attempt.ended_at
+    assert bench.trial().run_s == bench.experiment.run_s == 5.0
+
+
+def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE, "lunch")
+    bench.end(ONE)
+    bench.hand.resume_trial(ONE)
+    bench.start(ONE).report(ONE, 1.0)
+    bench.end(ONE)
+
+    steps = [(step.status.name, step.reason, step.by) for step in bench.trial().history]
+    assert steps == [
+        ("CANDIDATE", "", "searcher"),
+        ("STAGED", "", "searcher"),
+        ("RUNNING", "", "w@a"),
+        ("PAUSED", "lunch", "user"),
+        ("STAGED", "resumed by hand", "user"),
+        ("RUNNING", "", "w@a"),
+        ("COMPLETED", "", "w@a"),
+    ]
+    assert all(step.at > 0 for step in bench.trial().history)
+
+
+def test_a_stop_records_the_report_that_it_came_of(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.scheduler.decisions[ONE, 3] = Decision(Action.STOP, "rung 3")
+
+    bench.report(ONE, 3.0, 2.0, 1.0)
+
+    stop = bench.trial().attempt.stop
+    assert stop is not None
+    assert (stop.by, stop.reason, stop.sequence) == ("scheduler", "rung 3", 3)
+
+
+def test_every_call_is_journaled_by_a_user(bench: Bench) -> None:
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    bench.hand.resume_trial(ONE)
+    bench.hand.stop_trial(TWO)
+
+    assert {event.by for event in bench.of(DecisionTaken)} == {"user"}
+    assert [event.by for event in bench.of(TrialStaged)] == ["searcher", "searcher", "user"]
+    assert [event.end for event in bench.of(AttemptEnded)] == [AttemptEnd.PAUSED]
+    assert isinstance(bench.scheduler, Obedient)
+
+
+# Whatever comes, in whatever order.
+
+
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_whatever_a_user_and_a_worker_do_in_whatever_order_the_journal_tells_it_all(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(tmp_path, max_trials=4, max_failures=rng.choice([0, 2]), delete_checkpoints=rng.random() < 0.5)
+    for _ in range(60):
+        with contextlib.suppress(InvalidTransition, ConfigurationError, NothingResumes, ExperimentFinished):
+            rng.choice(DOINGS)(bench, rng)
+        assert_comes_back(bench)
+        trials = bench.experiment.trials.values()
+        assert bench.experiment.counts == {status: sum(t.status is status for t in trials) for status in TrialStatus}
+        assert bench.experiment.live == sum(a.end is None for t in trials for a in t.attempts)
+        assert all(t.attempt.end is not None for t in trials if not t.is_busy)
+        assert all(t.checkpoint in t.checkpoints for t in trials if t.checkpoint and t.parent is None and not t.attempt.source)
+
+
+def any_trial(bench: Bench, rng: random.Random) -> str:
+    return rng.choice([*bench.experiment.trials]) if bench.experiment.trials else ONE
+
+
+def by_user(bench: Bench, rng: random.Random) -> None:
+    trial, hand = any_trial(bench, rng), bench.hand
+    source = rng.choice([None, any_trial(bench, rng)])
+    rng.choice(
+        [
+            lambda: hand.pause_trial(trial),
+            lambda: hand.resume_trial(trial, rng.choice([None, {"lr": rng.random()}])),
+            lambda: hand.stop_trial(trial, rng.choice("ab")),
+            lambda: hand.complete_trial(trial),
+            lambda: hand.abandon_trial(trial, "no"),
+            lambda: hand.restart_trial(trial, {"lr": rng.random()}, source=source),
+            lambda: hand.save_trial(trial),
+            lambda: hand.start_trial({}, source=source),
+            lambda: hand.add_trial({}, source=source),
+            lambda: hand.clone_trial(trial),
+        ]
+    )()
+
+
+def by_worker(bench: Bench, rng: random.Random) -> None:
+    states = bench.server.experiments[NAME].trials
+    staged = [trial for trial, state in states.items() if state.state == "staged"]
+    running = [trial for trial, state in states.items() if state.state == "running"]
+    if staged and (not running or rng.random() < 0.4):
+        bench.start(rng.choice(staged))
+    elif running:
+        trial = rng.choice(running)
+        rng.choice(
+            [
+                lambda: bench.report(trial, rng.random()),
+                lambda: bench.report(trial, rng.random(), checkpoint=bench.new_checkpoint(trial)),
+                lambda: bench.save(trial),
+                lambda: bench.end(trial),
+                lambda: bench.fail(trial),
+                lambda: bench.lose(trial),
+            ]
+        )()
+
+
+def by_driver(bench: Bench, rng: random.Random) -> None:
+    if rng.random() < 0.2:
+        bench.begin()
+    bench.step()
+
+
+DOINGS: list[Callable[[Bench, random.Random], None]] = [by_user, by_worker, by_worker, by_worker, by_driver]
