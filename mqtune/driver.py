@@ -219,6 +219,7 @@ class Driver:
             self._read_to = entries[-1].id
             for entry in entries:
                 self._take(entry)
+            self._keeping.look_at_best()
             self._lockstep.clear()
         if self._journal.fleet_changed:
             self._journal.fleet_changed = False

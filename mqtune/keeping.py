@@ -49,6 +49,7 @@ class Keeping:
         self._delete_checkpoints = delete_checkpoints
         self._commands: Commands | None = None
         self._references = References()
+        self._best: Trial | None = None
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -60,6 +61,7 @@ class Keeping:
         """Look at every trial, after a replay."""
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
+        self._best = self._experiment.best
         self._look_at(list(self._experiment.trials))
         if self._store is not None:
             self._start()
@@ -71,6 +73,12 @@ class Keeping:
         """
         freed = self._note(trial)
         self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
+
+    def look_at_best(self) -> None:
+        """Give up what nothing needs of the trial that was the best one at the last look, if it is no more."""
+        before, self._best = self._best, self._experiment.best
+        if before is not None and before is not self._best:
+            self._look_at([before.id])
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
         """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""

@@ -58,19 +58,21 @@ class _Body:
 
     def encode(self) -> bytes:
         """Return the event as it stands in the journal."""
-        body = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        body = {name: getattr(self, name) for name, _ in _fields(type(self))}
+        for name in _RICH & body.keys():
+            body[name] = _plain(body[name])
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
         values = {}
-        for f in dataclasses.fields(cls):
-            if f.name in body:
-                value = _rich(f.name, body[f.name])
-                if not isinstance(value, _SHAPES[cast("str", f.type)]):
-                    raise TypeError(f"{f.name}={value!r}")
-                values[f.name] = value
+        for name, shape in _fields(cls):
+            if name in body:
+                value = _rich(name, body[name]) if name in _RICH else body[name]
+                if not isinstance(value, shape):
+                    raise TypeError(f"{name}={value!r}")
+                values[name] = value
         return cls(**values)
 
 
@@ -91,6 +93,21 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "list[str]": list,
     "str": str,
 }
+
+
+#: Fields whose values are not plain.
+_RICH: Final = frozenset({"cursor", "end", "intent"})
+
+
+_FIELDS: Final[dict[type, tuple[tuple[str, type | UnionType], ...]]] = {}
+
+
+def _fields(kind: type[_Body]) -> tuple[tuple[str, type | UnionType], ...]:
+    """Return the names of an event's fields, and what their values must be; looked up once for each kind of event."""
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        fields = _FIELDS[kind] = tuple((f.name, _SHAPES[cast("str", f.type)]) for f in dataclasses.fields(kind))
+    return fields
 
 
 def _rich(name: str, value: Any) -> Any:

@@ -51,6 +51,8 @@ class Opening:
     is_private: bool
     #: Starts what runs trials here, or does nothing; returns what the caller ends.
     start_worker: Callable[[], LocalWorker | None]
+    #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
+    waits: bool = True
 
 
 class Place(Protocol):
@@ -193,12 +195,13 @@ class SimulatedPlace:
             backend=backend,
             clock=backend.clock,
             owner=owner,
-            driver=f"process {os.getpid()} on {socket.gethostname()}",
+            driver="a simulation",
             store=None,
             definition=plan.definition(kept),
             is_new=kept is None,
             is_private=False,
             start_worker=lambda: None,
+            waits=False,
         )
 
 

@@ -282,7 +282,7 @@ class Tuner(Control):
             callbacks=callbacks,
             owner=place.owner,
             clock=place.clock,
-            interrupts=self._interrupts,
+            interrupts=self._interrupts if place.waits else None,
         )
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)

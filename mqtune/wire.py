@@ -11,11 +11,11 @@ import msgpack
 
 __all__ = [
     "REPORTS",
+    "REPORTS_PREFIX",
     "VERSION",
     "decode_value",
     "encode_value",
     "pack_metrics",
-    "reports_prefix",
     "segment_bytes",
 ]
 
@@ -105,6 +105,5 @@ def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[b
     return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
 
 
-def reports_prefix() -> bytes:
-    """Return what stands before the list of segments in a ``reports`` event; the report script appends the list."""
-    return b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
+#: What stands before the list of segments in a ``reports`` event; the report script appends the list.
+REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)

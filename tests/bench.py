@@ -155,13 +155,13 @@ class Hand(Control):
         self._plan = plan
         self._experiment = driver.experiment
         self._driver = driver
-        self._folder = folder
+        self.folder = folder
 
     def _open(self) -> Driver:
         return self._driver
 
     def results(self) -> Results:
-        return Results(self._experiment, self._folder)
+        return Results(self._experiment, self.folder)
 
 
 class Bench:
@@ -177,6 +177,7 @@ class Bench:
         delete_checkpoints: whether trials that did not complete lose theirs.
         lockstep: whether trials wait for decisions.
         callbacks: who is told.
+        tuned: the trainable.
         plan: other arguments of the plan.
     """
 
@@ -192,9 +193,11 @@ class Bench:
         delete_checkpoints: bool = False,
         lockstep: bool = False,
         callbacks: list[Callback] | None = None,
+        tuned: Any = trainable,
         **plan: Any,
     ) -> None:
         self.folder = folder
+        self.tuned = tuned
         self.clock = Clock()
         self.server = MemoryServer(self.clock.monotonic)
         self.slots = slots
@@ -239,7 +242,7 @@ class Bench:
             "pass_config": "arguments",
         }
         plan = Plan(
-            trainable,
+            self.tuned,
             SPACE,
             metric="loss",
             mode="min",
@@ -251,6 +254,7 @@ class Bench:
             sync="lockstep" if self.lockstep else "stream",
             **{**options, **self.options},
         )
+        plan.store = "" if self.store is None else self.store.url
         keeping = Keeping(plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints)
         if server is not self.server:
             # It only looks, and gives nothing up.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mqtune.backends.simulated import Simulated, SimulatedBackend
-from mqtune.backends.simulated_fleet import SimulatedFleet
-from mqtune.backends.simulated_journal import SimulatedJournal
+from mqtune.backends.simulated.fleet import SimulatedFleet
+from mqtune.backends.simulated.journal import SimulatedJournal
 from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.checkpoints import Retention
 from mqtune.driver import Driver

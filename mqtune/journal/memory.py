@@ -24,7 +24,7 @@ from mqtune.journal.base import (
     Segment,
 )
 from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import reports_prefix
+from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["MemoryJournal", "MemoryServer"]
 
@@ -294,7 +294,7 @@ class MemoryJournal(Journal):
                     answers.append(state.told() if segment.first + segment.size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
-                self._append(reports_prefix() + length + b"".join(accepted))
+                self._append(REPORTS_PREFIX + length + b"".join(accepted))
             return answers
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:

@@ -39,7 +39,7 @@ from mqtune.journal.connection import BLOCKING_READ_MAX_S
 from mqtune.journal.scripts import script
 from mqtune.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
 from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import reports_prefix
+from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["RedisJournal", "retrying"]
 
@@ -256,7 +256,7 @@ class RedisJournal(Journal):
         return cast("Refusal", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        args: list[Any] = [reports_prefix()]
+        args: list[Any] = [REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.attempt, claim.token, first, size, repr(timestamp), data)
         answers = self._write("report", [self._keys.trial(s.claim.trial) for s in segments], args)

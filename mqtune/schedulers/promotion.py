@@ -40,11 +40,6 @@ class _Climb(Progress):
         self.rank: Rank | None = None
         self.place = _Place.UNDER_WAY
 
-    @property
-    def target(self) -> int:
-        """The rung that it may enter next."""
-        return self.index if self.rank is None else self.index + 1
-
 
 class PromotionASHA(TimedScheduler[_Climb]):
     """Asynchronous successive halving by promotion: pauses trials at each rung, and resumes the best from there.
@@ -73,7 +68,7 @@ class PromotionASHA(TimedScheduler[_Climb]):
     - *By hand*: a trial that a person resumes is promoted. One that a person pauses below its rung is left alone.
 
     **The end.** When no new trial can start, the paused trials of a rung are released (stopped early) as soon as none
-    of them is promotable and no trial is under way that could still enter the rung or one below it.
+    of them is promotable and no trial is under way that was given the rung or one below it.
 
     **Cost.** A report that reaches no rung costs two look-ups; one that does, and a choice, O(log n) in the trials of a
     rung. Memory is one score for each trial in each rung.
@@ -105,8 +100,8 @@ class PromotionASHA(TimedScheduler[_Climb]):
         self._top = len(self._levels) - 1
         self._rungs = [Rung(exact(self._reduction_factor), least=0) for _ in self._levels]
         self._waiting = [Waiting() for _ in self._levels]
-        #: For each rung, and one beyond the top, how many of the trials that are under way may enter it next.
-        self._coming = [0 for _ in range(len(self._levels) + 1)]
+        #: For each rung, how many trials are on their way to it, or have entered it and are to pause.
+        self._coming = [0 for _ in self._levels]
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
@@ -130,7 +125,7 @@ class PromotionASHA(TimedScheduler[_Climb]):
             climb.rank = None
         if climb.place is not _Place.UNDER_WAY:
             climb.place = _Place.UNDER_WAY
-            self._coming[climb.target] += 1
+            self._coming[climb.index] += 1
         climb.next_level = self._levels[climb.index]
         climb.decision = CONTINUE
 
@@ -139,7 +134,7 @@ class PromotionASHA(TimedScheduler[_Climb]):
         climb = self._progress.get(trial.id)
         if climb is None or climb.place is not _Place.UNDER_WAY:
             return
-        self._coming[climb.target] -= 1
+        self._coming[climb.index] -= 1
         if climb.rank is None:
             climb.place = _Place.LEFT_ALONE
         else:
@@ -172,7 +167,7 @@ class PromotionASHA(TimedScheduler[_Climb]):
         if climb.place is _Place.WAITING:
             self._waiting[climb.index].discard(trial.id)
         elif climb.place is _Place.UNDER_WAY:
-            self._coming[climb.target] -= 1
+            self._coming[climb.index] -= 1
 
     def describe(self) -> dict[str, Any]:
         """Return its arguments."""
@@ -205,6 +200,6 @@ class PromotionASHA(TimedScheduler[_Climb]):
         rung = self._rungs[index]
         rank = rank_of(score, rung.entered)
         rung.enter(rank)
-        self._coming[climb.target] -= 1
+        self._coming[climb.index] -= 1
         climb.index, climb.rank = index, rank
-        self._coming[climb.target] += 1
+        self._coming[climb.index] += 1

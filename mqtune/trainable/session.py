@@ -10,11 +10,11 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from mqtune.trainable.context import Context
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
 from mqtune.trainable.saving import Saver
 from mqtune.trial import CheckpointId, TrialId
@@ -76,19 +76,6 @@ class StopTrial(BaseException):
     def __init__(self, action: Told = "stop") -> None:
         super().__init__(action)
         self.action = action
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Which trial this is; outside a trial all is empty.
-
-    ``folder`` is for files that nobody needs once the attempt has ended: it is deleted then.
-    """
-
-    trial: str = ""
-    attempt: int = 0
-    experiment: str = ""
-    folder: Path = Path()
 
 
 class Session:

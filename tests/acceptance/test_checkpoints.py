@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import trainables_saving as saving
-from pair import ENDLESS, SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
+from pair import SPACE, Tune, both_run, counting, finished, paused, rows, tuners, two_workers
 from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.errors import ConfigurationError, StoreUnavailable, TrainableNotFound
+from mqtune.errors import CheckpointGone, ConfigurationError, StoreUnavailable, TrainableNotFound
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import ExperimentKeys
@@ -117,19 +117,19 @@ def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_p
 
 
 def test_what_a_fork_began_with_stays_until_it_has_its_own(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.CountsOften, counting(lr=2), delete_checkpoints=True)
+    tuner = tune(saving.CountsOften, counting(lr=0.01), delete_checkpoints=True)
     store = store_of(tuner, tmp_path)
     drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").checkpoint)
     source = tuner.get_trial("0001")
 
-    fork = tuner.start_trial({**counting(lr=9), "steps": ENDLESS, "step_s": 2.0}, source=source)
+    fork = tuner.start_trial(counting(lr=9, step_s=2), source=source)
     named = fork.attempt.checkpoint
     drive(tuner, lambda: fork.status is TrialStatus.RUNNING)
-    better = tuner.start_trial(counting(3, lr=9.5))
     tuner.stop_trial(source)
+    better = tuner.start_trial(counting(3, lr=9.5))
     drive(tuner, lambda: better.status.is_terminal and source.status.is_terminal)
 
-    # Nothing else of the source's is left.
+    # The source ended as the best one, and is no more: nothing else of it is left.
     eventually(lambda: [one for one in store.ids() if one.split("-")[1] == source.id] == [named])
     drive(tuner, lambda: fork.reports >= 1)
     saved = [r for r in tuner.results().reports(source.id) if r.checkpoint == named]
@@ -170,7 +170,7 @@ def test_the_local_copy_of_a_checkpoint_goes_with_its_attempt_and_the_checkpoint
     assert (Path(row["copy"]) / "scratched").is_file()
 
     again = folder_of(tuner, tmp_path, named)
-    assert not [path for path in again.rglob("scratched")]
+    assert not list(again.rglob("scratched"))
     paused(tuner, trial)
 
     assert not Path(row["copy"]).exists()
@@ -360,3 +360,40 @@ def test_a_script_that_is_not_executable_on_the_worker_ends_the_run_and_says_wha
 
         with pytest.raises(TrainableNotFound, match=r"worker (one|two)@(?s:.*)is not executable; run: chmod \+x"):
             tuner.run()
+
+
+# What a user gets back.
+
+
+@pytest.mark.parametrize("trainable", [saving.in_dicts, saving.in_files], ids=["dict", "files"])
+def test_the_best_trials_checkpoint_is_there_on_the_drivers_machine_after_the_run(tune: Tune, trainable):
+    tuner = tune(trainable, counting(4), counting(6))
+    best = tuner.run().best
+
+    checkpoint = tuner.get_checkpoint(best.id)
+
+    text = json.dumps(checkpoint.data) if checkpoint.is_dict else (checkpoint.path / "deep/state.json").read_text()
+    assert json.loads(text) == {"step": 6, "total": 6.0}
+    assert checkpoint.counters["training_iteration"] == 6
+
+
+def test_a_class_writes_its_model_again_from_a_checkpoint(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.CountsOften, counting(4))
+    tuner.run()
+
+    tuner.export_model("0001", "text", tmp_path / "model")
+
+    assert (tmp_path / "model" / "total.txt").read_text() == "4.0"
+    with pytest.raises(ConfigurationError, match=r"'onnx'.*text"):
+        tuner.export_model("0001", "onnx", tmp_path / "other")
+
+
+def test_what_has_no_checkpoint_or_lost_it_can_not_be_fetched(tune: Tune, tmp_path: Path):
+    tuner = tune(saving.in_files, counting(3), counting(0), max_concurrent=1)
+    first, second = finished(tuner)
+    _remove(folder_of(tuner, tmp_path, first.checkpoint))
+
+    with pytest.raises(CheckpointGone, match=first.checkpoint):
+        tuner.get_checkpoint(first)
+    with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint"):
+        tuner.get_checkpoint(second)

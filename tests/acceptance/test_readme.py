@@ -23,6 +23,7 @@ from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import find_binary
 from mqtune.results import Results
+from mqtune.saved import saved_experiments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -117,7 +118,7 @@ def can_connect(url: str) -> bool:
 
 
 def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
-    (script,) = blocks("python")
+    script = blocks("python")[0]
     path = tmp_path / "tune.py"
     path.write_text(script)
 
@@ -129,7 +130,7 @@ def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
 
 
 def test_the_trainable_of_the_driver_script_runs_without_mqtune_around_it(tmp_path: Path):
-    (script,) = blocks("python")
+    script = blocks("python")[0]
     (tmp_path / "tune.py").write_text(script)
 
     done = subprocess.run(
@@ -140,6 +141,44 @@ def test_the_trainable_of_the_driver_script_runs_without_mqtune_around_it(tmp_pa
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 27
     assert done.stderr.splitlines()[-1].startswith("loss=")
+
+
+@pytest.mark.parametrize("trainable", ["train", "Train"])
+def test_the_script_with_checkpoints_works_as_written_with_the_function_and_the_class(tmp_path: Path, trainable: str):
+    script = blocks("python")[1]
+    (tmp_path / "tune.py").write_text(script.replace("        train,  # or Train\n", f"        {trainable},\n"))
+
+    done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 0, done.stderr
+    (folder,) = saved_experiments()
+    results = Results.load(folder)
+    assert not results.errors
+    assert results.definition["trainable"]["name"] == trainable
+    # Of 27 trials, at least 9, 3 and 1 are promoted, unless the target is reached before.
+    resumes = sum(len(result.attempts) - 1 for result in results)
+    assert done.stdout.endswith(f" {resumes} resumes\n")
+    assert resumes >= 13 or results.best.value <= 1e-6
+    # In lockstep no trial is ever ahead, and what was saved is not run again.
+    for result in results:
+        reports = list(results.reports(result.id))
+        iterations = [report.metrics.get("training_iteration", report.sequence) for report in reports]
+        assert iterations == list(range(1, len(reports) + 1))
+
+
+def test_the_simulation_works_as_written_and_takes_seconds(tmp_path: Path):
+    script = blocks("python")[2]
+    (tmp_path / "simulate.py").write_text(script)
+
+    done = subprocess.run([sys.executable, "simulate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<trial ")
+    (folder,) = saved_experiments()
+    results = Results.load(folder)
+    assert (len(results), results.outcome) == (1000, "finished")
+    reports = [report.timestamp for report in results.reports()]
+    assert max(reports) - min(reports) > 3600
 
 
 def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():

@@ -13,6 +13,8 @@ import mqtune
 class Counts(mqtune.Trainable):
     """Counts up by lr; saves a file when it is told to pause, and with every so many steps if its config says so."""
 
+    export_formats = ("text",)
+
     def setup(self, config):
         self.total = 0.0
         self.checkpoint_every = config.get("every", 0)
@@ -28,6 +30,9 @@ class Counts(mqtune.Trainable):
 
     def load_checkpoint(self, checkpoint):
         self.total = json.loads((checkpoint / "total.json").read_text())
+
+    def export_model(self, format, folder):
+        (folder / "total.txt").write_text(str(self.total))
 
 
 class CountsInDict(Counts):
@@ -65,23 +70,23 @@ START = {"step": 0, "total": 0.0}
 
 def in_dicts(config):
     checkpoint = mqtune.get_checkpoint()
-    state = START if checkpoint is None else checkpoint.data
+    begin = START if checkpoint is None else checkpoint.data
     before_s = 0.0 if checkpoint is None else checkpoint.counters["time_total_s"]
-    for state in _counted(config, state):
+    for state in _counted(config, begin):
         mqtune.report(_row(state, before_s=before_s), checkpoint=state)
 
 
 def in_files(config):
     checkpoint = mqtune.get_checkpoint()
     folder = mqtune.get_context().folder
-    state, copy, before_s = START, "", 0.0
+    begin, copy, before_s = START, "", 0.0
     if checkpoint is not None:
-        state, copy = json.loads((checkpoint.path / "deep" / "state.json").read_text()), str(checkpoint.path)
+        begin, copy = json.loads((checkpoint.path / "deep" / "state.json").read_text()), str(checkpoint.path)
         before_s = checkpoint.counters["time_total_s"]
         # It is the trial's own.
         (checkpoint.path / "scratched").write_text("over")
     (folder / "mine" / "deep").mkdir(parents=True)
-    for state in _counted(config, state):
+    for state in _counted(config, begin):
         (folder / "mine" / "deep" / "state.json").write_text(json.dumps(state))
         (folder / "mine" / "weights.bin").write_bytes(bytes([state["step"] % 256]) * 1000)
         mqtune.report(_row(state, before_s=before_s, copy=copy, folder=str(folder)), checkpoint=folder / "mine")
@@ -89,10 +94,10 @@ def in_files(config):
 
 def in_folders(config, checkpoint_dir=None):
     """The older style."""
-    state = START
+    begin = START
     if checkpoint_dir:
-        state = json.loads((Path(checkpoint_dir) / "state.json").read_text())
-    for state in _counted(config, state):
+        begin = json.loads((Path(checkpoint_dir) / "state.json").read_text())
+    for state in _counted(config, begin):
         with mqtune.checkpoint_dir(step=state["step"]) as folder:
             (Path(folder) / "state.json").write_text(json.dumps(state))
         mqtune.report(_row(state))

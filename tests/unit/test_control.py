@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, Obedient
+from bench import NAME, Bench, Obedient
 
-from mqtune.errors import ConfigurationError, ExperimentFinished, InvalidTransition, NothingResumes, SpaceError
+from mqtune.checkpoints import encode_dict, open_store
+from mqtune.errors import (
+    CheckpointGone,
+    ConfigurationError,
+    ExperimentFinished,
+    InvalidTransition,
+    NothingResumes,
+    SpaceError,
+)
 from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.resources import Resources
 from mqtune.schedulers.base import Wait
 from mqtune.status import TrialStatus
+from mqtune.trainable.stepping import Trainable
 from mqtune.trial import Action, AttemptEnd, Decision, Intent
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -52,6 +63,16 @@ def test_an_added_config_is_completed_and_tried_next_when_a_slot_is_free(bench: 
     trial = bench.trial(THREE)
     assert (trial.config, trial.ttl_s, trial.history[0].by) == ({"lr": 0.25, "depth": 3}, 60.0, "user")
     assert_comes_back(bench)
+
+
+def test_added_configs_are_tried_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=3, max_trials=1)
+    for lr in (0.1, 0.2):
+        bench.hand.add_trial({"lr": lr})
+
+    bench.step()
+
+    assert [trial.config["lr"] for trial in bench.hand.get_trials()][:2] == [0.1, 0.2]
 
 
 def test_a_trial_is_started_at_once_whether_or_not_a_slot_is_free(bench: Bench) -> None:
@@ -651,6 +672,91 @@ def test_the_backend_answers_what_there_is(bench: Bench) -> None:
     assert bench.hand.has_gpus() is False
 
 
+# Getting a trial's state back.
+
+
+class Doubler(Trainable):
+    """Has a model that can be exported as text."""
+
+    export_formats = ("text",)
+    weight = 0
+
+    def step(self) -> dict[str, Any]:
+        return {"loss": 0.0}
+
+    def save_checkpoint(self, folder: Path) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.weight = checkpoint["weight"]
+
+    def export_model(self, format: str, folder: Path) -> None:
+        (folder / "model.txt").write_text(f"{self.weight} {self.config['depth']}")
+
+
+def save_dict(bench: Bench, data: dict[str, Any]) -> str:
+    name = bench.new_checkpoint(ONE)
+    bench.worker.put_checkpoint(bench.claims[ONE], name, encode_dict(data, {"training_iteration": 3}))
+    bench.report(ONE, 1.0, checkpoint=name)
+    return name
+
+
+def test_a_checkpoint_that_is_a_dict_is_read_back_with_its_counters(bench: Bench) -> None:
+    name = save_dict(bench, {"weight": 7})
+
+    checkpoint = bench.hand.get_checkpoint(ONE)
+
+    assert (checkpoint.id, checkpoint.data, dict(checkpoint.counters)) == (
+        name,
+        {"weight": 7},
+        {"training_iteration": 3},
+    )
+
+
+def test_a_checkpoint_that_is_a_folder_is_copied_to_this_machine_where_it_is_wanted(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store).step().start(ONE)
+    name, folder = bench.new_checkpoint(ONE, in_memory=False), tmp_path / "saved"
+    folder.mkdir()
+    (folder / "weights").write_text("1.5")
+    store.save(name, folder, {"training_iteration": 3})
+    bench.report(ONE, 1.0, checkpoint=name)
+
+    for target in (None, tmp_path / "mine", None):
+        checkpoint = bench.hand.get_checkpoint(ONE, target)
+
+        assert (checkpoint.id, (checkpoint.path / "weights").read_text()) == (name, "1.5")
+        assert target is None or checkpoint.path == target
+
+
+def test_a_checkpoint_that_there_is_not_is_an_error_that_says_why(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint; save one with"):
+        bench.hand.get_checkpoint(ONE)
+    name = save_dict(bench, {"weight": 7})
+    bench.server.experiments[NAME].checkpoints.clear()
+
+    with pytest.raises(CheckpointGone, match=f"checkpoint {name} was a dict in Redis"):
+        bench.hand.get_checkpoint(ONE)
+
+
+def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tuned=Doubler).step().start(ONE)
+    save_dict(bench, {"weight": 7})
+    save_dict(bench, {"weight": 8})
+
+    bench.hand.export_model(ONE, "text", tmp_path / "out")
+
+    assert (tmp_path / "out" / "model.txt").read_text() == "8 3"
+    with pytest.raises(ConfigurationError, match="Doubler can't be exported as 'onnx'; its export_formats: text"):
+        bench.hand.export_model(ONE, "onnx", tmp_path / "out")
+
+
+def test_a_function_has_no_model_to_export(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no class; only a subclass of mqtune\.Trainable can"):
+        bench.hand.export_model(ONE, "text", tmp_path / "out")
+
+
 # The record.
 
 
@@ -709,3 +815,75 @@ def test_every_call_is_journaled_by_a_user(bench: Bench) -> None:
     assert [event.by for event in bench.of(TrialStaged)] == ["searcher", "searcher", "user"]
     assert [event.end for event in bench.of(AttemptEnded)] == [AttemptEnd.PAUSED]
     assert isinstance(bench.scheduler, Obedient)
+
+
+# Whatever comes, in whatever order.
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_a_user_and_a_worker_do_in_whatever_order_the_journal_tells_it_all(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(tmp_path, max_trials=4, max_failures=rng.choice([0, 2]), delete_checkpoints=rng.random() < 0.5)
+    for _ in range(60):
+        with contextlib.suppress(InvalidTransition, ConfigurationError, NothingResumes, ExperimentFinished):
+            rng.choice(DOINGS)(bench, rng)
+        assert_comes_back(bench)
+        trials = bench.experiment.trials.values()
+        assert bench.experiment.counts == {status: sum(t.status is status for t in trials) for status in TrialStatus}
+        assert bench.experiment.live == sum(a.end is None for t in trials for a in t.attempts)
+        assert all(t.attempt.end is not None for t in trials if not t.is_busy)
+        assert all(
+            t.checkpoint in t.checkpoints for t in trials if t.checkpoint and t.parent is None and not t.attempt.source
+        )
+
+
+def any_trial(bench: Bench, rng: random.Random) -> str:
+    return rng.choice([*bench.experiment.trials]) if bench.experiment.trials else ONE
+
+
+def by_user(bench: Bench, rng: random.Random) -> None:
+    trial, hand = any_trial(bench, rng), bench.hand
+    source = rng.choice([None, any_trial(bench, rng)])
+    rng.choice(
+        [
+            lambda: hand.pause_trial(trial),
+            lambda: hand.resume_trial(trial, rng.choice([None, {"lr": rng.random()}])),
+            lambda: hand.stop_trial(trial, rng.choice("ab")),
+            lambda: hand.complete_trial(trial),
+            lambda: hand.abandon_trial(trial, "no"),
+            lambda: hand.restart_trial(trial, {"lr": rng.random()}, source=source),
+            lambda: hand.save_trial(trial),
+            lambda: hand.start_trial({}, source=source),
+            lambda: hand.add_trial({}, source=source),
+            lambda: hand.clone_trial(trial),
+        ]
+    )()
+
+
+def by_worker(bench: Bench, rng: random.Random) -> None:
+    states = bench.server.experiments[NAME].trials
+    staged = [trial for trial, state in states.items() if state.state == "staged"]
+    running = [trial for trial, state in states.items() if state.state == "running"]
+    if staged and (not running or rng.random() < 0.4):
+        bench.start(rng.choice(staged))
+    elif running:
+        trial = rng.choice(running)
+        rng.choice(
+            [
+                lambda: bench.report(trial, rng.random()),
+                lambda: bench.report(trial, rng.random(), checkpoint=bench.new_checkpoint(trial)),
+                lambda: bench.save(trial),
+                lambda: bench.end(trial),
+                lambda: bench.fail(trial),
+                lambda: bench.lose(trial),
+            ]
+        )()
+
+
+def by_driver(bench: Bench, rng: random.Random) -> None:
+    if rng.random() < 0.2:
+        bench.begin()
+    bench.step()
+
+
+DOINGS: list[Callable[[Bench, random.Random], None]] = [by_user, by_worker, by_worker, by_worker, by_driver]

@@ -303,3 +303,16 @@ def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to
     bench.driver.close()
 
     assert store.ids() == names[-1:]
+
+
+def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+    best = save_dict(bench, ONE, 0.5)
+    bench.end(ONE)
+    assert bench.worker.checkpoint(best) == b"state"
+
+    bench.report(TWO, 0.4)
+
+    assert bench.worker.checkpoint(best) is None

@@ -36,7 +36,7 @@ from mqtune.messages import (
     decode_event,
 )
 from mqtune.trial import AttemptEnd, Intent, Report, TrialId, checkpoint_id
-from mqtune.wire import decode_value, encode_value, pack_metrics, reports_prefix, segment_bytes
+from mqtune.wire import REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
 
 WIRE = Path(__file__).parents[1] / "wire"
 
@@ -125,7 +125,7 @@ segments = st.lists(
 def encode_reports(parts: list[tuple[TrialId, int, int, list[tuple[float, dict[str, Any], str]]]]) -> bytes:
     """A batch as the uplink cuts it and the report script joins it."""
     packed = [segment_bytes(t, a, n, [pack_metrics(*report) for report in rs]) for t, a, n, rs in parts]
-    return reports_prefix() + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
+    return REPORTS_PREFIX + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
 
 
 def event_of(body: Any, kind: Any = "closed", version: Any = messages.VERSION) -> bytes:

@@ -13,7 +13,7 @@ from mqtune.messages import (
 )
 from mqtune.replay import driver_events, events_in_order
 from mqtune.trial import AttemptEnd, Intent, Report, TrialId
-from mqtune.wire import encode_value, pack_metrics, reports_prefix, segment_bytes
+from mqtune.wire import REPORTS_PREFIX, encode_value, pack_metrics, segment_bytes
 
 ONE, TWO = TrialId("0001"), TrialId("0002")
 
@@ -42,7 +42,7 @@ CREATED = ExperimentCreated(name="x", definition={}, at=0.0)
 def reports(*parts: tuple[TrialId, int, int]) -> bytes:
     """A batch: for each part, trial, first sequence number and how many."""
     packed = [segment_bytes(t, 1, n, [pack_metrics(5.0, {"n": n + i}) for i in range(count)]) for t, n, count in parts]
-    return reports_prefix() + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
+    return REPORTS_PREFIX + b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
 
 
 def journal(*events: Event | bytes) -> list[tuple[str, bytes]]:

@@ -178,7 +178,7 @@ def test_a_repeated_or_late_report_changes_nothing() -> None:
 
 
 def test_another_attempt_goes_on_where_the_trial_was_and_counts_nothing_twice() -> None:
-    scheduler = others([5] * 4, [5] * 4)
+    scheduler = others([5] * 4, [7] * 4)
     assert course(scheduler, "t", 4, 8, 6) == "CCC"
 
     # From scratch: what was reported before is ignored, and the best is still 4, the average 6.
@@ -188,9 +188,9 @@ def test_another_attempt_goes_on_where_the_trial_was_and_counts_nothing_twice() 
     # From a checkpoint, that much later.
     assert tell(scheduler, "t", 5, 6, attempt=3, sequence=1) is CONTINUE
 
-    # Of 5, 5 and 6 the median is 5.
-    assert course(scheduler, "u", 5.1, 5.1, 5.1, 5.1) == "SSSS"
-    assert course(scheduler, "v", 5, 5, 5, 5) == "CCCC"
+    # At time 4 the averages are 5, 7 and 6.
+    assert tell(scheduler, "u", 4, 6) is CONTINUE
+    assert tell(scheduler, "v", 4, 6.1).action is Action.STOP
 
 
 def test_new_trials_may_wait_in_the_queue_and_nothing_else_is_chosen() -> None:

@@ -437,6 +437,13 @@ def test_a_value_moves_to_one_near_it_and_stays_in_its_domain(
     assert len(set(found)) == 2
 
 
+@pytest.mark.parametrize(
+    ("value", "factor", "expected"), [(-2, 1.2, -3), (-2, 0.8, -1), (2, 1.2, 3), (0, 1.2, 1), (2, 1, 2)]
+)
+def test_a_step_goes_the_way_of_the_factor(value: int, factor: float, expected: int) -> None:
+    assert explored(randint(-9, 9), value, factors=(factor,)) == expected
+
+
 @pytest.mark.parametrize("domain", [uniform(0, 1), randint(0, 9), normal(0, 1), [1, 2, 3]])
 @pytest.mark.parametrize("value", ["text", None, [1], NAN])
 def test_a_value_that_can_not_be_changed_is_drawn_anew(domain: Any, value: Any) -> None:

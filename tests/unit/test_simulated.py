@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from simulation import NAME, Simulation, curve, simulate
 
-from mqtune.backends import simulated_fleet
-from mqtune.backends.simulated import Simulated
-from mqtune.backends.simulated_time import STARTS_AT
+from mqtune.backends.simulated import Simulated, fleet
+from mqtune.backends.simulated.time import STARTS_AT
 from mqtune.errors import ConfigurationError, MqtuneError
 from mqtune.limits import Limits
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
@@ -371,7 +370,7 @@ def test_workers_die_and_come_back() -> None:
 
 
 def test_a_simulation_that_stands_still_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_fleet, "MAX_IDLE_WAITS", 100)
+    monkeypatch.setattr(fleet, "MAX_IDLE_WAITS", 100)
     simulation = Simulation(Simulated(curve(3), offer=Resources(cpus=1)), resources=Resources(cpus=2))
     with pytest.raises(MqtuneError, match=r"stands still.* 0 attempts wait for 4 workers"):
         simulation.run()
@@ -396,6 +395,12 @@ def test_a_simulated_fleet_works_for_one_experiment() -> None:
     simulated.open(NAME)
     with pytest.raises(ConfigurationError, match="make another one for 'other'"):
         simulated.open("other")
+
+
+def test_nobody_goes_on_with_a_journal_that_was_not_kept() -> None:
+    simulation = simulate(curve(2))
+    with pytest.raises(ConfigurationError, match="keep_journal=True to go on"):
+        simulation.run()
 
 
 def test_the_journal_forgets_what_was_read() -> None:

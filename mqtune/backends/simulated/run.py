@@ -6,9 +6,9 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from mqtune.backends.simulated_reports import Item
+from mqtune.backends.simulated.reports import Item
 from mqtune.journal.base import Assignment, Claim, Segment
 from mqtune.messages import AttemptEnded
 from mqtune.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
@@ -79,10 +79,10 @@ class Run:
         Raises:
             TypeError: the metrics can't be sent.
         """
-        metrics = self.next
+        metrics: Any = self.next
         if self.begins_behind and isinstance(metrics, dict) and ITERATION not in metrics:
             metrics = {**metrics, ITERATION: self.position}
-        packed = pack_metrics(timestamp, metrics, checkpoint)  # type: ignore[arg-type] - it says what is wrong
+        packed = pack_metrics(timestamp, metrics, checkpoint)
         claim, first = self.claim, self.sequence
         return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mqtune.backends.simulated_journal import WorkersJournal
-from mqtune.backends.simulated_reports import Source
-from mqtune.backends.simulated_run import Run, Worker
-from mqtune.backends.simulated_time import Agenda, Order, SimulatedClock
+from mqtune.backends.simulated.journal import WorkersJournal
+from mqtune.backends.simulated.reports import Source
+from mqtune.backends.simulated.run import Run, Worker
+from mqtune.backends.simulated.time import Agenda, Order, SimulatedClock
 from mqtune.errors import CheckpointGone, MqtuneError
 from mqtune.journal.base import Claim, Segment
 from mqtune.journal.memory import MemoryServer
@@ -114,6 +114,11 @@ class SimulatedFleet:
     def written_to(self) -> int:
         """The number of the last journal entry that a worker has written."""
         return self._journal.written_to
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a driver has created the experiment."""
+        return self._journal.definition() is not None
 
     # What the driver wants.
 

@@ -11,7 +11,7 @@ from mqtune.trial import Intent, TrialId
 from mqtune.wire import decode_value
 
 if TYPE_CHECKING:
-    from mqtune.backends.simulated_fleet import SimulatedFleet
+    from mqtune.backends.simulated.fleet import SimulatedFleet
 
 __all__ = ["SimulatedJournal", "WorkersJournal"]
 

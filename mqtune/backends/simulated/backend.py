@@ -1,14 +1,14 @@
-"""The simulated backend: the same driver, schedulers and searchers in virtual time, without a broker or a worker."""
+"""What a user says of simulated workers, and the hand that the driver has on them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from mqtune.backends.simulated_fleet import Conditions, Draw, SimulatedFleet
-from mqtune.backends.simulated_journal import SimulatedJournal
-from mqtune.backends.simulated_reports import Reports, checked_seconds, source_of
-from mqtune.backends.simulated_time import SimulatedClock
+from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
+from mqtune.backends.simulated.journal import SimulatedJournal
+from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
+from mqtune.backends.simulated.time import SimulatedClock
 from mqtune.errors import ConfigurationError
 from mqtune.resources import Resources
 from mqtune.trial import Config, TrialId
@@ -99,13 +99,18 @@ class Simulated:
         """Return the workers of an experiment: fresh, or where an earlier driver has left them.
 
         Raises:
-            ConfigurationError: they have worked for another experiment.
+            ConfigurationError: they have worked for another experiment, or the journal was not kept.
         """
         if self._fleet is None:
             self._fleet = SimulatedFleet(experiment, self._source, self._conditions, keeps_journal=self._keep_journal)
         if self._fleet.experiment != experiment:
             raise ConfigurationError(
                 f"this Simulated runs the experiment {self._fleet.experiment!r}; make another one for {experiment!r}"
+            )
+        if self._fleet.has_begun and not self._keep_journal:
+            raise ConfigurationError(
+                f"this Simulated has run the experiment {experiment!r} and has not kept its journal: make another one to "
+                "start over, or give keep_journal=True to go on with it"
             )
         return SimulatedBackend(self._fleet, self._conditions.slots, self._offer, resources or Resources())
 

@@ -60,13 +60,10 @@ def checked_seconds(what: str, seconds: Any) -> float:
     Raises:
         ConfigurationError: it is no time.
     """
-    if seconds.__class__ is not float:
-        if isinstance(seconds, bool) or not isinstance(seconds, Real):
-            raise ConfigurationError(f"Simulated: {what} is {seconds!r:.80}; give a number of seconds")
-        seconds = float(seconds)
-    if not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"Simulated: {what} is {seconds!r}; give seconds of at least 0, and not endless ones")
-    return seconds  # type: ignore[no-any-return] - it is a float by now
+    is_number = seconds.__class__ is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
+    if is_number and 0 <= (number := float(seconds)) < math.inf:
+        return number
+    raise ConfigurationError(f"Simulated: {what} is {seconds!r:.80}; give a number of seconds, of at least 0")
 
 
 def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:

@@ -1,0 +1,7 @@
+"""The simulated backend: the same driver, schedulers and searchers in virtual time, without a broker or a worker."""
+
+from __future__ import annotations
+
+from mqtune.backends.simulated.backend import Delay, Simulated, SimulatedBackend
+
+__all__ = ["Delay", "Simulated", "SimulatedBackend"]
