@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.curve import CONFIGS, MAX_EPOCHS, loss
 from benchmarks.trace import Trace, announce
 
-__all__ = ["asha", "noop", "park", "stoppable", "stream"]
+__all__ = ["asha", "meet", "noop", "park", "stoppable", "stream"]
 
 Report = Callable[[dict[str, Any]], object]
 
@@ -34,7 +34,7 @@ def noop(report: Report) -> None:
 
 def stream(report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
     """Report as fast as possible, from when all parties are up."""
-    _meet(Path(folder), index, parties)
+    meet(Path(folder), index, parties)
     trace = Trace(folder, f"stream-{index}")
     for number in range(1, reports + 1):
         report({"loss": 1.0 / number, "epoch": number})
@@ -77,7 +77,8 @@ def park(report: Report, folder: str, index: int) -> None:
     _wait_for((Path(folder) / "release").exists, every_s=0.010)
 
 
-def _meet(folder: Path, index: int, parties: int) -> None:
+def meet(folder: Path, index: int, parties: int) -> None:
+    """Wait until all parties are here."""
     (folder / f"ready-{index}").touch()
     _wait_for(lambda: len(list(folder.glob("ready-*"))) >= parties, every_s=BEAT_S)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqtune.commands import next_trial_id
 from mqtune.errors import ConfigurationError
-from mqtune.fetching import fetch_checkpoint
+from mqtune.fetching import Which, fetch_checkpoint, named
 from mqtune.filling import Addition
 from mqtune.limits import positive
 from mqtune.status import TrialStatus
@@ -257,15 +257,21 @@ class Control(ABC):
         attempt = self._trial(trial).attempt
         return _lines(attempt.host, attempt.stderr_path, attempt.stderr_tail)
 
-    def get_checkpoint(self, trial: Trial | str, target: Path | None = None) -> Checkpoint:
-        """Return the newest checkpoint of a trial; a folder is copied to this machine, to *target* or below ``folder``.
+    def get_checkpoint(self, trial: Trial | str, which: Which = "newest", *, target: Path | None = None) -> Checkpoint:
+        """Return a checkpoint of a trial; a folder is copied to this machine, to *target* or below ``folder``.
+
+        Args:
+            trial: whose.
+            which: "newest", or "best": of those that are kept, the one with the best value.
+            target: the new folder to copy to.
 
         Raises:
             as ``mqtune.fetching.fetch_checkpoint``.
         """
         found, driver = self._trial(trial), self._look()
+        name = named(self._experiment, found, which)
         return fetch_checkpoint(
-            found, store=self._plan.store, folder=self.folder, target=target, read=driver.read_checkpoint
+            found, name, store=self._plan.store, folder=self.folder, target=target, read=driver.read_checkpoint
         )
 
     def export_model(self, trial: Trial | str, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it

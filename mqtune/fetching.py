@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from mqtune.checkpoints import Checkpoint, decode_dict, open_store
 from mqtune.errors import CheckpointGone, ConfigurationError
+from mqtune.experiment import Experiment
 from mqtune.trial import CheckpointId, Trial, is_in_memory
 
-__all__ = ["DICTS", "fetch_checkpoint"]
+__all__ = ["DICTS", "Which", "fetch_checkpoint", "named"]
+
+Which = Literal["newest", "best"]
 
 #: The folder, below an experiment's, of the best trial's checkpoint if that is a dict: Redis may be gone by then.
 DICTS: Final = "dict-checkpoints"
@@ -19,16 +23,18 @@ DICTS: Final = "dict-checkpoints"
 
 def fetch_checkpoint(
     trial: Trial,
+    name: CheckpointId,
     *,
     store: str,
     folder: Path,
     target: Path | None = None,
     read: Callable[[CheckpointId], bytes | None] = lambda _: None,
 ) -> Checkpoint:
-    """Return a trial's newest checkpoint; one that is a folder is copied to this machine.
+    """Return a trial's checkpoint; one that is a folder is copied to this machine.
 
     Args:
         trial: whose.
+        name: which; empty if it has none.
         store: URL of the experiment's store, or empty.
         folder: the experiment's.
         target: the new folder to copy to; by default one below *folder*, which is made anew by each call.
@@ -40,7 +46,6 @@ def fetch_checkpoint(
         CheckpointBroken: it is not what was saved.
         StoreUnavailable: the store can't be read from here.
     """
-    name = trial.checkpoint
     if not name:
         raise ConfigurationError(
             f"trial {trial.id} has no checkpoint; save one with mqtune.report(metrics, checkpoint=…)"
@@ -60,3 +65,23 @@ def fetch_checkpoint(
         place.parent.mkdir(parents=True, exist_ok=True)
     counters = open_store(store).fetch(name, place)
     return Checkpoint(id=name, path=place, counters=counters)
+
+
+def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
+    """Return the id of a trial's newest checkpoint, or of that with the best value of the metric; empty if there is none.
+
+    Of those that are kept: without a value, and of equal ones, the newest.
+
+    Raises:
+        ConfigurationError: *which* is neither.
+    """
+    if which == "newest":
+        return trial.checkpoint
+    if which != "best":
+        raise ConfigurationError(f"which={which!r} is neither 'newest' nor 'best'")
+    best, best_value = trial.checkpoint, math.nan
+    for saved in reversed(trial.checkpoints.values()):
+        value = saved.metrics.get(experiment.metric)
+        if isinstance(value, int | float) and not math.isnan(value) and experiment.is_better(value, best_value):
+            best, best_value = saved.id, value
+    return best

@@ -224,6 +224,12 @@ def place_of(
     Raises:
         ConfigurationError: what was asked for does not go together.
     """
+    if not isinstance(queue_trials, bool):
+        raise ConfigurationError(f"queue_trials={queue_trials!r} is neither True nor False")
+    if checkpoints is not None and (not isinstance(checkpoints, str | Path) or not str(checkpoints).strip()):
+        raise ConfigurationError(
+            f"checkpoints={checkpoints!r} is no place; give a folder, or a URL such as s3://bucket/folder, or leave it out"
+        )
     if backend is not None:
         if not isinstance(backend, Simulated):
             raise ConfigurationError(

@@ -66,6 +66,7 @@ class Plan:
         fail_fast: FailFast,
         accept_no_report: bool,
         pass_config: str,
+        pass_checkpoint_dir: bool,
         retention: Retention | None,
         delete_checkpoints: bool,
     ) -> None:
@@ -77,6 +78,7 @@ class Plan:
         self.retention = retention if retention is not None else Retention()
         self.delete_checkpoints = delete_checkpoints
         self.pass_config = pass_config
+        self.pass_checkpoint_dir = pass_checkpoint_dir
         self.max_trials = at_least("max_trials", max_trials, 1)
         self.seed = at_least("seed", seed, 0)
         self.scheduler = scheduler if scheduler is not None else FIFO()
@@ -131,6 +133,8 @@ class Plan:
             raise ConfigurationError(f"sync={self.sync!r} is neither 'stream' nor 'lockstep'")
         if self.pass_config not in ("arguments", "json"):
             raise ConfigurationError(f"pass_config={self.pass_config!r} is neither 'arguments' nor 'json'")
+        if not isinstance(self.delete_checkpoints, bool):
+            raise ConfigurationError(f"delete_checkpoints={self.delete_checkpoints!r} is neither True nor False")
         if not isinstance(self.retention, Retention):
             raise ConfigurationError(f"retention={self.retention!r}: give mqtune.Retention(keep_last=…, keep_best=…)")
         if self._own_searcher is not None and self._points:
@@ -186,6 +190,7 @@ class Plan:
             "sync": self.sync,
             "accept_no_report": self.experiment.accept_no_report,
             "pass_config": self.pass_config,
+            "pass_checkpoint_dir": self.pass_checkpoint_dir,
             "store": self.store,
             "max_trials": self.max_trials,
             "version": __version__,

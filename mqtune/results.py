@@ -13,9 +13,11 @@ from mqtune.checkpoints import Checkpoint
 from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.experiment import Experiment
 from mqtune.export import csv_text, json_text, replace_file, trial_rows
-from mqtune.fetching import fetch_checkpoint
+from mqtune.fetching import Which, fetch_checkpoint, named
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.messages import Event
 from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
+from mqtune.schedulers import PolicyStep, policy_of
 from mqtune.status import TrialStatus
 from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
 
@@ -240,32 +242,43 @@ class Results:
                 saved += max(0, scheduler.get("max_t", time) - time)
         return Budget(used, saved)
 
-    def get_checkpoint(self, trial_id: str | None = None, target: Path | None = None) -> Checkpoint:
-        """Return the newest checkpoint of a trial, by default the best one; a folder is copied to this machine.
+    def get_checkpoint(
+        self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
+    ) -> Checkpoint:
+        """Return a checkpoint of a trial, by default of the best one; a folder is copied to this machine.
 
         Args:
             trial_id: whose.
+            which: "newest", or "best": of those that are kept, the one with the best value.
             target: the new folder to copy to; by default one below the experiment's.
 
         Raises:
             as ``mqtune.fetching.fetch_checkpoint``; KeyError when there is no such trial.
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
-        return fetch_checkpoint(trial, store=self.definition.get("store", ""), folder=self.folder, target=target)
+        name = named(self.experiment, trial, which)
+        return fetch_checkpoint(trial, name, store=self.definition.get("store", ""), folder=self.folder, target=target)
+
+    def events(self) -> Iterator[Event | Report]:
+        """Yield all that happened, reports one by one, in the order in which the driver took it; memory stays flat."""
+        return saved_events(self._copy)
+
+    def policy(self, trial_id: str) -> list[PolicyStep]:
+        """Return how a trial came to its state under population-based training, for ``mqtune.PBTReplay``."""
+        time_attr = self.definition["scheduler"].get("time_attr", _ITERATION)
+        return policy_of(self.events(), trial_id, time_attr=time_attr)
 
     # Reports and files.
 
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
         """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat."""
         events = saved_events(self._copy)
-        fold = empty_experiment(begun(events, self.folder))
+        begun(events, self.folder)
         for event in events:
-            if not isinstance(event, Report):
-                fold.apply(event)
-                continue
-            late = fold.apply_report(event) is None
-            if trial_id is None or event.trial == trial_id:
-                yield RecordedReport(*event, late)
+            if isinstance(event, Report) and (trial_id is None or event.trial == trial_id):
+                # A driver's decision comes to the copy after what it was for, but the attempt counts what was accepted.
+                attempt = self.experiment.trials[event.trial].attempts[event.attempt - 1]
+                yield RecordedReport(*event, event.sequence > attempt.reports)
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row a trial; NaN and infinity stand as nan, inf and -inf, and what a trial lacks is empty."""

@@ -83,7 +83,8 @@ class Tuner(Control):
         retention: which checkpoints are kept; by default each trial's last and best.
         delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all their checkpoints.
         accept_no_report: whether a trial that ends without reporting the metric is completed, and not failed.
-        pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
+        pass_config: how a script gets its config: as "arguments", or as the path of one "json" file. With *checkpoints*, it
+            also gets ``--st_checkpoint_dir``: a folder to start from, if it has something in it, and to save to.
         queue_trials: whether trials wait for workers that offer what they ask for, or InsufficientResources is raised.
         local_slots: without a broker, the number of trials at once on this machine; by default one for each core, or GPU.
         start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
@@ -155,6 +156,7 @@ class Tuner(Control):
             fail_fast=fail_fast,
             accept_no_report=accept_no_report,
             pass_config=pass_config,
+            pass_checkpoint_dir=checkpoints is not None,
             retention=retention,
             delete_checkpoints=delete_checkpoints,
         )
@@ -168,7 +170,7 @@ class Tuner(Control):
         self.name = self._plan.name
         self.folder = mqtune_home() / self.name
         self._experiment = self._plan.experiment
-        self._callbacks = [*_progress(self._plan.max_trials), *callbacks] if progress else list(callbacks)
+        self._callbacks = [*_progress(self._plan.max_trials, self.folder), *callbacks] if progress else list(callbacks)
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
         self._is_closed = False
@@ -345,7 +347,7 @@ class Tuner(Control):
             logger.warning("the experiment %s could not be closed in good order: %s", self.name, error)
 
 
-def _progress(total: int | None) -> list[Callback]:
+def _progress(total: int | None, folder: Path) -> list[Callback]:
     from mqtune.callbacks.progress import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
 
-    return [Progress(total=total)]
+    return [Progress(total=total, folder=folder)]

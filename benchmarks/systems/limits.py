@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from typing import Any, Final
 
 from benchmarks.measurement import Context, Figures, System, Variant
 from benchmarks.work import memory
+from benchmarks.work.base import percentiles
 
 __all__ = ["SYSTEM"]
 
@@ -51,11 +50,6 @@ def _server(context: Context) -> Iterator[Any]:
 
 def _url(client: Any) -> str:
     return f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}/0"
-
-
-def _percentiles(name: str, samples_s: list[float]) -> Figures:
-    p99 = sorted(samples_s)[math.ceil(0.99 * len(samples_s)) - 1]
-    return {f"{name}_p50_ms": statistics.median(samples_s) * 1e3, f"{name}_p99_ms": p99 * 1e3}
 
 
 def _forks(context: Context) -> Figures:
@@ -108,9 +102,9 @@ def _hops(context: Context) -> Figures:
             sent = time.monotonic()
             client.publish(CHANNEL, b"hop")
             arrived = float(client.blpop([f"{CHANNEL}:answers"])[1])
-            samples.append(arrived - sent)
+            samples.append((arrived - sent) * 1e3)
         client.publish(CHANNEL, b"end")
-    return _percentiles("hop", samples)
+    return percentiles("hop", "ms", samples)
 
 
 def _kills(context: Context) -> Figures:
@@ -127,10 +121,10 @@ def _kills(context: Context) -> Figures:
             sent = time.monotonic()
             client.publish(CHANNEL, b"kill")
             poll.poll()
-            samples.append(time.monotonic() - sent)
+            samples.append((time.monotonic() - sent) * 1e3)
             os.close(pidfd)
         client.publish(CHANNEL, b"end")
-    return _percentiles("kill", samples)
+    return percentiles("kill", "ms", samples)
 
 
 @contextlib.contextmanager

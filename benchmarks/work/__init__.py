@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.work import asha, limits, memory, noop, scaling, simulated, stop, stream
+from benchmarks.work import asha, checkpoint, limits, memory, noop, pause, scaling, simulated, stop, stream
 from benchmarks.work.base import Figure, Workload
 
 __all__ = ["WORKLOADS", "Figure", "Workload"]
 
 WORKLOADS: Final[dict[str, Workload]] = {
-    module.WORKLOAD.name: module.WORKLOAD for module in (noop, stream, stop, asha, memory, scaling, simulated, limits)
+    module.WORKLOAD.name: module.WORKLOAD
+    for module in (noop, stream, stop, asha, pause, checkpoint, memory, scaling, simulated, limits)
 }

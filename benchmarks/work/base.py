@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Figure", "Workload"]
+__all__ = ["Figure", "Workload", "percentiles"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +49,9 @@ class Workload:
     sizes: Mapping[str, int]
     quick_sizes: Mapping[str, int]
     figures: Mapping[str, Figure]
+
+
+def percentiles(name: str, unit: str, samples: Sequence[float]) -> dict[str, float]:
+    """Return the median and the 99th percentile of samples that are in *unit*, as two figures."""
+    p99 = sorted(samples)[math.ceil(0.99 * len(samples)) - 1]
+    return {f"{name}_p50_{unit}": statistics.median(samples), f"{name}_p99_{unit}": p99}

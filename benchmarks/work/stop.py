@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from benchmarks.measurement import Figures
 from benchmarks.trace import read_traces
-from benchmarks.work.base import Figure, Workload
+from benchmarks.work.base import Figure, Workload, percentiles
 
 __all__ = ["WORKLOAD", "figures"]
 
@@ -53,6 +51,5 @@ def figures(folder: Path, decisions: Mapping[str, float], deaths: Mapping[str, f
     }
     found: Figures = {}
     for key, values in samples.items():
-        found[f"{key}_p50_ms"] = statistics.median(values) * 1e3
-        found[f"{key}_p99_ms"] = sorted(values)[math.ceil(0.99 * len(values)) - 1] * 1e3
+        found |= percentiles(key, "ms", [1e3 * value for value in values])
     return found

@@ -7,7 +7,7 @@ import mqtune
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--steps", type=int, default=27)
-arguments, _ = parser.parse_known_args()
+arguments = parser.parse_args()
 
 weight = 0.0
 for step in range(1, arguments.steps + 1):

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console, Group
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.callback import Callback
+from mqtune.callbacks.error_log import ERROR_FILE
 from mqtune.callbacks.view import best_text, counts_text, printable, ranked, trial_table
 from mqtune.experiment import Experiment
 from mqtune.saved import duration
@@ -56,6 +58,7 @@ class Progress(Callback):
 
     Args:
         total: the number of trials that there will be, if that is known.
+        folder: the experiment's, where errors are told in full.
         console: where to draw; by default as said above.
         clock: seconds, never going backwards.
     """
@@ -66,10 +69,12 @@ class Progress(Callback):
         self,
         *,
         total: int | None = None,
+        folder: Path | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
+        self._folder = folder
         self._console = console if console is not None else _console()
         self._clock = clock
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -121,7 +126,9 @@ class Progress(Callback):
                     self._print_line(self._report_line(self._experiment))
         finally:
             self._stop_live()
-            self._experiment = None
+        with self._quiet_when_nobody_reads():
+            self._print_failures(self._experiment)
+        self._experiment = None
 
     @contextlib.contextmanager
     def _quiet_when_nobody_reads(self) -> Iterator[None]:
@@ -202,6 +209,16 @@ class Progress(Callback):
         if line != self._line and experiment.trials and now - self._shown_at >= LINE_S:
             self._line, self._shown_at = line, now
             self._print_line(self._report_line(experiment))
+
+    def _print_failures(self, experiment: Experiment | None) -> None:
+        if experiment is None:
+            return
+        count = experiment.counts[TrialStatus.FAILED]
+        first = next((trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED), None)
+        if first is None:
+            return
+        where = f"; all of it is in {self._folder / ERROR_FILE}" if self._folder is not None else ""
+        self._print_line(f"{count} failed, first trial {first.id}: {printable(first.reason)}{where}")
 
     def _report_line(self, experiment: Experiment) -> str:
         return self._status(experiment) + (f" · {best_text(experiment)}" if experiment.best else "")

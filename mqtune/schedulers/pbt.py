@@ -41,12 +41,14 @@ class _Plan(NamedTuple):
 class _Member(Progress):
     """A trial's progress, and its part in the population."""
 
-    __slots__ = ("is_new", "order", "plan", "rank", "trial")
+    __slots__ = ("is_new", "order", "peers", "plan", "rank", "trial")
 
     def __init__(self, trial: Trial, order: int, next_level: float) -> None:
         super().__init__(next_level)
         self.trial = trial
         self.order = order
+        #: How many trials had begun when it came to its first milestone.
+        self.peers: int | None = None
         #: Its rank at its last milestone, while it is in the population.
         self.rank: Rank | None = None
         self.plan: _Plan | None = None
@@ -64,10 +66,11 @@ class PBT(TimedScheduler[_Member]):
     **The rule.** The population are the trials that are under way and have come to a milestone, each with the metric of
     the report with which it came to its last one. When a trial comes to a milestone, q is
     ``floor(n * quantile_fraction)`` of the n in the population, itself included, but at least 1, and at most half of n.
-    If it is among the worst q, and any of the best q has a checkpoint, one of those is drawn, each as likely. The trial
-    is paused, leaves the population, and is resumed from the newest checkpoint of the one that was drawn, with a config
-    that is explored from that one's (see below). It is in the population again at its next milestone, for which its
-    first report does not count. Everybody else runs on: a trial ends by itself or by a rule that stops it.
+    If it is among the worst q, one of the best q is drawn, each as likely, of those that have a checkpoint and began
+    before this trial had come to its first milestone; where there are none, the trial runs on. Otherwise it is paused, leaves
+    the population, and is resumed from the newest checkpoint of the one that was drawn, with a config that is explored
+    from that one's (see below). It is in the population again at its next milestone, for which its first report does
+    not count. Everybody else runs on: a trial ends by itself or by a rule that stops it.
 
     **Exploring.** Each value that may change is, with *resample_probability*, drawn anew from its domain; otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
@@ -79,6 +82,7 @@ class PBT(TimedScheduler[_Member]):
     - *A late or repeated report* changes nothing and gets the decision that stands.
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
+    - *Who begins later*, when a slot is free, copies its elders but not they it, as each newcomer would throw them back.
     - *A source without a checkpoint* is never drawn. If its checkpoints are gone before the copy begins, the paused
       trial goes on from its own newest checkpoint (or from scratch without one), with its own config.
     - *By hand*: a trial that a person pauses leaves the population until it runs and comes to its next milestone. One
@@ -233,16 +237,18 @@ class PBT(TimedScheduler[_Member]):
         progress.next_level = self._milestones.after(progress.time)
         self._leave(progress)
         progress.rank = rank_of(self._score(report, value), progress.order)
+        if progress.peers is None:
+            progress.peers = self._enrolled
         insort(self._ranks, progress.rank)
-        return self._judge(report, progress)
+        return self._judge(report, progress, progress.peers)
 
-    def _judge(self, report: Report, member: _Member) -> Decision:
+    def _judge(self, report: Report, member: _Member, peers: int) -> Decision:
         size, rank = len(self._ranks), member.rank
         share = min(max(1, math.floor(size * self._share)), size // 2)
         if not share or rank is None or rank < self._ranks[size - share]:
             return CONTINUE
         best = [self._by_order[order] for *_, order in self._ranks[:share]]
-        sources = [other for other in best if other.trial.checkpoints]
+        sources = [other for other in best if other.trial.checkpoints and other.order < peers]
         if not sources:
             return CONTINUE
         rng = random.Random(f"{self._seed} {report.trial} {report.attempt} {report.sequence}")

@@ -108,7 +108,8 @@ class _ScriptRun:
             arguments = [_CONFIG_ARGUMENT, str(file)]
         else:
             arguments = arguments_of(config)
-        if self._session.has_store:
+        # A script that knows nothing of checkpoints would refuse the argument; where all runs on one machine there is always a store.
+        if self._session.has_store and self._session.options.get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
             self._folder = WatchedFolder(inherited or self._session.folder / "st_checkpoint")

@@ -42,7 +42,7 @@ STOP_S: Final = TOLD_GRACE_S + TERMINATE_GRACE_S + 1.0
 #: How long the rest of the reports may take once the process group is gone and nothing can add to them.
 _DETACH_POLL_S: Final = 1.0
 #: What of an experiment's definition its trainables are told.
-_OPTIONS: Final = ("metric", "pass_config")
+_OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: How far an intent goes: a later one that goes further takes its place, and another doesn't.
 _REACH: Final = {
     Intent.RUN: 0,

@@ -95,15 +95,15 @@ def test_in_lockstep_no_line_runs_behind_the_report_that_ends_the_attempt(tune: 
 
 
 def test_in_a_stream_a_trial_runs_on_until_it_hears_of_the_decision(tune: Tune, tmp_path: Path):
-    config = {"written": str(tmp_path / "written"), "saves": False}
+    config = {"written": str(tmp_path / "written"), "saves": False, "deaf": 30}
     tuner = tune(saving.writes_on, {}, space=config, scheduler=stop_or_pause(Action.STOP))
 
     (trial,) = finished(tuner)
 
     assert trial.status is TrialStatus.EARLY_STOPPED
     assert trial.reports == 3
-    assert trial.late_reports > 0
-    assert len(written(tmp_path)) > 2
+    assert trial.late_reports >= 27
+    assert len(written(tmp_path)) >= 30
 
 
 def test_lockstep_goes_on_while_the_scheduler_lets_it(tune: Tune):
@@ -123,13 +123,13 @@ def test_population_based_training_copies_real_checkpoints(tune: Tune):
         *[counting(lr=lr) for lr in (1.0, 5.0)],
         scheduler=pbt,
         sync="lockstep",
-        stop={"training_iteration": 15},
     )
-    trials = finished(tuner)
 
-    assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 2
-    copies = [(trial, attempt) for trial in trials for attempt in trial.attempts if attempt.source]
-    assert copies
+    def copying() -> list[tuple[mqtune.trial.Trial, mqtune.trial.Attempt]]:
+        return [(t, a) for t in tuner.get_trials() for a in t.attempts if a.source and a.reports]
+
+    drive(tuner, lambda: len(copying()) >= 2)
+    copies = copying()
     reported = {report.checkpoint: report.metrics for report in tuner.results().reports() if report.checkpoint}
     for trial, attempt in copies:
         assert attempt.source != trial.id

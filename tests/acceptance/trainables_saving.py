@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -123,10 +124,15 @@ def too_large(config):
 
 
 def writes_on(config):
-    """Reports with the state, and then writes down that it has gone on."""
+    """Reports with the state, and then writes down that it has gone on; it may hear nothing for so many steps."""
     checkpoint = mqtune.get_checkpoint()
     path = Path(config["written"])
+    deaf = config.get("deaf", 0)
+    if deaf:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     for step in range(1 if checkpoint is None else checkpoint.data["step"] + 1, 5001):
         mqtune.report({"loss": float(-step), "step": step}, checkpoint={"step": step} if config["saves"] else None)
         with path.open("a") as file:
             file.write(f"{step}\n")
+        if step == deaf:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
-from mqtune.checkpoints import encode_dict, open_store
+from mqtune.checkpoints import Retention, encode_dict, open_store
 from mqtune.errors import (
     CheckpointGone,
     ConfigurationError,
@@ -724,10 +724,27 @@ def test_a_checkpoint_that_is_a_folder_is_copied_to_this_machine_where_it_is_wan
     bench.report(ONE, 1.0, checkpoint=name)
 
     for target in (None, tmp_path / "mine", None):
-        checkpoint = bench.hand.get_checkpoint(ONE, target)
+        checkpoint = bench.hand.get_checkpoint(ONE, target=target)
 
         assert (checkpoint.id, (checkpoint.path / "weights").read_text()) == (name, "1.5")
         assert target is None or checkpoint.path == target
+
+
+def test_the_best_checkpoint_that_is_kept_is_found_by_the_metric_and_the_newest_without_one(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store, retention=Retention(keep_last=None)).step().start(ONE)
+    names = []
+    for loss in (0.5, math.nan, 0.2, 0.2, 0.9):
+        names.append(name := bench.new_checkpoint(ONE, in_memory=False))
+        (folder := tmp_path / name).mkdir()
+        store.save(name, folder, {})
+        bench.report(ONE, loss, checkpoint=name)
+
+    assert bench.hand.get_checkpoint(ONE).id == names[-1]
+    assert bench.hand.get_checkpoint(ONE, "best").id == names[3]
+    with pytest.raises(ConfigurationError, match="which='last' is neither 'newest' nor 'best'"):
+        bench.hand.get_checkpoint(ONE, "last")  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_that_there_is_not_is_an_error_that_says_why(bench: Bench) -> None:

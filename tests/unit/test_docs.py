@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 import pytest
+from test_layers import FLOORS, part_of
 
 import mqtune
 from mqtune import errors, schedulers, stopping
@@ -191,3 +192,16 @@ def test_the_class_scheduler_rules_and_callback_of_the_examples_work_together(pa
         assert [result.status.name for result in results] == ["COMPLETED"] * 3
         assert [len(result.attempts) for result in results] == [2, 2, 2]
         assert len(diary.lines) == 3
+
+
+def test_the_floors_of_the_design_are_those_that_imports_are_held_to():
+    text = (ROOT / "docs" / "design.md").read_text()
+    floor, told = -1, {}
+    for first, places in re.findall(r"^\| (\d?) ?\| ([^|]*`[^|]*) \|", text, re.MULTILINE):
+        floor = int(first) if first else floor
+        told |= {part_of(place): floor for place in re.findall(r"`([\w/.]+)`", places)}
+
+    assert told == {part: FLOORS[part] for part in told}
+    package = ROOT / "mqtune"
+    parts = {path.name.removesuffix(".py") for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert parts - {"__init__", "__main__", "__pycache__", "version"} == set(told)

@@ -23,8 +23,8 @@ SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 class Watched:
     """An experiment, the progress that watches it, and what that has written."""
 
-    def __init__(self, folder: Path, *, live: bool = True, width: int = 100, height: int = 30, **options: Any) -> None:
-        self.book = Book(folder)
+    def __init__(self, home: Path, *, live: bool = True, width: int = 100, height: int = 30, **options: Any) -> None:
+        self.book = Book(home)
         self.file = io.StringIO()
         self.now = 100.0
         self.experiment = Experiment("mine", metric="loss", mode="min")
@@ -282,6 +282,25 @@ def test_without_a_terminal_the_last_line_says_how_it_ended(lines: Watched):
     lines.book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="no")
 
     assert "2 trials: 1 completed, 1 failed · 1 reports · 0 s · best loss=0.5" in lines.end()
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_at_the_end_it_says_what_failed_first_and_where_all_of_it_is(tmp_path: Path, is_live: bool):
+    watched = Watched(tmp_path / "mine", live=is_live, folder=tmp_path / "mine")
+    watched.progress.on_start(watched.experiment)
+    for trial, error in (("0001", "ValueError: no"), ("0002", "KeyError: 'x'")):
+        watched.book.stage(trial)
+        watched.book.end(trial, AttemptEnd.FAILED, error_type=error.split(":")[0], error=error)
+
+    last = watched.end().splitlines()[-1]
+
+    assert f"2 failed, first trial 0001: ValueError: no; all of it is in {tmp_path / 'mine' / 'errors.txt'}" in last
+
+
+def test_at_the_end_nothing_is_said_of_failures_when_there_were_none(lines: Watched):
+    lines.book.run("0001", 0.5)
+
+    assert "failed" not in lines.end()
 
 
 def test_a_reader_that_goes_away_does_not_end_the_experiment(lines: Watched, monkeypatch: pytest.MonkeyPatch):

@@ -184,6 +184,21 @@ def test_who_has_no_checkpoint_is_not_copied() -> None:
     assert table.report("b", 4, 2).action is Action.PAUSE
 
 
+def test_who_began_later_is_not_copied_by_its_elders() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 5)
+    table.stage("c")
+    table.report("c", 2, 1)
+
+    # a had come to a milestone when c began, and b had not.
+    assert table.report("a", 4, 5) is CONTINUE
+    assert table.report("b", 2, 9).reason.endswith("goes on from trial c")
+    table.report("c", 4, 9)
+    table.stage("d")
+    assert table.report("d", 2, 10).reason.endswith("goes on from trial a")
+
+
 def test_if_what_it_was_to_copy_is_gone_it_goes_on_as_it_was() -> None:
     table = Table(pbt())
     table.stage("a", "b")
@@ -341,11 +356,14 @@ def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots
     ).run()
 
     scores: dict[str, tuple[bool, float, str]] = {}
+    peers: dict[str, set[str]] = {}
     due: dict[str, int] = {}
+    begun: set[str] = set()
     for call in play.calls:
         name = call.trial.id
         if call.method == "on_stage":
             due[name] = 0 if call.trial.attempt.number > 1 else 2
+            begun.add(name)
         elif call.method == "on_trial_end":
             scores.pop(name, None)
         elif call.report is not None and call.answer is not None:
@@ -356,12 +374,14 @@ def test_every_decision_is_the_one_that_the_rule_gives(rng: random.Random, slots
             elif now >= due[name] and loss is not None:
                 due[name] = now - now % 2 + 2
                 scores[name] = (math.isnan(loss), 0 if math.isnan(loss) else loss, name)
+                peers.setdefault(name, set(begun))
                 ranked = [name for *_, name in sorted(scores.values())]
                 share = min(max(1, math.floor(len(ranked) * fraction)), len(ranked) // 2)
-                if name in ranked[len(ranked) - share :]:
+                sources = [other for other in ranked[:share] if other in peers[name]]
+                if name in ranked[len(ranked) - share :] and sources:
                     expected = "PAUSE"
                     del scores[name]
-                    assert call.answer.reason.rpartition(" ")[2] in ranked[:share]
+                    assert call.answer.reason.rpartition(" ")[2] in sources
             assert call.answer.action.name == expected
 
 
@@ -385,7 +405,7 @@ def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -
 
 def test_the_population_finds_what_none_of_it_began_with() -> None:
     def loss(config: Config, now: int) -> Metrics | None:
-        return None if now > 60 else {"loss": abs(math.log10(config["lr"]) + 3)}
+        return None if now > 100 else {"loss": abs(math.log10(config["lr"]) + 3)}
 
     scheduler = pbt(hyperparam_mutations={"lr": loguniform(1e-6, 1)}, resample_probability=0.1, seed=1)
     play = Play(scheduler, loss, slots=6, trials=6, configs=lambda number: {"lr": 10.0 ** -(number % 2)}).run()

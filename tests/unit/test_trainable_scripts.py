@@ -53,7 +53,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
             files = tmp_path / f"attempt-{message.get('attempt', 1)}"
             files.mkdir()
             # Most of these scripts know nothing of folders for checkpoints.
-            message = {"store": "", **message}
+            message = {"store": "", "options": {"pass_checkpoint_dir": "store" in message}, **message}
             spec = TrainableSpec(Path(name).stem, script=name, kind="script")
             process = stack.enter_context(contextlib.closing(TrialProcess(files, spec, code_root, **message)))
             process.start(config or {})
@@ -307,6 +307,22 @@ def test_a_script_saves_folders_and_is_resumed_from_them(trial: Trial, tmp_path:
     assert second.wait()["end"] == "completed"
 
     assert (first.values(), second.values()) == ([0], [1])
+
+
+def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_asked_for(trial: Trial, tmp_path: Path):
+    """Where all runs on one machine there is a store in any case."""
+    code = """
+        import argparse, mqtune
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float)
+        mqtune.report({"loss": parser.parse_args().lr})
+        """
+    store = f"{tmp_path}/store"
+    open_store(store).create()
+
+    one = trial(code, {"lr": 0.5}, store=store, options={})
+
+    assert (one.wait()["end"], one.values()) == ("completed", [0.5])
 
 
 @pytest.mark.parametrize(

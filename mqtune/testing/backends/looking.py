@@ -29,7 +29,8 @@ class LookingContract(InWorld):
 
     def test_trials_are_found_by_status_and_by_id(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(2), played(2, fails_after=0))
-        drive(tuner, lambda: len(tuner.get_trials(TrialStatus.COMPLETED, TrialStatus.FAILED)) == 2)
+        ended = (TrialStatus.COMPLETED, TrialStatus.FAILED)
+        drive(tuner, lambda: tuner.running_trials and len(tuner.get_trials(*ended)) == 2)
 
         assert [trial.id for trial in tuner.get_trials()] == ["0001", "0002", "0003"]
         assert [trial.id for trial in tuner.get_trials(TrialStatus.FAILED, TrialStatus.RUNNING)] == ["0001", "0003"]

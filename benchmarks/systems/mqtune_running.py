@@ -1,0 +1,117 @@
+"""Running mqtune on the work: a Tuner without a broker, so that it starts an embedded server and a local worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from benchmarks.measurement import Context
+from benchmarks.work import stream
+
+if TYPE_CHECKING:
+    from mqtune.schedulers import Scheduler
+
+__all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "run"]
+
+SETTINGS: Final = "embedded server, one local worker, a fresh forked process for each trial, everything journaled"
+SLOTS: Final = 2
+
+
+class Run(NamedTuple):
+    """A run that is over: the experiment's name, when its first trial was claimed (seconds since the epoch), how long it took.
+
+    The first claim is where the worker is up; until then ``Tuner.run`` starts the server and the worker.
+    """
+
+    experiment: str
+    first_start: float
+    taken_s: float
+
+
+class Observed:
+    """What the driver decided when (monotonic), and when it last knew of a trial's end (seconds since the epoch)."""
+
+    def __init__(self) -> None:
+        #: When the scheduler was shown each report.
+        self.shown: list[float] = []
+        self.last_end_at = 0.0
+        self.decisions: dict[str, float] = {}
+        self.ended = 0
+
+    @property
+    def reports(self) -> int:
+        return len(self.shown)
+
+
+def observing(
+    inner: Scheduler, observed: Observed, *, stop_at: int | None = None, on_end: Callable[[], None] | None = None
+) -> Scheduler:
+    """Return a scheduler that decides as *inner* and notes when; with *stop_at* it stops at that many reports."""
+    from mqtune.schedulers import Scheduler
+    from mqtune.trial import Action, Decision, Report, Trial
+
+    class Observing(Scheduler):
+        def bind(self, metric: str, mode: str) -> None:
+            super().bind(metric, mode)
+            inner.bind(metric, mode)
+
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            now = time.monotonic()
+            observed.shown.append(now)
+            if report.sequence == stop_at:
+                observed.decisions[f"stop-{trial.config['index']}"] = now
+                return Decision(Action.STOP, f"{stop_at} reports")
+            return inner.on_report(trial, report)
+
+        def on_trial_end(self, trial: Trial) -> None:
+            inner.on_trial_end(trial)
+            observed.last_end_at = time.time()
+            observed.ended += 1
+            if on_end is not None:
+                on_end()
+
+        def describe(self) -> dict[str, Any]:
+            return inner.describe()
+
+    return Observing()
+
+
+def run(
+    context: Context, trainable: str, trials: int, scheduler: Scheduler, *, slots: int = SLOTS, **options: Any
+) -> Run:
+    """Run a trainable of ``benchmarks.trainables`` so often to the end."""
+    import mqtune
+    from benchmarks import trainables
+    from mqtune.status import TrialStatus
+
+    tuner = mqtune.Tuner(
+        getattr(trainables, trainable),
+        {
+            "index": mqtune.grid_search(list(range(trials))),
+            "folder": str(context.folder),
+            "parties": stream.PARTIES,
+            **context.sizes,
+        },
+        metric="loss",
+        mode="min",
+        scheduler=scheduler,
+        max_trials=trials,
+        local_slots=slots,
+        name=f"benchmark-{trainable}",
+        **options,
+    )
+    begin = time.monotonic()
+    tuner.run()
+    taken_s = time.monotonic() - begin
+    found = tuner.get_trials()
+    failed = [trial for trial in found if trial.status is TrialStatus.FAILED]
+    if failed or len(found) != trials:
+        raise RuntimeError(f"{len(found)} of {trials} trials; failed: {[(t.id, t.reason) for t in failed]}")
+    return Run(tuner.name, min(trial.attempts[0].started_at or 0.0 for trial in found), taken_s)
+
+
+def fifo() -> Scheduler:
+    from mqtune.schedulers import FIFO
+
+    return FIFO()
