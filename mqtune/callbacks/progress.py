@@ -115,7 +115,8 @@ class Progress(Callback):
         self._ended.append(trial)
 
     def on_end(self) -> None:
-        if self._experiment is None:
+        experiment = self._experiment
+        if experiment is None:
             return
         self._waiting_for = ""
         try:
@@ -123,12 +124,14 @@ class Progress(Callback):
                 if self._is_live:
                     self._redraw(self._clock(), final=True)
                 else:
-                    self._print_line(self._report_line(self._experiment))
+                    self._print_line(self._report_line(experiment))
+            is_read = self._experiment is not None
         finally:
             self._stop_live()
-        with self._quiet_when_nobody_reads():
-            self._print_failures(self._experiment)
-        self._experiment = None
+            self._experiment = None
+        if is_read:
+            with self._quiet_when_nobody_reads():
+                self._print_failures(experiment)
 
     @contextlib.contextmanager
     def _quiet_when_nobody_reads(self) -> Iterator[None]:
@@ -210,9 +213,7 @@ class Progress(Callback):
             self._line, self._shown_at = line, now
             self._print_line(self._report_line(experiment))
 
-    def _print_failures(self, experiment: Experiment | None) -> None:
-        if experiment is None:
-            return
+    def _print_failures(self, experiment: Experiment) -> None:
         count = experiment.counts[TrialStatus.FAILED]
         first = next((trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED), None)
         if first is None:

@@ -21,7 +21,18 @@ from mqtune.trainable.spec import Loaded
 from mqtune.trial import AttemptEnd
 from mqtune.wire import encode_value
 
-__all__ = ["become_subreaper", "die_with_parent", "run_spare", "shape_output"]
+__all__ = [
+    "become_subreaper",
+    "die_with_parent",
+    "flush",
+    "run_attempt",
+    "run_spare",
+    "shape_output",
+    "take_over_output",
+]
+
+#: Runs what was loaded, as the start message says, and returns how it ended.
+Run = Callable[[Loaded, dict[str, Any], Session], Ending]
 
 #: A traceback longer than this is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
@@ -49,8 +60,10 @@ def become_subreaper() -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def run_spare(channel: Channel, load: Callable[[], Loaded]) -> NoReturn:
+def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
+
+    One that may be reused is then kept for further attempts.
 
     All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
     signal must be blocked until here, so that one that comes early waits until the trainable is called.
@@ -66,27 +79,37 @@ def run_spare(channel: Channel, load: Callable[[], Loaded]) -> NoReturn:
     if received is None:
         os._exit(0)
     message, fds = received
-    channel.close()
-    _take_over_output(message["stdout"], message["stderr"])
-    current.open(message, fds)
+    take_over_output(message["stdout"], message["stderr"])
     code = 1
     try:
-        ending = _call(load, message, current)
-        code = ending.code
-        _flush()
-        with contextlib.suppress(StopTrial):
-            said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
-            current.end(encode_value({**said, "heard": current.heard}))
+        if message.get("reuse"):
+            from mqtune.trainable.reuse import run_attempts  # noqa: PLC0415
+
+            code = run_attempts(channel, load, code_root, message, fds)
+        else:
+            channel.close()
+            current.open(message, fds)
+            code = run_attempt(load, message, current)
     finally:
         os._exit(code)
 
 
-def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session) -> Ending:
+def run_attempt(load: Callable[[], Loaded], message: dict[str, Any], current: Session, run: Run | None = None) -> int:
+    """Run the trainable, tell the worker how it ended, and return the code to exit with."""
+    ending = _call(load, message, current, run)
+    flush()
+    with contextlib.suppress(StopTrial):
+        said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
+        current.end(encode_value({**said, "heard": current.heard}))
+    return ending.code
+
+
+def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session, run: Run | None = None) -> Ending:
     """Run the trainable and say how it ended."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
-        ending = _run(load(), message, current)
+        ending = (run or _run)(load(), message, current)
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except SystemExit as error:
@@ -139,7 +162,7 @@ def shape_output() -> None:
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def _take_over_output(stdout: str, stderr: str) -> None:
+def take_over_output(stdout: str, stderr: str) -> None:
     """Send this process's output to its own files."""
     for path, fd in ((stdout, 1), (stderr, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -147,7 +170,8 @@ def _take_over_output(stdout: str, stderr: str) -> None:
         os.close(file)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Have what was printed go out."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

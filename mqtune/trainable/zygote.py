@@ -89,7 +89,8 @@ class Zygote:
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         self._make_spare()
-        files = self._loaded_files()
+        script = self._trainable if isinstance(self._trainable, Path) else None
+        files = loaded_files(self._code_root, script)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
         self._channel.send({"is": "ready", "files": files, "environment": environment})
@@ -127,19 +128,6 @@ class Zygote:
         gc.collect()
         gc.freeze()
         return True
-
-    def _loaded_files(self) -> list[tuple[str, int]]:
-        """Return the files of the user's code that were imported, with their times, so that a change can be noticed."""
-        root = str(self._code_root) + os.sep
-        paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
-        if isinstance(self._trainable, Path):
-            paths.add(str(self._trainable))
-        found = []
-        for path in paths:
-            if path.startswith(root) and "site-packages" not in path:
-                with contextlib.suppress(OSError):
-                    found.append((path, os.stat(path).st_mtime_ns))
-        return found
 
     def _make_spare(self) -> None:
         ours, theirs = Channel.pair()

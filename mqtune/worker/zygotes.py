@@ -98,12 +98,7 @@ class ZygoteHandle:
 
     def is_current(self) -> bool:
         """Whether it lives and the code that it has imported is the code on the disk."""
-        if self._process.poll() is not None:
-            return False
-        try:
-            return all(os.stat(path).st_mtime_ns == mtime for path, mtime in self._files or ())
-        except OSError:
-            return False
+        return self._process.poll() is None and are_current(self._files or ())
 
     def send_start(self, message: dict[str, Any], fds: Sequence[int]) -> None:
         """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end."""
