@@ -328,6 +328,8 @@ class Driver:
                 self._catch_up()
 
     def _obey(self, trial: Trial, sequence: int, decision: Decision, by: str) -> None:
+        if decision.source is not None:
+            self._keeping.plan(trial, self.experiment.trials[decision.source].checkpoint)
         written = self._pending.get(self._cursor, ())
         if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
             return

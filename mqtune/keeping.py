@@ -86,6 +86,10 @@ class Keeping:
         if freed:
             self._look_at([trial_of(freed)])
 
+    def plan(self, trial: Trial, checkpoint: CheckpointId) -> None:
+        """Have the decision to pause *trial* name the checkpoint that it will go on from, until it does or ends."""
+        self._references.hold((trial.id, "plan"), checkpoint)
+
     def _note(self, trial: Trial) -> list[CheckpointId]:
         """Have the trial name what it may still need, and return what nothing names any more because of that."""
         state = attempt = restart = CheckpointId("")
@@ -93,7 +97,9 @@ class Keeping:
             state = trial.checkpoint
             attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
             restart = CheckpointId(trial.restart["checkpoint"]) if trial.restart else restart
-        named = (("state", state), ("attempt", attempt), ("restart", restart))
+        named = [("state", state), ("attempt", attempt), ("restart", restart)]
+        if trial.status.is_terminal or trial.decision is None:
+            named.append(("plan", CheckpointId("")))
         return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
 
     def _look_at(self, trials: Iterable[TrialId]) -> None:

@@ -103,10 +103,14 @@ class Action(Enum):
 
 
 class Decision(NamedTuple):
-    """What a scheduler returns for a report, and why in a few words."""
+    """What a scheduler returns for a report, and why in a few words.
+
+    With a pause, ``source`` is the trial whose newest checkpoint the paused one will go on from; it is kept until then.
+    """
 
     action: Action
     reason: str = ""
+    source: TrialId | None = None
 
 
 CONTINUE: Final = Decision(Action.CONTINUE)

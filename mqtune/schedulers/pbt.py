@@ -83,8 +83,7 @@ class PBT(TimedScheduler[_Member]):
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
     - *Who begins later*, when a slot is free, copies its elders but not they it, as each newcomer would throw them back.
-    - *A source without a checkpoint* is never drawn. If its checkpoints are gone before the copy begins, the paused
-      trial goes on from its own newest checkpoint (or from scratch without one), with its own config.
+    - *A source without a checkpoint* is never drawn; the decision has the checkpoint kept until the copy begins.
     - *By hand*: a trial that a person pauses leaves the population until it runs and comes to its next milestone. One
       that a person resumes while it waits to copy another does not copy it.
 
@@ -257,4 +256,4 @@ class PBT(TimedScheduler[_Member]):
         member.plan = _Plan(source, config, f"goes on from trial {source.id}")
         self._leave(member)
         place = f"among the worst {share} of {size} at {member.time}"
-        return Decision(Action.PAUSE, f"{place}: goes on from trial {source.id}")
+        return Decision(Action.PAUSE, f"{place}: goes on from trial {source.id}", source.id)

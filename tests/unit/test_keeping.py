@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench
+from bench import Bench, Obedient
 from waiting import eventually
 
 from mqtune.checkpoints import Retention, open_store
@@ -17,7 +17,7 @@ from mqtune.errors import StoreUnavailable
 from mqtune.messages import CheckpointsDropped
 from mqtune.schedulers.base import Resume
 from mqtune.status import TrialStatus
-from mqtune.trial import CheckpointId
+from mqtune.trial import Action, CheckpointId, Decision, TrialId
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -287,6 +287,30 @@ def test_a_slow_store_holds_no_decision_up(begin: Callable[..., Bench], store: D
     gate.append("open")
     bench.driver.close()
     assert store.ids() == names[-1:]
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_what_a_decision_will_have_a_trial_go_on_from_is_kept_until_it_does(
+    begin: Callable[..., Bench], store: DirectoryStore, takes_over: bool
+) -> None:
+    def copying() -> Obedient:
+        scheduler = Obedient()
+        scheduler.decisions[TWO, 1] = Decision(Action.PAUSE, "copies 0001", TrialId(ONE))
+        return scheduler
+
+    bench = begin(scheduler=copying, retention=Retention(keep_last=1, keep_best=0))
+    named = save(bench, store, ONE, 3.0)
+    bench.report(TWO, 9.0)
+    if takes_over:
+        bench.begin()
+    newer = save(bench, store, ONE, 2.0)
+    bench.end(TWO)
+    assert list(bench.trial(ONE).checkpoints) == [named, newer]
+
+    bench.hand.resume_trial(TWO)
+    save(bench, store, ONE, 1.0)
+
+    assert named not in bench.trial(ONE).checkpoints
 
 
 def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to_delete(

@@ -111,7 +111,7 @@ def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
 
     decision = table.report("d", 2, 4)
 
-    assert decision == Decision(Action.PAUSE, "among the worst 1 of 4 at 2: goes on from trial a")
+    assert decision == Decision(Action.PAUSE, "among the worst 1 of 4 at 2: goes on from trial a", TrialId("a"))
     assert table.choose() == START
     table.pause("d")
     found = table.resumed()
