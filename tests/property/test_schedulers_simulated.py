@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulation import Simulation
 from worlds import MAX_T, SCHEDULERS, Watched, World, worlds
 
 from mqtune.schedulers import HyperBand, PromotionASHA, Scheduler
 from mqtune.status import TrialStatus
-from mqtune.trial import Action, TrialId
+from mqtune.trial import Action, AttemptEnd, TrialId
 
 #: Of each property, for each scheduler.
 EXAMPLES = 40
@@ -131,8 +131,12 @@ def test_late_reports_change_nothing(name: str, world: World) -> None:
     )
     late.simulated._conditions = _with(late, decision_delay=lambda: delay_s)
     slow.simulated._conditions = _with(slow, stop_delay=lambda: delay_s)
+    late.run()
+    attempts = [attempt for trial in late.experiment.trials.values() for attempt in trial.attempts]
+    # Where nothing else ends a trial, one may have returned by itself before it heard, and its slot was free sooner.
+    assume(not any(attempt.stop is not None and attempt.end is AttemptEnd.COMPLETED for attempt in attempts))
     # As texts, in which NaN equals itself.
-    assert list(map(repr, watched(late.run()).log)) == list(map(repr, watched(slow.run()).log))
+    assert list(map(repr, watched(late).log)) == list(map(repr, watched(slow.run()).log))
 
 
 def _with(simulation: Simulation, **changes: Any) -> Any:
