@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mqtune
-from benchmarks import bodies, saving
+from benchmarks import bodies
 
-__all__ = ["asha", "dicts", "directories", "noop", "park", "pausing", "stoppable", "stream", "stream_dicts"]
+__all__ = ["asha", "noop", "park", "stoppable", "stream"]
 
 Config = dict[str, Any]
 
@@ -37,23 +37,3 @@ def asha(config: Config) -> None:
 def park(config: Config) -> None:
     """Report once and wait."""
     bodies.park(mqtune.report, config["folder"], config["index"])
-
-
-def pausing(_config: Config) -> None:
-    """Report every few milliseconds, with a small dict, until paused."""
-    saving.pausing(mqtune.report, mqtune.get_checkpoint)
-
-
-def dicts(config: Config) -> None:
-    """Report with a small dict and without, in turns."""
-    saving.dicts(mqtune.report, config["folder"], reports=config["reports"])
-
-
-def stream_dicts(config: Config) -> None:
-    """Report as fast as possible, each time with a small dict."""
-    saving.stream_dicts(mqtune.report, config["folder"], config["index"], reports=config["stream_reports"])
-
-
-def directories(config: Config) -> None:
-    """Copy a large directory, and report with it, in turns."""
-    saving.directories(mqtune.report, config["folder"], megabytes=config["megabytes"], rounds=config["rounds"])

@@ -20,6 +20,7 @@ from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
 from mqtune.space import Space
 from mqtune.stopping import as_rule
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.stepping import check_reusable
 from mqtune.trial import Config
 from mqtune.version import __version__
 from mqtune.wire import decode_value, encode_value
@@ -69,8 +70,12 @@ class Plan:
         pass_checkpoint_dir: bool,
         retention: Retention | None,
         delete_checkpoints: bool,
+        reuse: bool,
     ) -> None:
         self.spec, self.code_root = TrainableSpec.of(trainable)
+        self.reuse = bool(reuse)
+        if reuse:
+            check_reusable(trainable)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
         self.name = name if name is not None else _new_name(self.spec)
@@ -187,6 +192,7 @@ class Plan:
             "max_failures": self.experiment.max_failures,
             "seed": self.seed,
             "start_method": self.start_method,
+            "reuse": self.reuse,
             "sync": self.sync,
             "accept_no_report": self.experiment.accept_no_report,
             "pass_config": self.pass_config,

@@ -89,6 +89,8 @@ class Tuner(Control):
         local_slots: without a broker, the number of trials at once on this machine; by default one for each core, or GPU.
         start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
             "spawn" imports it anew for each trial, for libraries that can't be forked.
+        reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes
+            whose ``setup`` takes long: only one with a ``reset_config`` that returns True; see ``mqtune.Trainable``.
         backend: where trials run instead of on workers: ``mqtune.Simulated(…)``.
         callbacks: who is told what happens.
         progress: whether to show how it goes: a table in a terminal, else a line now and then.
@@ -128,6 +130,7 @@ class Tuner(Control):
         queue_trials: bool = True,
         local_slots: int | None = None,
         start_method: str | None = None,
+        reuse: bool = False,
         backend: object = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
@@ -159,6 +162,7 @@ class Tuner(Control):
             pass_checkpoint_dir=checkpoints is not None,
             retention=retention,
             delete_checkpoints=delete_checkpoints,
+            reuse=reuse,
         )
         self._place = place_of(
             backend=backend,

@@ -240,6 +240,7 @@ class Bench:
             "fail_fast": False,
             "accept_no_report": False,
             "pass_config": "arguments",
+            "reuse": False,
             "pass_checkpoint_dir": False,
         }
         plan = Plan(

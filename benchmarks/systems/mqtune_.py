@@ -18,15 +18,19 @@ __all__ = ["SYSTEM"]
 
 
 def _noop(context: Context) -> Figures:
+    from benchmarks import trainables
+
     trials, observed = context.sizes["trials"], Observed()
-    done = run(context, "noop", trials, observing(fifo(), observed))
+    done = run(context, trainables.noop, trials, observing(fifo(), observed))
     return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
 
 
 def _stream(**options: Any) -> Callable[[Context], Figures]:
     def measure(context: Context) -> Figures:
+        from benchmarks import trainables
+
         observed, reports = Observed(), context.sizes["reports"]
-        run(context, "stream", stream.PARTIES, observing(fifo(), observed), **options)
+        run(context, trainables.stream, stream.PARTIES, observing(fifo(), observed), **options)
         if observed.reports != stream.PARTIES * reports:
             raise RuntimeError(f"{observed.reports} reports were decided of {stream.PARTIES * reports}")
         return stream.figures(context.folder, reports=reports, last_decision=observed.shown[-1])
@@ -35,19 +39,22 @@ def _stream(**options: Any) -> Callable[[Context], Figures]:
 
 
 def _stop(context: Context) -> Figures:
+    from benchmarks import trainables
+
     observed = Observed()
     with watcher(context.folder) as deaths:
         scheduler = observing(fifo(), observed, stop_at=bodies.STOP_AT)
-        run(context, "stoppable", context.sizes["trials"], scheduler, slots=1)
+        run(context, trainables.stoppable, context.sizes["trials"], scheduler, slots=1)
     return stop.figures(context.folder, observed.decisions, deaths.read())
 
 
 def _asha(context: Context) -> Figures:
+    from benchmarks import trainables
     from mqtune.schedulers import ASHA
 
     observed = Observed()
     inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
-    done = run(context, "asha", context.sizes["trials"], observing(inner, observed))
+    done = run(context, trainables.asha, context.sizes["trials"], observing(inner, observed))
     return asha.figures(
         context.folder,
         first_start=done.first_start,
@@ -58,6 +65,8 @@ def _asha(context: Context) -> Figures:
 
 def _memory(context: Context) -> Figures:
     """Measure idle from within the driver, at the end of the last trial, while server and worker are still up."""
+    from benchmarks import trainables
+
     observed = Observed()
     idle: list[Memory] = []
 
@@ -66,7 +75,7 @@ def _memory(context: Context) -> Figures:
             idle.append(memory.settle_and_measure(context))
 
     with memory.parked_trials(context) as parked:
-        run(context, "park", memory.PARTIES, observing(fifo(), observed, on_end=on_end))
+        run(context, trainables.park, memory.PARTIES, observing(fifo(), observed, on_end=on_end))
     return memory.figures(idle=idle[0], busy=parked[0])
 
 

@@ -23,8 +23,10 @@ __all__ = ["measure_dicts", "measure_directory", "measure_stream"]
 
 def measure_dicts(context: Context) -> Figures:
     """Time reports with and without a dict, from before the call to its end and to the decision."""
+    from benchmarks import trainables_saving
+
     observed = Observed()
-    run(context, "dicts", 1, observing(fifo(), observed), slots=1)
+    run(context, trainables_saving.dicts, 1, observing(fifo(), observed), slots=1)
     calls = json.loads((context.folder / CALLS).read_text())
     found: Figures = {}
     for name, wanted in (("plain", False), ("dict", True)):
@@ -40,18 +42,21 @@ def measure_dicts(context: Context) -> Figures:
 
 def measure_stream(context: Context) -> Figures:
     """Have two trials report as fast as they can, each time with a dict."""
+    from benchmarks import trainables_saving
+
     observed, reports = Observed(), context.sizes["stream_reports"]
-    run(context, "stream_dicts", stream.PARTIES, observing(fifo(), observed))
+    run(context, trainables_saving.stream_dicts, stream.PARTIES, observing(fifo(), observed))
     figures = stream.figures(context.folder, reports=reports, last_decision=observed.shown[-1])
     return {"dict_reports_per_s": figures["reports_per_s"]}
 
 
 def measure_directory(context: Context) -> Figures:
     """Time, in a trial, reports with a directory and plain copies of it; then have the last one fetched again."""
+    from benchmarks import trainables_saving
     from mqtune.checkpoints import experiment_url, open_store
 
     folder = context.folder / "store"
-    name = run(context, "directories", 1, fifo(), slots=1, checkpoints=folder).experiment
+    name = run(context, trainables_saving.directories, 1, fifo(), slots=1, checkpoints=folder).experiment
     taken = {
         name: statistics.median(times) for name, times in json.loads((context.folder / ROUNDS).read_text()).items()
     }

@@ -55,13 +55,13 @@ class Moves:
 def measure(context: Context) -> Figures:
     """Pause one trial over and over, and time each resume that the other worker took."""
     import mqtune
-    from benchmarks import trainables
+    from benchmarks import trainables_saving
     from mqtune.journal.server import EmbeddedServer
 
     moves = Moves(context.sizes["moves"] + pause.WARM_UP)
     with EmbeddedServer.start(context.folder / "server") as server, _workers(context.folder, server.url):
         mqtune.Tuner(
-            trainables.pausing,
+            trainables_saving.pausing,
             {},
             metric="loss",
             mode="min",

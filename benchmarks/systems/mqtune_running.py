@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "run"]
 
+Trainable = Callable[[dict[str, Any]], None]
+
 SETTINGS: Final = "embedded server, one local worker, a fresh forked process for each trial, everything journaled"
 SLOTS: Final = 2
 
@@ -78,15 +80,14 @@ def observing(
 
 
 def run(
-    context: Context, trainable: str, trials: int, scheduler: Scheduler, *, slots: int = SLOTS, **options: Any
+    context: Context, trainable: Trainable, trials: int, scheduler: Scheduler, *, slots: int = SLOTS, **options: Any
 ) -> Run:
-    """Run a trainable of ``benchmarks.trainables`` so often to the end."""
+    """Run a trainable so often, to the end."""
     import mqtune
-    from benchmarks import trainables
     from mqtune.status import TrialStatus
 
     tuner = mqtune.Tuner(
-        getattr(trainables, trainable),
+        trainable,
         {
             "index": mqtune.grid_search(list(range(trials))),
             "folder": str(context.folder),
@@ -98,7 +99,7 @@ def run(
         scheduler=scheduler,
         max_trials=trials,
         local_slots=slots,
-        name=f"benchmark-{trainable}",
+        name=f"benchmark-{trainable.__name__}",
         **options,
     )
     begin = time.monotonic()

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final
 
 from celery import Celery
 from kombu.exceptions import OperationalError
+from kombu.transport import redis as redis_transport
 
 from mqtune.errors import ConfigurationError, InsufficientResources
 from mqtune.journal.connection import Client, celery_url
@@ -78,6 +81,18 @@ class _Load:
         if free:
             return min(free, key=lambda shape: shape.size)
         return min(shapes, key=lambda shape: (Fraction(self.busy[shape.queue], shape.slots), shape.size))
+
+
+class _Channel(redis_transport.Channel):
+    """kombu's channel with one client instead of one for each message, whose making takes longer than to publish it."""
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        yield client or self._publisher
+
+    @cached_property
+    def _publisher(self) -> Client:
+        return Client(connection_pool=self.pool)
 
 
 class CeleryBackend:
@@ -238,6 +253,7 @@ class CeleryBackend:
         def send() -> None:
             if self._producer is None:
                 self._connection = self._app.connection_for_write()
+                self._connection.transport.Channel = _Channel
                 self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
             try:
                 self._app.send_task(

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import redis
@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
+from mqtune.journal.client import Client
 
 __all__ = [
     "BLOCKING_READ_MAX_S",
@@ -48,9 +49,6 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
-#: A checked connection; the layers above hand it on and leave its methods to the journal.
-Client = redis.Redis
-
 _logger = logging.getLogger(__name__)
 
 
@@ -68,11 +66,12 @@ class _Address:
     tls_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> redis.Redis:
+def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> Client:
     """Open a connection to the Redis at *url* and check that it can be worked with.
 
     The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
-    by threads, but not across a fork. It speaks RESP2, which gives one shape of answer on every server from 6.2 on.
+    by threads, but not across a fork; the layers above hand it on and leave its methods to the journal. It speaks RESP2,
+    which gives one shape of answer on every server from 6.2 on.
 
     Args:
         timeout_s: when the check must be through, whatever the name server or the peer do.
@@ -113,7 +112,7 @@ def open_client(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     command_timeout_s: float = COMMAND_TIMEOUT_S,
     role: str = "client",
-) -> redis.Redis:
+) -> Client:
     """Return a client with mqtune's settings, without connecting or checking anything.
 
     Raises:
@@ -139,7 +138,7 @@ def open_client(
         settings |= {"host": address.host, "port": address.port, "socket_keepalive": True}
     if address.tls:
         settings |= {"connection_class": redis.SSLConnection, **address.tls_options}
-    return redis.Redis.from_pool(redis.ConnectionPool(**settings))
+    return cast("Client", Client.from_pool(redis.ConnectionPool(**settings)))
 
 
 def celery_url(url: str) -> str:
@@ -237,7 +236,7 @@ def _tls_options(url: str, options: Mapping[str, str], *, is_tls: bool) -> dict[
     return result
 
 
-def _probe(client: redis.Redis, outcome: list[Mapping[str, Any] | BaseException]) -> None:
+def _probe(client: Client, outcome: list[Mapping[str, Any] | BaseException]) -> None:
     try:
         client.ping()
         try:

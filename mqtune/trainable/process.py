@@ -25,6 +25,7 @@ __all__ = [
     "become_subreaper",
     "die_with_parent",
     "flush",
+    "flush_native",
     "run_attempt",
     "run_spare",
     "shape_output",
@@ -79,17 +80,16 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     if received is None:
         os._exit(0)
     message, fds = received
+    if message.get("reuse"):
+        from mqtune.trainable.reuse import run_attempts  # noqa: PLC0415
+
+        run_attempts(channel, load, code_root, message, fds)
+    channel.close()
     take_over_output(message["stdout"], message["stderr"])
+    current.open(message, fds)
     code = 1
     try:
-        if message.get("reuse"):
-            from mqtune.trainable.reuse import run_attempts  # noqa: PLC0415
-
-            code = run_attempts(channel, load, code_root, message, fds)
-        else:
-            channel.close()
-            current.open(message, fds)
-            code = run_attempt(load, message, current)
+        code = run_attempt(load, message, current)
     finally:
         os._exit(code)
 
@@ -175,3 +175,9 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def flush_native() -> None:
+    """Have what code in C has printed go out, so that it doesn't come up later, in another trial's files (Linux only)."""
+    if _LIBC is not None:
+        _LIBC.fflush(None)

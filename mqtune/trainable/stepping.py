@@ -19,7 +19,7 @@ from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
 
-__all__ = ["Trainable", "check_class", "export_model", "run_class"]
+__all__ = ["Steps", "Trainable", "check_class", "check_reusable", "export_model", "run_class"]
 
 _DONE: Final = "done"
 #: What a step may count, and what becomes of it: for each of them a total that survives a resume.
@@ -42,6 +42,14 @@ class Trainable:
     - ``timesteps_total`` and ``episodes_total``: sums of ``timesteps_this_iter`` and ``episodes_this_iter`` so far, those
       before a resume too; only when a step has returned these.
     - ``iterations_since_restore`` and ``time_since_restore_s``: the same as the first and the third, in this attempt.
+
+    With ``Tuner(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
+    ``reset_config`` takes its config, so that what ``setup`` brought into memory or onto a GPU is there. They stay only after
+    an end in good order, between two steps: completed, stopped or paused; never after an error, an interrupted step, a
+    signal that ended the trial or a ``ttl_s`` that was over, nor with processes, or threads that are no daemons, left.
+    Working directory, environment and random generators stay as they are. ``cleanup`` is called when the process goes, not
+    between its trials, and has one second if no trial runs there: the worker ends, there was no trial for two minutes,
+    another experiment has the slot, or the code has changed. Only on Linux; elsewhere each trial has a fresh process.
 
     Attributes:
         config: the trial's config.
@@ -81,7 +89,19 @@ class Trainable:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Let go of what was taken; called once, however the trial ended. An error in it fails a trial that was well."""
+        """Let go of what was taken; called once, however the trial ended. An error in it fails a trial that was well.
+
+        With ``reuse`` it is called for the instance's last trial, or later, when an error in it is only shown.
+        """
+
+    def reset_config(self, config: dict[str, Any]) -> bool:
+        """Take another trial's config in place of ``setup``, and return True; anything else has a fresh process set up.
+
+        Only for ``Tuner(reuse=True)``. On True the instance is as ``setup`` leaves one with this config: nothing of the
+        former trial that a result depends on is left. ``self.config`` is still the former trial's in here; ``trial_id``
+        and ``folder`` are the new one's, and the fields that count begin at 0. Nothing can be reported or saved yet.
+        """
+        return False
 
     def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - it is what everybody calls it
         """Write the model into the folder in one of ``export_formats``."""
@@ -122,6 +142,23 @@ def check_class(trainable: type) -> None:
         ) from None
 
 
+def check_reusable(trainable: object) -> None:
+    """Check that a trainable's processes can be used again.
+
+    Raises:
+        ConfigurationError: it is no class, or has no reset_config.
+    """
+    if not isinstance(trainable, type):
+        raise ConfigurationError(
+            f"reuse=True is for a class with a reset_config method, and {trainable!r} is none; leave reuse out"
+        )
+    if not _defines(trainable, "reset_config"):
+        raise ConfigurationError(
+            f"reuse=True: {trainable.__name__} has no reset_config(self, config); give it one that returns True when the "
+            "instance is as setup would leave it, or leave reuse out"
+        )
+
+
 def run_class(trainable: type[Trainable], config: dict[str, Any], current: Session) -> None:
     """Run a trial of a class from its setup to its cleanup.
 
@@ -130,10 +167,11 @@ def run_class(trainable: type[Trainable], config: dict[str, Any], current: Sessi
         TypeError: a step or a save returned something else than it should.
         BaseException: whatever the class raises. An error in cleanup does not hide one before it.
     """
-    steps = _Steps(trainable(), current)
+    steps = Steps(trainable(), current)
     current.defer_pause = True
     try:
-        steps.run(config)
+        steps.set_up(config)
+        steps.run()
     except BaseException as error:
         steps.clean_up(error)
         raise
@@ -174,7 +212,7 @@ def export_model(
         instance.cleanup()
 
 
-class _Steps:
+class Steps:
     """One attempt of a class."""
 
     def __init__(self, trainable: Trainable, current: Session) -> None:
@@ -190,12 +228,28 @@ class _Steps:
         #: Whether the last save was a dict: then no folder need lie in the store.
         self._saves_dicts = False
         self._refused_wish = False
+        #: Whether it is between two steps, and none was interrupted.
+        self.is_whole = False
 
-    def run(self, config: dict[str, Any]) -> None:
+    def set_up(self, config: dict[str, Any]) -> None:
+        """Set up a new instance."""
         trainable = self._trainable
         trainable.config, trainable.trial_id, trainable.folder = config, self._session.trial, self._session.folder
         trainable.setup(config)
+
+    def reset(self, config: dict[str, Any]) -> object:
+        """Give the instance of an earlier attempt another config, and return what its reset_config said."""
+        trainable = self._trainable
+        trainable.trial_id, trainable.folder = self._session.trial, self._session.folder
+        trainable.training_iteration, trainable.time_total_s = 0, 0.0
+        answer = trainable.reset_config(config)
+        trainable.config = config
+        return answer
+
+    def run(self) -> None:
+        """Load the checkpoint, if there is one to start from, and do all steps."""
         self._restore()
+        self.is_whole = not self._session.heard
         done = False
         while not done:
             self._obey()
@@ -249,7 +303,10 @@ class _Steps:
         """Do a step and report it; True when it was the last."""
         trainable = self._trainable
         began = time.monotonic()
+        self.is_whole = False
         metrics = trainable.step()
+        # It may have caught the StopTrial that was raised in it.
+        self.is_whole = not self._session.heard
         elapsed_s = time.monotonic() - began
         if not isinstance(metrics, dict):
             raise TypeError(f"{self._name}.step returned {metrics!r}; it must return a dict such as {{'loss': 0.1}}")
@@ -312,8 +369,10 @@ class _Steps:
     def _draw_up(self) -> dict[str, Any] | Path:
         """Have the trainable save its state, and return that: a dict, or the folder with the files."""
         folder = self._scratch() if self._saves_dicts else self._session.draft()
+        was_whole, heard, self.is_whole = self.is_whole, self._session.heard, False
         try:
             saved: Any = self._trainable.save_checkpoint(folder)
+            self.is_whole = was_whole and self._session.heard == heard
             if isinstance(saved, dict):
                 if any(folder.iterdir()):
                     raise TypeError(f"{self._name}.save_checkpoint returned a dict and wrote files; do one of the two")

@@ -3,13 +3,16 @@
 A worker starts it as ``python -m mqtune.trainable.zygote`` with one end of a channel. It keeps one *spare*: a process
 that waits for its start message, forked while the trial before it runs, so that no slot waits for a fork. It is
 the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
-one trial at a time.
+one trial at a time. A process that may be reused stays behind its trial, if nothing else of that is left, and is given the
+next one (see ``mqtune.trainable.reuse``).
 
 From the worker: ``start`` (with the ends of the pipes; it may come while the trial before is on its way out, and then waits
-until that is gone), and with the trial's process id ``tell``, ``terminate`` and ``kill``.
+until that is gone), with the trial's process id ``tell``, ``terminate`` and ``kill``, and ``drop``, for a process that waits
+for reuse.
 To the worker: ``ready`` (with the files of the user's code, and the versions of everything) or ``broken``, then for each
 trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent when its process group, and every descendant that
-left it, is gone).
+left it, is gone, but for a process that stays). An ``ended`` without a status means that a process would not be reused: the
+trial's next ``started`` follows.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -30,6 +34,8 @@ from typing import Any, Final, NamedTuple, cast
 import mqtune.trainable.reporting  # noqa: F401
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
+from mqtune.trainable.code_files import loaded_files
+from mqtune.trainable.descendants import group_exists, has_descendants, own_children
 from mqtune.trainable.environment import describe_environment
 from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare, shape_output
 from mqtune.trainable.session import STOP_SIGNAL
@@ -41,14 +47,22 @@ __all__ = ["Zygote", "arguments", "main"]
 _SWEEP_POLL_S: Final = 0.001
 #: How long after a trial's start the next spare is forked: the start itself should have the cores for itself.
 _SPARE_DELAY_MS: Final = 2
+#: How long a process that waits for reuse may take to clean up once it has to go: the worker waits for it.
+_LEAVE_S: Final = 1.0
 
 
-class _Spare(NamedTuple):
-    """A process that waits for its start message."""
+class _Process(NamedTuple):
+    """A process that waits for its start message, or has had it."""
 
     pid: int
     channel: Channel
     pidfd: int | None
+
+    def let_go(self) -> None:
+        """Close what there is to reach it by; if it waits, it ends."""
+        self.channel.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
 
 
 class Zygote:
@@ -68,10 +82,16 @@ class Zygote:
         self._fork = fork
         self._trainable: Loaded | None = None
         self._before = frozenset(sys.modules)
-        self._spare: _Spare | None = None
+        self._spare: _Process | None = None
         self._trial: int | None = None
+        #: The trial's process, if it may be reused; or, once its trial has ended, the same process, which waits.
+        self._reusable: _Process | None = None
+        self._waits = False
+        #: What a process that waited was given, and has not taken yet.
+        self._given: tuple[dict[str, Any], list[int]] | None = None
         #: A start that came while the trial before it was on its way out.
         self._next: tuple[dict[str, Any], list[int]] | None = None
+        self._poll = select.poll()
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -85,7 +105,7 @@ class Zygote:
         if not self._prepare():
             return
         die_with_parent(os.getppid(), 0)
-        poll = select.poll()
+        poll = self._poll
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         self._make_spare()
@@ -103,6 +123,10 @@ class Zygote:
                     with contextlib.suppress(BlockingIOError):
                         os.read(fd, 4096)
                     self._bury()
+                    # That may have closed what comes next.
+                    break
+                if fd != self._channel.fileno():
+                    self._attend()
                 elif not self._obey():
                     self._kill_all()
                     return
@@ -121,6 +145,9 @@ class Zygote:
             text = str(error) if isinstance(error, TrainableNotFound) else traceback.format_exc()
             self._channel.send({"is": "broken", "error_type": kind, "error": text})
             return False
+        # A trial that saves or loads a dict would take longer to import this than for all else until its first report.
+        from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
+
         if threading.active_count() > 1:
             # A lock that one of these threads holds would stay held for ever in a forked child.
             self._fork = False
@@ -135,6 +162,8 @@ class Zygote:
             me = os.getpid()
             pid = os.fork()
             if pid == 0:
+                # Held here too, its end would never be seen.
+                ours.close()
                 self._become_spare(me, theirs)
         else:
             os.set_inheritable(theirs.fileno(), True)
@@ -143,7 +172,7 @@ class Zygote:
             )
         theirs.close()
         # Opened while the process can't have been reaped, it can never mean another one.
-        self._spare = _Spare(pid, ours, os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None)
+        self._spare = _Process(pid, ours, os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None)
 
     def _become_spare(self, zygote: int, channel: Channel) -> None:
         try:
@@ -151,10 +180,13 @@ class Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._channel.close()
             os.close(self._wake_read)
+            if self._reusable is not None:
+                self._reusable.let_go()
+            self._forget_given()
             die_with_parent(zygote)
             trainable = self._trainable
             assert trainable is not None  # noqa: S101 - it was loaded before the fork
-            run_spare(channel, lambda: trainable)
+            run_spare(channel, lambda: trainable, self._code_root)
         finally:
             os._exit(1)
 
@@ -175,27 +207,72 @@ class Zygote:
                 self._signal(message["pid"], signal.SIGTERM, group=True)
             case "kill":
                 self._signal(message["pid"], signal.SIGKILL, group=True)
+            case "drop":
+                self._drop_waiting()
         return True
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> None:
-        if self._spare is None:
-            self._make_spare()
-        assert self._spare is not None  # noqa: S101 - just made
-        spare, self._spare = self._spare, None
-        self._trial = spare.pid
-        spare.channel.send(message, fds)
-        spare.channel.close()
-        for fd in fds:
-            os.close(fd)
-        self._channel.send({"is": "started", "pid": spare.pid}, [] if spare.pidfd is None else [spare.pidfd])
-        if spare.pidfd is not None:
-            os.close(spare.pidfd)
+        if self._reusable is not None:
+            process, self._waits = self._reusable, False
+            self._given = message, fds
+        else:
+            if self._spare is None:
+                self._make_spare()
+            assert self._spare is not None  # noqa: S101 - just made
+            process, self._spare = self._spare, None
+            if message.get("reuse"):
+                self._reusable = process
+        self._trial = process.pid
+        process.channel.send(message, fds)
+        if self._reusable is None:
+            process.channel.close()
+        else:
+            self._poll.register(process.channel.fileno(), select.POLLIN)
+        if self._given is None:
+            for fd in fds:
+                os.close(fd)
+        self._channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
+        if self._reusable is None and process.pidfd is not None:
+            os.close(process.pidfd)
+
+    def _attend(self) -> bool:
+        """Hear a process that may be reused; False when it has nothing more to say."""
+        process = self._reusable
+        assert process is not None  # noqa: S101 - its channel is polled
+        received = process.channel.receive()
+        match None if received is None else received[0]["is"]:
+            case "done":
+                others = [] if self._spare is None else [self._spare.pid]
+                process.channel.send({"keep": not has_descendants(process.pid, others)})
+            case "taken":
+                self._forget_given()
+            case "kept":
+                self._look_away(process)
+                self._trial, self._waits = None, True
+                self._end_trial(0)
+            case None:
+                # It is about to die.
+                self._look_away(process)
+        return received is not None
+
+    def _look_away(self, process: _Process) -> None:
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(process.channel.fileno())
+
+    def _forget_given(self) -> None:
+        if self._given is not None:
+            for fd in self._given[1]:
+                os.close(fd)
+            self._given = None
 
     def _signal(self, pid: int, number: signal.Signals, *, group: bool) -> None:
         # What is meant for a trial that has ended must not hit the next. One that is not reaped yet keeps its number, so
         # this can't hit another process either.
         if pid != self._trial:
             return
+        if group:
+            # No other process needs to take what this one was to end.
+            self._forget_given()
         with contextlib.suppress(ProcessLookupError):
             if group:
                 os.killpg(pid, number)
@@ -206,33 +283,64 @@ class Zygote:
 
     def _bury(self) -> None:
         """When the trial's leader has died, kill what it left, reap everything, tell the worker and make the next spare."""
-        pid = self._trial
+        pid = self._trial if self._reusable is None else self._reusable.pid
         if pid is None or not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return
+        # It may have said, just before, that it takes what it was given, or that it waits.
+        while (
+            self._reusable is not None and not self._waits and _is_readable(self._reusable.channel) and self._attend()
+        ):
+            pass
+        waited, reusable = self._waits, self._reusable
         # Its number is still reserved, so this can't hit another group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        self._trial = None
+        self._trial, self._reusable, self._waits = None, None, False
         self._sweep(pid)
+        if reusable is not None:
+            self._look_away(reusable)
+            reusable.let_go()
+        if self._given is not None:
+            given, self._given = self._given, None
+            self._channel.send({"is": "ended", "status": None})
+            self._start(*given)
+        elif not waited:
+            self._end_trial(status)
+        if self._spare is None:
+            self._make_spare()
+
+    def _end_trial(self, status: int) -> None:
         self._channel.send({"is": "ended", "status": status})
         if self._next is not None:
             waiting, self._next = self._next, None
             self._start(*waiting)
-        if self._spare is None:
-            self._make_spare()
+
+    def _drop_waiting(self) -> None:
+        """Have a process that waits for reuse clean up and end; when it takes too long, kill it."""
+        if self._reusable is None or not self._waits:
+            return
+        process, self._reusable, self._waits = self._reusable, None, False
+        process.let_go()
+        over_at = time.monotonic() + _LEAVE_S
+        while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) and time.monotonic() < over_at:
+            select.select([], [], [], _SWEEP_POLL_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+        self._sweep(process.pid)
 
     def _sweep(self, group: int) -> None:
         """Wait until the group is gone, killing every descendant that has come to this process."""
         spare = self._spare.pid if self._spare else None
         while True:
-            orphans = [child for child in _children() if child != spare]
+            orphans = [child for child in own_children() if child != spare]
             for child in orphans:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child, os.WNOHANG)
-            if not orphans and not _group_exists(group):
+            if not orphans and not group_exists(group):
                 return
             select.select([], [], [], _SWEEP_POLL_S)
 
@@ -242,26 +350,11 @@ class Zygote:
         if self._trial is not None:
             self._signal(self._trial, signal.SIGKILL, group=True)
             self._sweep(self._trial)
+        self._drop_waiting()
 
 
-def _children() -> list[int]:
-    """Return this process's children, adopted ones too, where the kernel tells (Linux)."""
-    me = os.getpid()
-    try:
-        with open(f"/proc/{me}/task/{me}/children", "rb") as file:
-            return [int(pid) for pid in file.read().split()]
-    except FileNotFoundError:
-        return []
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_readable(channel: Channel) -> bool:
+    return bool(select.select([channel.fileno()], [], [], 0)[0])
 
 
 def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[str]:
@@ -292,7 +385,7 @@ def main(argv: list[str]) -> None:
     if role == "spare":
         die_with_parent(int(parent))
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-        run_spare(channel, lambda: spec.load(code_root))
+        run_spare(channel, lambda: spec.load(code_root), code_root)
     # While user code is imported nothing watches the channel; afterwards a dead worker is seen there, and what the
     # trial started can be killed, which a signal that kills the zygote would leave alive.
     die_with_parent(int(parent), signal.SIGTERM)

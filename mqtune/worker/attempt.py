@@ -95,6 +95,7 @@ class AttemptRun:
         self.journal = journal
         self.claim = claim
         self.definition = definition
+        self._reuses = bool(definition.get("reuse"))
         self.assignment = Assignment({})
         self.task_id = ""
         self.stream: Stream | None = None
@@ -171,10 +172,10 @@ class AttemptRun:
                 # Before the signal, which has the trial look for it.
                 self._control.tell("pause" if resumable else "stop")
             self._forced = self._forced or kill
-            process = self._process
-        if process is not None and (further or kill):
-            zygote, pid = process
-            zygote.kill(pid) if kill else zygote.tell(pid)
+            # In the lock, while the process is this attempt's: one that is reused keeps its number.
+            if self._process is not None and (further or kill):
+                zygote, pid = self._process
+                zygote.kill(pid) if kill else zygote.tell(pid)
         if further:
             if intent is not Intent.PAUSE:
                 # A pause may take minutes, for which no other trial should wait here.
@@ -257,7 +258,7 @@ class AttemptRun:
         except MqtuneError as error:
             return None, (type(error).__name__, f"on worker {self.runtime.name}: {error}")
         try:
-            zygote = slot.zygote(ZygoteKey(spec, root, self.definition.get("start_method", "fork")), turn)
+            zygote = slot.zygote(ZygoteKey.of(self.journal.experiment, self.definition, root), turn)
             zygote.wait_ready(IMPORT_TIMEOUT_S)
         except (ImportFailed, ZygoteDied, OSError) as error:
             slot.close_zygote()
@@ -306,6 +307,7 @@ class AttemptRun:
             "store": self.definition.get("store", ""),
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),
+            "reuse": self._reuses,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
@@ -314,18 +316,26 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
         try:
+            if self._reuses:
+                # A process that stays must not have this attempt while the one before can still be signalled.
+                turn.wait()
             zygote.send_start(message, [stream.write_end, self._control.read_end])
             os.close(stream.write_end)
             turn.wait()
-            pid = zygote.wait_started()
             if self.assignment.ttl_s is not None:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
-            with self._lock:
-                self._process = zygote, pid
-            if self._intent is not Intent.RUN:
-                zygote.tell(pid)
-            self._climb(zygote, pid)
-            return pid, zygote.wait_ended()
+            status = None
+            while status is None:
+                pid = zygote.wait_started()
+                with self._lock:
+                    self._process = zygote, pid
+                if self._intent is not Intent.RUN:
+                    zygote.tell(pid)
+                self._climb(zygote, pid)
+                status = zygote.wait_ended()
+            if self._reuses and (self._outlived or self._forced):
+                zygote.drop()
+            return pid, status
         finally:
             with self._lock:
                 self._process = None
@@ -352,18 +362,15 @@ class AttemptRun:
             now = time.monotonic()
             if now >= self._over_at:
                 self._over_at = math.inf
-                self._outlive()
+                # One that is about to end anyway has not outlived it.
+                if self._intent is Intent.RUN and not self.is_ending:
+                    self._outlived = True
+                    self._want(Intent.STOP)
             if rungs and now >= self._rung_at:
                 self._forced = True
                 rungs.pop(0)(pid)
                 with self._lock:
                     self._rung_at = now + TERMINATE_GRACE_S
-
-    def _outlive(self) -> None:
-        """End the attempt because its time is over, unless it is about to end anyway."""
-        if self._intent is Intent.RUN and not self.is_ending:
-            self._outlived = True
-            self._want(Intent.STOP)
 
     def _ended(
         self, pid: int, status: int | None, problem: tuple[str, str], stdout: Path, stderr: Path

@@ -200,8 +200,8 @@ class TrialChannel(redis_transport.Channel):
         yield client or self._shared_client
 
     @cached_property
-    def _shared_client(self) -> Any:
-        return self._create_client()
+    def _shared_client(self) -> Client:
+        return Client(connection_pool=self.pool)
 
 
 class TrialTransport(redis_transport.Transport):

@@ -57,12 +57,16 @@ class Slot:
 
     def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
         """Return a zygote for this trainable and the code as it is now: the last one, or a new one once it is *turn*."""
-        self._used_at = time.monotonic()
+        self.note_use()
         if self._zygote is None or self._zygote.key != key or not self._zygote.is_current():
             turn.wait()
             self.close_zygote()
             self._zygote = ZygoteHandle(key, self._environment, self._log)
         return self._zygote
+
+    def note_use(self) -> None:
+        """Note that a trial begins or ends here."""
+        self._used_at = time.monotonic()
 
     def idle_s(self) -> float:
         """Return for how long no trial has run here, if a zygote is waiting for one; else 0."""
@@ -98,6 +102,7 @@ class Slots:
 
     def offer(self, slot: Slot) -> None:
         """Let the next attempt have a slot whose trial has ended, or whose process is about to."""
+        slot.note_use()
         self._offered.put(slot)
 
     def close_idle(self, after_s: float) -> None:

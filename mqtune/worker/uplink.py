@@ -30,8 +30,11 @@ __all__ = ["Stream", "Uplink", "Wake"]
 
 logger = logging.getLogger(__name__)
 
-#: What one read takes from a pipe: some thousand reports, and still small next to a Redis client's output buffer.
+#: What is taken from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
+#: What the first read asks for, which most pipes never hold: for a buffer of more than 128 KiB the C library asks the system
+#: for memory, which takes ten times as long as the read.
+_FIRST_READ_BYTES: Final = 64 * 1024
 #: How much a pipe holds while Redis is away; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
@@ -133,9 +136,12 @@ class Stream:
             data = self._rest
         else:
             try:
-                data = os.read(self._read, READ_BYTES)
+                data = os.read(self._read, _FIRST_READ_BYTES)
             except BlockingIOError:
                 return None
+            if len(data) == _FIRST_READ_BYTES:
+                with contextlib.suppress(BlockingIOError):
+                    data += os.read(self._read, READ_BYTES - _FIRST_READ_BYTES)
             if not data:
                 self._ended = True
                 return None

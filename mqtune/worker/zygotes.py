@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.trainable.channel import Channel
+from mqtune.trainable.code_files import are_current
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
+from mqtune.wire import encode_value
 
 __all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
 
@@ -39,11 +41,22 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ZygoteKey:
-    """What a zygote serves; any other needs another zygote."""
+    """What a zygote serves; any other needs another zygote.
+
+    ``reuse`` is the experiment, and its definition, whose processes stay for other trials of it; empty for none.
+    """
 
     spec: TrainableSpec
     code_root: Path
     start_method: str
+    reuse: bytes = b""
+
+    @classmethod
+    def of(cls, experiment: str, definition: Mapping[str, Any], code_root: Path) -> ZygoteKey:
+        """Return the key for the trials of an experiment with this definition."""
+        spec = TrainableSpec.decode(definition["trainable"])
+        reuse = encode_value([experiment, dict(definition)]) if definition.get("reuse") else b""
+        return cls(spec, code_root, definition.get("start_method", "fork"), reuse)
 
 
 class ZygoteHandle:
@@ -135,14 +148,20 @@ class ZygoteHandle:
         """Send SIGKILL to the process group of the trial *pid*; nothing happens once it has ended."""
         self._channel.send({"do": "kill", "pid": pid})
 
-    def wait_ended(self) -> int:
-        """Wait until the trial's process group is gone and return the leader's wait status.
+    def drop(self) -> None:
+        """End a process that stays; before the next start, so that this one needs a fresh process."""
+        self._channel.send({"do": "drop"})
+
+    def wait_ended(self) -> int | None:
+        """Wait until the trial's process group is gone, but for a process that stays, and return the leader's wait status.
+
+        It is None when a process that had stayed would not be reused: a fresh one is started for the same trial.
 
         Raises:
             ZygoteDied: the zygote is gone; the trial was killed, and its group is gone too.
         """
         try:
-            status: int = self._receive()["status"]
+            status: int | None = self._receive()["status"]
         finally:
             self._forget_trial()
         return status

@@ -85,6 +85,7 @@ class _Celery:
         self._world = world
         self.conf: dict[str, Any] = {}
         self.amqp = self
+        self.transport = self
 
     def connection_for_write(self) -> Any:
         return self

@@ -1,0 +1,243 @@
+"""A process that goes through several attempts, with one instance of a class that is given another config for each.
+
+Before it says that an attempt has ended, it asks the zygote whether it may stay (``done``), and afterwards says that it
+waits (``kept``). What it gets next is a start message, to which it says that it goes on with that (``taken``) or which it
+leaves to a fresh process by ending without a word, or the channel's end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from mqtune.trainable import session
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.code_files import are_current, loaded_files
+from mqtune.trainable.ending import Ending
+from mqtune.trainable.process import flush, flush_native, run_attempt, take_over_output
+from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.spec import Loaded
+from mqtune.trainable.stepping import Steps, Trainable
+from mqtune.trial import AttemptEnd, CheckpointId
+
+if TYPE_CHECKING:
+    from mqtune.trainable.saving import Savable
+
+__all__ = ["ReusableSession", "run_attempts"]
+
+_NO_PIPES: Final = (-1, -1)
+
+
+class ReusableSession(Session):
+    """The session of one attempt among several of a process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What an earlier attempt has left running.
+        self._strangers = frozenset(threading.enumerate()) - {threading.main_thread()}
+
+    def announce(self, message: Mapping[str, Any]) -> None:
+        """Begin an attempt without its pipes: until ``connect`` nothing can be sent, and a stop signal waits."""
+        self.open(message, _NO_PIPES)
+        self._busy = True
+
+    def connect(self, pipes: Sequence[int]) -> None:
+        """Take the pipes after ``announce``.
+
+        Raises:
+            StopTrial: the trial was told meanwhile that it should end.
+        """
+        self._pipe, self._control = pipes
+        self._busy = False
+        if self._signalled:
+            self._heed()
+
+    def close(self) -> None:
+        """Close the pipes; whoever still uses this session is told to stop."""
+        # Nobody may write to, or read from, what gets the descriptors' numbers next.
+        with self._lock, self._hearing:
+            self._told = "stop"
+            os.close(self._pipe)
+            os.close(self._control)
+            self._pipe, self._control = _NO_PIPES
+
+    def report(
+        self,
+        metrics: dict[str, Any],
+        checkpoint: Savable | None = None,
+        counters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send one report; see ``Session.report``."""
+        self._check_caller("report")
+        super().report(metrics, checkpoint, counters)
+
+    def save(self, checkpoint: Savable, counters: Mapping[str, Any] | None = None) -> CheckpointId:
+        """Save a checkpoint that comes without a report; see ``Session.save``."""
+        self._check_caller("save")
+        return super().save(checkpoint, counters)
+
+    def _check_caller(self, what: str) -> None:
+        if self._strangers and threading.current_thread() in self._strangers:
+            raise RuntimeError(
+                f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
+            )
+        if self._pipe < 0 and not self._told:
+            raise RuntimeError(f"{what}: nothing can be sent before reset_config has returned True")
+
+
+class _Life:
+    """One instance of a class, from its setup to its cleanup.
+
+    Attributes:
+        stays: whether the process may wait for another attempt.
+    """
+
+    def __init__(self, channel: Channel, load: Callable[[], Loaded], code_root: Path) -> None:
+        self.stays = False
+        self._channel = channel
+        self._load = load
+        self._code_root = code_root
+        #: The user's code that was imported, with its times.
+        self._files: dict[str, int] = {}
+        self._instance: Trainable | None = None
+        self._steps: Steps | None = None
+        self._session = ReusableSession()
+
+    def begin(self, message: dict[str, Any], pipes: Sequence[int]) -> int:
+        """Run the first attempt, and return the code to exit with."""
+        session.current = self._session
+        # The signal is still blocked, until the trainable is called.
+        signal.signal(STOP_SIGNAL, self._session.tell)
+        self._session.open(message, pipes)
+        return run_attempt(self._load, message, self._session, self._set_up_and_run)
+
+    def go_on(self, message: dict[str, Any], pipes: Sequence[int]) -> int | None:
+        """Run one more attempt, and return the code to exit with; None if that is left to a fresh process."""
+        instance = self._instance
+        assert instance is not None  # noqa: S101 - it was set up in the first attempt
+        self._session = current = session.current = ReusableSession()
+        current.announce(message)
+        signal.signal(STOP_SIGNAL, current.tell)
+        self._steps = Steps(instance, current)
+        if not self._is_reset(self._steps, message["config"]):
+            return None
+        self._channel.send({"is": "taken"})
+        return run_attempt(lambda: type(instance), message, current, lambda *_: self._connect_and_run(pipes))
+
+    def wait(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Let go of the attempt that has ended, and wait for another; None if there is none any more."""
+        self._session.close()
+        flush_native()
+        self._channel.send({"is": "kept"})
+        return self._channel.receive()
+
+    def leave(self) -> None:
+        """Clean up; an error in it is only shown, since the last attempt has ended."""
+        assert self._steps is not None  # noqa: S101 - as above
+        try:
+            self._steps.clean_up(None)
+        except BaseException:  # noqa: BLE001 - whatever user code raises
+            sys.stderr.write(traceback.format_exc())
+        flush()
+
+    def _set_up_and_run(self, loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
+        assert isinstance(loaded, type)  # noqa: S101 - nothing else is reused
+        self._files = dict(loaded_files(self._code_root))
+        self._instance = loaded()
+        self._steps = steps = Steps(self._instance, current)
+        return self._run(steps, lambda: steps.set_up(message["config"]))
+
+    def _connect_and_run(self, pipes: Sequence[int]) -> Ending:
+        assert self._steps is not None  # noqa: S101 - just made
+        return self._run(self._steps, lambda: self._session.connect(pipes))
+
+    def _is_reset(self, steps: Steps, config: dict[str, Any]) -> bool:
+        """Whether the instance has taken another config; says why not, where the new attempt's errors go."""
+        name = type(self._instance).__name__
+        if not are_current(self._files.items()):
+            why = "its code has changed"
+        else:
+            try:
+                answer = steps.reset(config)
+            except BaseException:  # noqa: BLE001 - whatever user code raises, a fresh process can take the trial
+                why = f"{name}.reset_config raised:\n{traceback.format_exc().rstrip()}"
+            else:
+                if answer is True:
+                    return True
+                why = f"{name}.reset_config returned {answer!r}"
+        sys.stderr.write(f"a fresh process takes this trial, not that of the trial before: {why}\n")
+        return False
+
+    def _run(self, steps: Steps, begin: Callable[[], None]) -> Ending:
+        """Run an attempt to its end, and see whether the process stays; if it doesn't, clean up."""
+        self.stays = False
+        self._session.defer_pause = True
+        try:
+            begin()
+            steps.run()
+        except BaseException as error:
+            self._finish(steps, error)
+            raise
+        self._finish(steps, None)
+        return Ending(AttemptEnd.COMPLETED)
+
+    def _finish(self, steps: Steps, error: BaseException | None) -> None:
+        # From here on a late stop changes nothing.
+        signal.signal(STOP_SIGNAL, signal.SIG_IGN)
+        is_well = steps.is_whole and (error is None or isinstance(error, StopTrial))
+        self.stays = is_well and self._may_stay()
+        if not self.stays:
+            steps.clean_up(error)
+
+    def _may_stay(self) -> bool:
+        """Whether nothing but the instance is left of the attempt, and the zygote agrees."""
+        mine = threading.main_thread()
+        at_work = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not mine]
+        if at_work:
+            return _refused(f"threads that are no daemons: {', '.join(at_work)}")
+        for path, mtime in loaded_files(self._code_root):
+            self._files.setdefault(path, mtime)
+        self._channel.send({"is": "done"})
+        received = self._channel.receive()
+        if received is None:
+            return False
+        return bool(received[0]["keep"]) or _refused("processes")
+
+
+def _refused(left: str) -> bool:
+    sys.stderr.write(f"this process can't be used for another trial: it still has {left}\n")
+    return False
+
+
+def run_attempts(
+    channel: Channel, load: Callable[[], Loaded], code_root: Path, message: dict[str, Any], pipes: Sequence[int]
+) -> NoReturn:
+    """Run an attempt, and then each that the zygote has for this process while it may stay, and exit."""
+    code = 1
+    try:
+        take_over_output(message["stdout"], message["stderr"])
+        code = _run_all(_Life(channel, load, code_root), message, pipes)
+    finally:
+        os._exit(code)
+
+
+def _run_all(life: _Life, message: dict[str, Any], pipes: Sequence[int]) -> int:
+    """Return the code to exit with."""
+    code = life.begin(message, pipes)
+    while life.stays:
+        received = life.wait()
+        went_on = None
+        if received is not None:
+            take_over_output(received[0]["stdout"], received[0]["stderr"])
+            went_on = life.go_on(*received)
+        if went_on is None:
+            life.leave()
+            return 0
+        code = went_on
+    return code

@@ -1,0 +1,611 @@
+"""Processes that are used for several trials: which stay, what the next trial finds, and who takes it if one will not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import psutil
+import pytest
+from attempts import Worker
+from waiting import DEADLINE_S, eventually, lives
+
+import mqtune
+from mqtune.errors import ConfigurationError
+from mqtune.trainable.control import PAUSE, STOP
+from mqtune.trainable.session import FRAME_END, STOP_SIGNAL
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker import slots as slots_module
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.slots import Slots
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteKey
+
+CODE = """
+import os, signal, subprocess, sys, threading, time
+from pathlib import Path
+import mqtune
+
+def note(folder, what):
+    with (Path(folder) / "log").open("a") as file:
+        file.write(f"{what}\\n")
+
+def wait_for(path):
+    deadline = time.monotonic() + 20
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+class Job(mqtune.Trainable):
+    def setup(self, config):
+        note(config["log"], "setup")
+        self.total = 0
+        self.resets = 0
+        self.late = config.get("late")
+        if self.late:
+            import imported_late
+        if config.get("fails_in_setup"):
+            raise ValueError("no setup")
+        if config.get("daemon"):
+            self.go = threading.Event()
+            self.said = None
+            threading.Thread(target=self.report_late, daemon=True).start()
+
+    def report_late(self):
+        self.go.wait()
+        try:
+            mqtune.report({"stranger": 1})
+        except RuntimeError as error:
+            self.said = str(error)
+
+    def step(self):
+        config = self.config
+        print(f"step of {self.trial_id}")
+        row = {"total": self.total, "resets": self.resets, "pid": os.getpid()}
+        row["folder"] = str(self.folder)
+        self.total += config["lr"]
+        do = config.get("do")
+        if do == "fail":
+            raise ValueError("no luck")
+        if do == "exit":
+            os._exit(0)
+        if do == "sleep":
+            mqtune.report({"in": "step"})
+            time.sleep(30)
+        if do == "swallow":
+            mqtune.report({"in": "step"})
+            try:
+                time.sleep(30)
+            except mqtune.StopTrial:
+                pass
+        if do == "leave":
+            code = "import time; time.sleep(60)"
+            self.child = subprocess.Popen([sys.executable, "-c", code])
+            row["left"] = self.child.pid
+        if do == "orphan":
+            code = (
+                "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+                " start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
+            )
+            row["left"] = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        if do == "thread":
+            threading.Thread(target=time.sleep, args=(60,), name="forgotten").start()
+        if do == "ask stranger":
+            self.go.set()
+            deadline = time.monotonic() + 10
+            while self.said is None and time.monotonic() < deadline:
+                time.sleep(0.001)
+            row["said"] = self.said
+        row["done"] = self.training_iteration + 1 >= config["steps"]
+        return row
+
+    def save_checkpoint(self, folder):
+        return {"total": self.total}
+
+    def load_checkpoint(self, data):
+        self.total = data["total"]
+
+    def reset_config(self, config):
+        note(config["log"], f"reset {self.config['lr']} to {config['lr']} in {self.trial_id}")
+        answer = config.get("answer", True)
+        if answer == "raise":
+            raise KeyError("nothing of it")
+        if answer == "report":
+            mqtune.report({"too": "early"})
+        if answer == "save":
+            mqtune.save_checkpoint({"too": "early"})
+        if answer == "exit":
+            os._exit(3)
+        if "until" in config:
+            note(config["log"], "waits")
+            wait_for(config["until"])
+        self.total = 0
+        self.resets += 1
+        return answer
+
+    def cleanup(self):
+        note(self.config["log"], f"cleanup of {self.trial_id}")
+        if self.config.get("fails_in_cleanup"):
+            raise ValueError("no cleanup")
+        if self.config.get("hangs_in_cleanup"):
+            time.sleep(30)
+"""
+
+
+class Slot:
+    """A zygote, and the attempts that it runs, one behind the other, as a worker has them."""
+
+    def __init__(self, folder: Path, start_method: str) -> None:
+        self.folder = folder
+        self.code = folder / "code"
+        self.code.mkdir()
+        (self.code / "reused_code.py").write_text(CODE)
+        (self.code / "imported_late.py").write_text("")
+        spec = TrainableSpec("Job", module="reused_code", kind="class")
+        self.zygote = ZygoteHandle(ZygoteKey(spec, self.code, start_method, b"e"), {}, folder / "zygote.log")
+        self.zygote.wait_ready(30)
+        self.attempts: list[Attempt] = []
+        self.is_closed = False
+
+    def start(self, *, message: dict[str, Any] | None = None, **config: Any) -> Attempt:
+        self.attempts.append(Attempt(self, f"t{len(self.attempts) + 1}", message or {}, config))
+        return self.attempts[-1]
+
+    def run(self, **config: Any) -> Attempt:
+        """Run a trial to its end."""
+        return self.start(**config).ended()
+
+    def log(self) -> list[str]:
+        log = self.folder / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def end(self) -> None:
+        """End the zygote."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.zygote.close()
+
+    def close(self) -> None:
+        self.end()
+        for one in self.attempts:
+            one.close()
+
+
+class Attempt(Worker):
+    """One of them."""
+
+    def __init__(self, slot: Slot, trial: str, message: dict[str, Any], config: dict[str, Any]) -> None:
+        folder = slot.folder / trial
+        folder.mkdir()
+        super().__init__(folder, trial=trial, reuse=True, **message)
+        whole = {"lr": 1, "steps": 1, "log": str(slot.folder), **config}
+        slot.zygote.send_start({**self.message, "config": whole}, [self.write_end, self.control_end])
+        os.close(self.write_end)
+        os.close(self.control_end)
+        self.zygote = slot.zygote
+        self.pid = self.zygote.wait_started()
+        self.pids = [self.pid]
+        self.status: int | None = None
+
+    def tell(self, kind: bytes) -> None:
+        self.write(kind)
+        self.zygote.tell(self.pid)
+
+    def hear(self, what: str) -> None:
+        """Wait until the zygote has something to say."""
+        assert select.select([self.zygote.fileno()], [], [], DEADLINE_S)[0], f"{what}: {self.errors()}"
+
+    def passed_on(self) -> Attempt:
+        """Wait until a fresh process has the trial."""
+        self.hear("never passed on")
+        assert self.zygote.wait_ended() is None
+        self.pid = self.zygote.wait_started()
+        self.pids.append(self.pid)
+        return self
+
+    def ended(self) -> Attempt:
+        while self.status is None:
+            self.hear("never ended")
+            self.status = self.zygote.wait_ended()
+            if self.status is None:
+                self.pid = self.zygote.wait_started()
+                self.pids.append(self.pid)
+        return self
+
+    def errors(self) -> str:
+        file = Path(self.message["stderr"])
+        return file.read_text() if file.exists() else ""
+
+    def output(self) -> str:
+        return Path(self.message["stdout"]).read_text()
+
+    def close(self) -> None:
+        # The numbers of the other two may be another attempt's by now.
+        os.close(self._reports)
+        os.close(self._control)
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def slot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slot]:
+    with contextlib.closing(Slot(tmp_path, request.param)) as slot:
+        yield slot
+
+
+@pytest.fixture
+def forking(tmp_path: Path) -> Iterator[Slot]:
+    with contextlib.closing(Slot(tmp_path, "fork")) as slot:
+        yield slot
+
+
+# What stays, and what the next trial finds.
+
+
+def test_one_process_and_one_setup_serve_trial_after_trial_each_with_its_own_config_and_files(slot: Slot) -> None:
+    trials = [slot.run(lr=lr, steps=2) for lr in (1, 2, 3)]
+
+    assert len({one.pid for one in trials}) == 1
+    assert slot.log() == ["setup", "reset 1 to 2 in t2", "reset 2 to 3 in t3"]
+    assert [one.values("total") for one in trials] == [[0, 1], [0, 2], [0, 3]]
+    assert [one.output().splitlines() for one in trials] == [[f"step of t{n}"] * 2 for n in (1, 2, 3)]
+    assert [one.values("folder")[0] for one in trials] == [str(slot.folder / f"t{n}" / "attempt") for n in (1, 2, 3)]
+    assert [one.end()["end"] for one in trials] == ["completed"] * 3
+    assert [one.status for one in trials] == [0, 0, 0]
+    slot.end()
+    assert slot.log()[-1] == "cleanup of t3"
+
+
+def test_what_is_counted_begins_anew_in_each_trial(slot: Slot) -> None:
+    trials = [slot.run(steps=3), slot.run(steps=2)]
+
+    for one, steps in zip(trials, (3, 2), strict=True):
+        assert one.values("training_iteration") == list(range(1, steps + 1))
+        assert one.values("iterations_since_restore") == one.values("training_iteration")
+        assert one.values("time_total_s") == one.values("time_since_restore_s")
+    assert trials[0].pid == trials[1].pid
+
+
+def test_a_trial_that_was_paused_goes_on_from_its_checkpoint_in_the_same_process(slot: Slot) -> None:
+    first = slot.start(lr=3, steps=100_000)
+    eventually(lambda: len(first.reports()) >= 3)
+    first.tell(PAUSE)
+    first.ended()
+    (name,) = first.saved()
+    between = slot.run(lr=1)
+    steps = len(first.reports())
+
+    start = {"checkpoint": name, "checkpoint_data": first.dicts()[name]}
+    second = slot.start(lr=3, steps=steps + 2, message=start).ended()
+
+    assert first.end()["end"] == "paused"
+    assert {first.pid} == {between.pid} == {second.pid}
+    assert second.values("total") == [3 * steps, 3 * steps + 3]
+    assert second.values("training_iteration") == [steps + 1, steps + 2]
+    assert second.values("iterations_since_restore") == [1, 2]
+    assert second.values("time_total_s")[0] > first.values("time_total_s")[-1]
+    assert second.checkpoints() == ["", ""]
+
+
+def test_a_process_that_was_stopped_between_two_steps_stays(slot: Slot) -> None:
+    first = slot.start(steps=100, message={"sync": "lockstep"})
+    eventually(first.reports)
+    first.tell(STOP)
+    first.ended()
+
+    second = slot.run()
+
+    assert (first.end()["end"], first.end()["heard"]) == ("stopped", "stop")
+    assert first.pid == second.pid
+    assert second.end()["end"] == "completed"
+
+
+# What does not stay.
+
+
+@pytest.mark.parametrize("do", ["sleep", "swallow"])
+def test_a_process_that_was_told_in_the_middle_of_a_step_does_not_stay(forking: Slot, do: str) -> None:
+    first = forking.start(do=do)
+    eventually(first.reports)
+    first.tell(STOP)
+    first.ended()
+
+    second = forking.run()
+
+    assert first.end()["end"] == "stopped"
+    assert first.pid != second.pid
+    assert second.pids == [second.pid]
+    assert forking.log() == ["setup", "cleanup of t1", "setup"]
+
+
+@pytest.mark.parametrize("wrong", [{"do": "fail"}, {"fails_in_setup": True}])
+def test_a_process_that_failed_does_not_stay(slot: Slot, wrong: dict[str, Any]) -> None:
+    first = slot.run(**wrong)
+    second = slot.run()
+
+    assert (first.end()["end"], first.status) == ("failed", 1 << 8)
+    assert first.pid != second.pid
+    assert slot.log() == ["setup", "cleanup of t1", "setup"]
+
+
+def test_a_process_that_fails_in_a_later_trial_does_not_stay_either_and_no_other_takes_that_trial(slot: Slot) -> None:
+    for _ in range(4):
+        good, bad = slot.run(), slot.run(do="fail")
+
+        assert good.pids == bad.pids == [good.pid]
+        assert bad.end()["end"] == "failed"
+    assert slot.run().pid != bad.pid
+
+
+def test_a_process_that_exits_is_buried_and_the_next_trial_has_a_fresh_one(slot: Slot) -> None:
+    slot.run()
+    gone = slot.run(do="exit")
+    after = slot.run()
+
+    assert gone.frames() == []
+    assert gone.status == 0
+    assert after.pid != gone.pid
+    assert after.end()["end"] == "completed"
+
+
+@pytest.mark.parametrize("do", ["leave", "orphan"])
+def test_a_process_with_descendants_does_not_stay_and_they_are_gone_at_the_end(forking: Slot, do: str) -> None:
+    first = forking.run(do=do)
+
+    assert not psutil.pid_exists(first.values("left")[0])
+    assert not psutil.pid_exists(first.pid)
+    assert first.end()["end"] == "completed"
+    assert "it still has processes" in first.errors()
+    assert forking.log() == ["setup", "cleanup of t1"]
+    assert forking.run().pid != first.pid
+
+
+def test_a_process_with_a_thread_that_is_still_at_work_does_not_stay(forking: Slot) -> None:
+    first = forking.run(do="thread")
+
+    assert "forgotten" in first.errors()
+    assert forking.run().pid != first.pid
+
+
+def test_an_error_in_the_cleanup_of_a_process_that_does_not_stay_fails_its_trial(forking: Slot) -> None:
+    one = forking.run(do="leave", fails_in_cleanup=True)
+
+    assert (one.end()["end"], one.end()["error_type"]) == ("failed", "ValueError")
+
+
+def test_a_thread_that_an_earlier_trial_left_can_not_report_for_a_later_one(forking: Slot) -> None:
+    forking.run(daemon=True)
+    one = forking.run(do="ask stranger")
+
+    assert "earlier trial" in one.values("said")[0]
+    assert len(one.reports()) == 1
+
+
+# Who takes the trial if the process will not.
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (False, "Job.reset_config returned False"),
+        (None, "Job.reset_config returned None"),
+        (1, "Job.reset_config returned 1"),
+        ("raise", "KeyError"),
+        ("report", "before reset_config has returned"),
+        ("save", "before reset_config has returned"),
+        ("exit", ""),
+    ],
+)
+def test_a_fresh_process_takes_the_trial_if_the_old_one_is_not_reset(forking: Slot, answer: Any, why: str) -> None:
+    first = forking.run()
+    second = forking.run(answer=answer, lr=5, steps=2)
+    third = forking.run()
+
+    assert second.pids[0] == first.pid
+    assert len(second.pids) == 2
+    assert not psutil.pid_exists(first.pid)
+    assert second.values("total") == [0, 5]
+    assert second.end()["end"] == "completed"
+    assert [kind for kind, _ in second.frames()].count(FRAME_END) == 1
+    assert why in second.errors()
+    assert third.pid == second.pid
+    cleaned_up = [] if answer == "exit" else ["cleanup of t2"]
+    assert forking.log()[2:] == [*cleaned_up, "setup", "reset 5 to 1 in t3"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_process_whose_code_has_changed_on_the_disk_is_not_used_again(slot: Slot, late: bool) -> None:
+    first = slot.run(late=late)
+    os.utime(slot.code / ("imported_late.py" if late else "reused_code.py"), ns=(1, 1))
+
+    second = slot.run()
+
+    assert second.pid != first.pid
+    assert "its code has changed" in second.errors()
+    assert slot.log() == ["setup", "cleanup of t1", "setup"]
+
+
+def test_a_process_that_is_killed_while_it_waits_is_not_missed(slot: Slot) -> None:
+    for _ in range(5):
+        first = slot.run()
+        os.kill(first.pid, signal.SIGKILL)
+
+        second = slot.run()
+
+        assert second.pid != first.pid
+        assert second.end()["end"] == "completed"
+        slot.zygote.drop()
+
+
+# Signals.
+
+
+def test_a_stop_waits_for_the_reset_and_then_ends_the_trial_before_its_first_step(slot: Slot) -> None:
+    first = slot.run()
+    until = slot.folder / "until"
+    second = slot.start(until=str(until))
+    eventually(lambda: slot.log()[-1] == "waits")
+    second.tell(STOP)
+    until.touch()
+    second.ended()
+
+    assert second.pid == first.pid
+    assert second.end()["end"] == "stopped"
+    assert second.reports() == []
+
+
+def test_a_stop_during_a_reset_that_is_refused_reaches_the_fresh_process(slot: Slot) -> None:
+    slot.run()
+    until = slot.folder / "until"
+    one = slot.start(until=str(until), answer=False)
+    eventually(lambda: slot.log()[-1] == "waits")
+    one.tell(STOP)
+    until.touch()
+    one.passed_on()
+    one.zygote.tell(one.pid)
+    one.ended()
+
+    assert one.end()["end"] == "stopped"
+    assert one.reports() == []
+
+
+@pytest.mark.parametrize("rung", ["terminate", "kill"])
+def test_a_process_that_is_killed_in_its_reset_takes_the_trial_along(slot: Slot, rung: str) -> None:
+    slot.run()
+    one = slot.start(until="never")
+    eventually(lambda: slot.log()[-1] == "waits")
+    getattr(slot.zygote, rung)(one.pid)
+
+    one.ended()
+
+    assert one.status is not None
+    assert os.WIFSIGNALED(one.status)
+    assert one.pids == [one.pid]
+    assert slot.run().end()["end"] == "completed"
+
+
+def test_signals_that_come_after_the_end_do_not_touch_the_process_that_waits(slot: Slot) -> None:
+    first = slot.run()
+    for late in (slot.zygote.tell, slot.zygote.terminate, slot.zygote.kill):
+        late(first.pid)
+    os.kill(first.pid, STOP_SIGNAL)
+
+    second = slot.run()
+
+    assert second.pid == first.pid
+    assert second.end()["end"] == "completed"
+
+
+# The end of a process that waits.
+
+
+def test_a_process_that_is_dropped_cleans_up_and_the_next_trial_has_a_fresh_one(slot: Slot) -> None:
+    first = slot.run()
+    slot.zygote.drop()
+    second = slot.run()
+
+    assert second.pids == [second.pid]
+    assert second.pid != first.pid
+    assert slot.log() == ["setup", "cleanup of t1", "setup"]
+
+
+def test_a_process_that_waits_goes_with_its_zygote_even_if_its_cleanup_hangs(slot: Slot) -> None:
+    waiting = psutil.Process(slot.run(hangs_in_cleanup=True).pid)
+    began = time.monotonic()
+
+    slot.end()
+
+    assert not lives(waiting)
+    assert time.monotonic() - began < 5
+    assert slot.log()[-1] == "cleanup of t1"
+
+
+def test_an_error_in_a_late_cleanup_is_shown(slot: Slot) -> None:
+    one = slot.run(fails_in_cleanup=True)
+    slot.end()
+
+    assert one.end()["end"] == "completed"
+    assert "ValueError: no cleanup" in one.errors()
+
+
+def test_a_process_that_waits_dies_with_a_zygote_that_is_killed(slot: Slot) -> None:
+    waiting = psutil.Process(slot.run().pid)
+    zygote = waiting.parent()
+    assert zygote is not None
+
+    zygote.kill()
+
+    eventually(lambda: not lives(waiting))
+    with pytest.raises(ZygoteDied):
+        slot.zygote.wait_ended()
+
+
+# What can be asked for.
+
+
+class Fixed(mqtune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {"loss": 1.0}
+
+
+class Flexible(Fixed):
+    def reset_config(self, config: dict[str, Any]) -> bool:
+        return True
+
+
+def function(config: dict[str, Any]) -> None:
+    mqtune.report({"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("trainable", "shown"),
+    [(function, "a class with a reset_config"), (__file__, "a class with a reset_config"), (Fixed, "no reset_config")],
+)
+def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
+    with pytest.raises(ConfigurationError, match=shown):
+        mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", reuse=True)
+
+
+def test_an_instance_takes_no_other_config_unless_it_says_so() -> None:
+    assert Fixed().reset_config({}) is False
+
+
+def test_the_definition_says_whether_processes_are_reused_and_another_experiment_has_others() -> None:
+    definitions = []
+    for reuse in (True, False):
+        tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", reuse=reuse, seed=1)
+        definitions.append(tuner._plan.definition(None))
+        tuner.close()
+    assert [definition["reuse"] for definition in definitions] == [True, False]
+
+    def keys(experiment: str) -> list[ZygoteKey]:
+        return [ZygoteKey.of(experiment, definition, Path("/code")) for definition in definitions]
+
+    reused, fresh = zip(keys("a"), keys("b"), strict=True)
+    assert reused[0] != reused[1]
+    assert fresh[0] == fresh[1]
+
+
+def test_a_slot_is_idle_from_the_end_of_its_trial_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(slots_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(slots_module, "ZygoteHandle", Mock())
+    slots = Slots(SlotPlan(offer=mqtune.Resources(cpus=1), devices=((),)), tmp_path)
+    slot = slots.acquire(1)
+    assert slot is not None
+    turn = slot.next_turn()
+    slot.zygote(ZygoteKey(TrainableSpec("Job", module="reused_code", kind="class"), tmp_path, "fork"), turn)
+
+    now = 1000.0
+    turn.end()
+    slots.offer(slot)
+    now = 1001.0
+
+    assert slot.idle_s() == 1.0
+    now = 1200.0
+    slots.close_idle(120.0)
+    assert slot.idle_s() == 0.0
