@@ -139,16 +139,21 @@ class Hints:
         """Return the hints of the next message."""
         try:
             if self._subscription is None:
-                self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
+                self._subscription = self._client.pubsub()
                 self._subscription.subscribe(self._channel)
-            message = self._subscription.get_message(timeout=timeout_s)
+            # What redis-py's get_message does beside takes longer than this, and in lockstep a trial waits for it.
+            self._subscription.check_health()
+            connection = self._subscription.connection
+            message = connection.read_response() if connection.can_read(timeout=timeout_s) else None
         except (redis.RedisError, OSError) as error:
             self._subscription = None
             raise BrokerUnavailable(f"the control channel {self._channel} broke: {error}") from None
-        if message is None:
+        # Beside messages come the answers to the subscription and to the questions whether the server is there.
+        if message is None or message[0] != b"message":
             return []
+        data = message[2]
         try:
-            return list(decode_value(message["data"]))
+            return list(decode_value(data))
         except (ValueError, TypeError):
-            logger.warning("an unreadable message on %s: %r", self._channel, message["data"][:100])
+            logger.warning("an unreadable message on %s: %r", self._channel, data[:100])
             return []
