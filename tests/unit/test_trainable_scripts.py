@@ -492,15 +492,17 @@ def test_a_script_with_a_handler_of_its_own_for_the_signal_keeps_it(trial: Trial
         import mqtune, signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: (print("bye"), sys.exit(0)))
         mqtune.report({"loss": 1})
+        print("reported", flush=True)
         time.sleep(600)
         """
     one = trial(code)
-    one.wait_for(lambda one: one.reports())
+    # In the middle of the report it would be told by that.
+    one.wait_for(lambda one: one.reports() and "reported" in one.stdout())
 
     one.tell(STOP)
 
     assert one.wait()["end"] == "stopped"
-    assert one.stdout() == "bye\n"
+    assert one.stdout() == "reported\nbye\n"
 
 
 def test_what_is_printed_after_the_stop_is_logged_and_not_reported(trial: Trial):
