@@ -12,10 +12,10 @@ One experiment ``E``::
 
     mqtune:x:{E}:meta               hash    definition  msgpack, written once
                                             last        id of the newest journal entry
-                                            epoch       fencing number of the newest driver
+                                            driver_until  server time (ms) at which the driver's lock runs out
+    mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver
                                             driver      who that is, for people
-                                            driver_until  server time (ms) at which its lock runs out
                                             recorded    mark of the newest event that the record script wrote
                                             dropped     mark of the checkpoints that were dropped last
     mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.messages)
@@ -68,11 +68,13 @@ def control_channel(worker: str) -> str:
 class ExperimentKeys:
     """The keys of one experiment."""
 
-    __slots__ = ("_trial", "checkpoints", "journal", "leases", "meta", "metrics", "staged")
+    __slots__ = ("_trial", "checkpoints", "driver", "journal", "leases", "meta", "metrics", "staged")
 
     def __init__(self, experiment: str) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
         self.meta = f"{prefix}:meta"
+        #: Who drives the experiment; no worker needs to read it.
+        self.driver = f"{prefix}:driver"
         self.journal = f"{prefix}:journal"
         self.metrics = f"{prefix}:metrics"
         self.leases = f"{prefix}:leases"

@@ -144,7 +144,8 @@ class RedisJournal(Journal):
 
     def _drive(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run a script that appends to the journal and that only the driver with the newest epoch may run."""
-        return self._unless_stale(lambda: self._write(name, keys, [self._epoch, *args]))
+        keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
+        return self._unless_stale(lambda: self._run(name, keys, [self._keys.metrics, self._epoch, *args]))
 
     def _unless_stale(self, call: Callable[[], T]) -> T:
         try:
@@ -157,7 +158,7 @@ class RedisJournal(Journal):
             ) from None
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        keys = [self._keys.meta, EXPERIMENTS]
+        keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
         args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch, dead]
         epoch, holder, left_ms = self._unless_stale(lambda: self._run("lock", keys, args))
         if not epoch:
@@ -169,7 +170,8 @@ class RedisJournal(Journal):
         self._epoch = epoch
 
     def unlock(self, owner: str) -> None:
-        self._run("lock", [self._keys.meta, EXPERIMENTS], [owner, "", 0, self.experiment, self._epoch, ""])
+        keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
+        self._run("lock", keys, [owner, "", 0, self.experiment, self._epoch, ""])
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -190,12 +192,12 @@ class RedisJournal(Journal):
         return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
 
     def request_save(self, trial: TrialId, attempt: int) -> bool:
-        keys = [self._keys.meta, self._keys.trial(trial)]
+        keys = [self._keys.driver, self._keys.trial(trial)]
         args = [self._epoch, trial, attempt, uuid.uuid4().hex, control_channel(""), self.experiment]
         return bool(self._unless_stale(lambda: self._run("request_save", keys, args)))
 
     def clear(self, cleared: Sequence[Cleared]) -> None:
-        keys = [self._keys.meta, *(self._keys.trial(each.trial) for each in cleared)]
+        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in cleared)]
         args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(cleared)]
         self._unless_stale(lambda: self._run("clear", keys, args))
 
@@ -219,7 +221,7 @@ class RedisJournal(Journal):
         return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
 
     def forfeit_leases(self) -> None:
-        keys = [self._keys.meta, self._keys.leases]
+        keys = [self._keys.driver, self._keys.leases]
         self._unless_stale(lambda: self._run("forfeit", keys, [self._epoch]))
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:

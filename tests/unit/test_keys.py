@@ -10,7 +10,7 @@ from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_cha
 
 def keys_of(experiment: str) -> list[str]:
     found = ExperimentKeys(experiment)
-    of_all = [found.meta, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
+    of_all = [found.meta, found.driver, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
     return [*of_all, found.trial("0001")]
 
 
@@ -50,7 +50,7 @@ def test_every_field_of_a_hash_is_described_where_keys_are_made() -> None:
     fields = set()
     for script in folder.glob("*.lua"):
         for call in re.findall(
-            r"'(?:HGET|HMGET|HSET|HSETNX|HINCRBY)', (?:KEYS\[\w+\]|meta)((?:, *\s*[^,()]+)+)", script.read_text()
+            r"'(?:HGET|HMGET|HSET|HSETNX|HINCRBY)', (?:KEYS\[\w+\]|meta|driver)((?:, *\s*[^,()]+)+)", script.read_text()
         ):
             fields |= set(re.findall(r"'([a-z_]+)'", call))
 

@@ -1,6 +1,6 @@
 -- The driver has decided on reports of trials in lockstep; these may go on. Each worker gets one message of hints.
 --
--- KEYS  1 meta  2… the trial of each attempt
+-- KEYS  1 driver  2… the trial of each attempt
 -- ARGV  1 epoch  2 what control channels start with  3 experiment, then for each attempt: trial, attempt, sequence number
 --
 -- Returns 1; an error STALEDRIVER when a later driver exists. An attempt that doesn't run is passed over, and a sequence

@@ -1,15 +1,15 @@
 -- Journal that a trial without an attempt under way has ended, or is paused.
 --
--- KEYS  1 meta  2 journal  3 trial
+-- KEYS  1 driver  2 meta  3 journal  4 trial
 -- ARGV  1 channel  2 epoch  3 attempt, the trial's last one  4 event
 --
 -- Returns 1 when this call has journaled it; 0 when it was before, when that attempt has not ended, or when a later one
 -- was staged; an error STALEDRIVER when a later driver exists. Idempotent by the event.
 
 if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'closed')
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'closed')
 local mark = redis.sha1hex(ARGV[4])
 if have[1] ~= ARGV[3] or have[2] ~= 'ended' or have[3] == mark then return 0 end
-redis.call('HSET', KEYS[3], 'closed', mark)
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[4])
+redis.call('HSET', KEYS[4], 'closed', mark)
+append(KEYS[2], KEYS[3], ARGV[1], ARGV[4])
 return 1

@@ -1,6 +1,6 @@
 -- Journal that checkpoints are deleted, and delete those that are held in memory.
 --
--- KEYS  1 meta  2 journal  3 checkpoints
+-- KEYS  1 driver  2 meta  3 journal  4 checkpoints
 -- ARGV  1 channel  2 epoch  3 event  4… the checkpoints
 --
 -- Returns 1; an error STALEDRIVER when a later driver exists. Idempotent by the checkpoints, as long as no others were
@@ -12,7 +12,7 @@ local mark = redis.sha1hex(table.concat(ARGV, ' ', 4))
 if redis.call('HGET', KEYS[1], 'dropped') == mark then return 1 end
 redis.call('HSET', KEYS[1], 'dropped', mark)
 for i = 4, #ARGV do
-  redis.call('HDEL', KEYS[3], ARGV[i])
+  redis.call('HDEL', KEYS[4], ARGV[i])
 end
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[3])
+append(KEYS[2], KEYS[3], ARGV[1], ARGV[3])
 return 1

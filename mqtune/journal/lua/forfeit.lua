@@ -1,6 +1,6 @@
 -- Have all leases of an experiment run out now; for a driver that knows that no worker is left.
 --
--- KEYS  1 meta  2 leases
+-- KEYS  1 driver  2 leases
 -- ARGV  1 epoch
 --
 -- Returns 1; an error STALEDRIVER when a later driver exists. Repeating a call does no harm.

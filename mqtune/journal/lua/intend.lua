@@ -1,7 +1,7 @@
 -- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets an intent, and its worker a
 -- hint on its control channel; an attempt that nobody claimed yet is ended on the spot.
 --
--- KEYS  1 meta  2 journal  3 trial  4 staged
+-- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
 --       8 what control channels start with  9 experiment
 --
@@ -10,23 +10,23 @@
 -- Idempotent by attempt and intent. The intent is durable, the hint is not: the answers to report and renew repeat it.
 
 if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'worker', 'decided')
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided')
 if have[1] ~= ARGV[4] then return 'superseded' end
 local decided = ARGV[4] .. ':' .. ARGV[5]
 local again = have[4] == decided
 if not again then
-  redis.call('HSET', KEYS[3], 'decided', decided)
-  append(KEYS[1], KEYS[2], ARGV[1], ARGV[6])
+  redis.call('HSET', KEYS[4], 'decided', decided)
+  append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 end
 if have[2] == 'running' then
-  redis.call('HSET', KEYS[3], 'intent', ARGV[5])
+  redis.call('HSET', KEYS[4], 'intent', ARGV[5])
   hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
   return 'running'
 end
 if have[2] == 'staged' then
-  redis.call('HSET', KEYS[3], 'state', 'ended', 'ended_by', ARGV[2])
-  redis.call('ZREM', KEYS[4], ARGV[3])
-  append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])
+  redis.call('HSET', KEYS[4], 'state', 'ended', 'ended_by', ARGV[2])
+  redis.call('ZREM', KEYS[5], ARGV[3])
+  append(KEYS[2], KEYS[3], ARGV[1], ARGV[7])
   return 'unclaimed'
 end
-return again and redis.call('HGET', KEYS[3], 'ended_by') == ARGV[2] and 'unclaimed' or 'ended'
+return again and redis.call('HGET', KEYS[4], 'ended_by') == ARGV[2] and 'unclaimed' or 'ended'

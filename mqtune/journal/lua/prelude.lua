@@ -26,7 +26,7 @@ local function told(intent, saves)
 end
 
 -- Whether the driver that calls has been replaced by a later one.
-local function stale(meta, epoch)
-  return redis.call('HGET', meta, 'epoch') ~= epoch
+local function stale(driver, epoch)
+  return redis.call('HGET', driver, 'epoch') ~= epoch
 end
 local STALE = 'STALEDRIVER another driver has taken this experiment over'

@@ -1,18 +1,18 @@
 -- The driver ends an attempt whose lease ran out: its worker is gone, frozen or cut off.
 --
--- KEYS  1 meta  2 journal  3 trial  4 leases
+-- KEYS  1 driver  2 meta  3 journal  4 trial  5 leases
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 event
 --
 -- Returns 1 when this driver has ended it, 0 when the lease was renewed, or the attempt ended, in between; an error
 -- STALEDRIVER when a later driver exists. From here on the worker's writes are refused. Repeating a call does no harm.
 
 if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
-local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'ended_by')
+local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
 if have[1] ~= ARGV[4] then return 0 end
 if have[2] == 'ended' then return have[3] == ARGV[2] and 1 or 0 end
-local runs_out = redis.call('ZSCORE', KEYS[4], ARGV[3])
+local runs_out = redis.call('ZSCORE', KEYS[5], ARGV[3])
 if have[2] ~= 'running' or (runs_out and tonumber(runs_out) > now_ms()) then return 0 end
-redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[2])
-redis.call('ZREM', KEYS[4], ARGV[3])
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[5])
+redis.call('HSET', KEYS[4], 'state', 'ended', 'intent', '', 'ended_by', ARGV[2])
+redis.call('ZREM', KEYS[5], ARGV[3])
+append(KEYS[2], KEYS[3], ARGV[1], ARGV[5])
 return 1

@@ -1,6 +1,6 @@
 -- Journal an event of the driver that concerns the whole experiment.
 --
--- KEYS  1 meta  2 journal
+-- KEYS  1 driver  2 meta  3 journal
 -- ARGV  1 channel  2 epoch  3 mark, unique to this event  4 event  5 definition, or '' to leave it as it is
 --
 -- Returns 1 when the event is in the journal; an error STALEDRIVER when a later driver exists.
@@ -9,6 +9,6 @@
 if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
 if redis.call('HGET', KEYS[1], 'recorded') == ARGV[3] then return 1 end
 redis.call('HSET', KEYS[1], 'recorded', ARGV[3])
-if ARGV[5] ~= '' then redis.call('HSETNX', KEYS[1], 'definition', ARGV[5]) end
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[4])
+if ARGV[5] ~= '' then redis.call('HSETNX', KEYS[2], 'definition', ARGV[5]) end
+append(KEYS[2], KEYS[3], ARGV[1], ARGV[4])
 return 1

@@ -1,6 +1,6 @@
 -- The driver wishes that an attempt that runs saves a checkpoint; its worker gets a hint.
 --
--- KEYS  1 meta  2 trial
+-- KEYS  1 driver  2 trial
 -- ARGV  1 epoch  2 trial  3 attempt  4 mark, unique to this wish  5 what control channels start with  6 experiment
 --
 -- Returns 1, or 0 when the attempt doesn't run; an error STALEDRIVER when a later driver exists. Idempotent by the mark,

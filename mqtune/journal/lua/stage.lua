@@ -1,17 +1,17 @@
 -- Journal that an attempt is wanted, and make it claimable. The Celery task is published afterwards.
 --
--- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases
+-- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event
 --
 -- Returns 1 when the attempt is staged; 0 when this or a later attempt already was (nothing is journaled twice);
 -- an error STALEDRIVER when a later driver exists. The attempt before it is superseded from here on.
 
 if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
-local have = tonumber(redis.call('HGET', KEYS[3], 'attempt') or '0')
+local have = tonumber(redis.call('HGET', KEYS[4], 'attempt') or '0')
 if have >= tonumber(ARGV[4]) then return 0 end
-redis.call('HSET', KEYS[3], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'sequence', 0, 'intent', '',
+redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'sequence', 0, 'intent', '',
   'worker', '', 'token', '', 'ended_by', '', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0)
-redis.call('ZADD', KEYS[4], now_ms(), ARGV[3])
-redis.call('ZREM', KEYS[5], ARGV[3])
-append(KEYS[1], KEYS[2], ARGV[1], ARGV[6])
+redis.call('ZADD', KEYS[5], now_ms(), ARGV[3])
+redis.call('ZREM', KEYS[6], ARGV[3])
+append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 return 1
