@@ -186,8 +186,10 @@ def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_scrip
         wait_for_trials(process, mqtune_home, 2)
         family = family_of(process)
         for member in family:
-            if "worker" in member.cmdline():
-                member.kill()
+            # A trial's process may end in this moment.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "worker" in member.cmdline():
+                    member.kill()
         output, _ = process.communicate(timeout=60)
     assert "the local worker ended with code -9" in output
     eventually(lambda: all_gone(family), 5, "a dead worker left a process")
