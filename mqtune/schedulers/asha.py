@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from typing import Any
 
-from mqtune.schedulers.arguments import exact, number
-from mqtune.schedulers.rungs import Rung, levels_of, rank_of
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.halving import RungHalving
+from mqtune.schedulers.rungs import rank_of
+from mqtune.schedulers.timed import Progress
 from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 
 __all__ = ["ASHA"]
 
 
-class ASHA(TimedScheduler[Progress]):
+class ASHA(RungHalving[Progress]):
     """Asynchronous successive halving: stops trials early, and completes those that reach *max_t*.
 
     **Rungs.** They lie at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and at
@@ -56,42 +55,8 @@ class ASHA(TimedScheduler[Progress]):
     """
 
     asks_ahead = True
-
-    def __init__(
-        self,
-        max_t: float,
-        *,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        time_attr: str = ITERATION,
-    ) -> None:
-        self._max_t = number(self._name, "max_t", max_t)
-        self._grace_period = number(self._name, "grace_period", grace_period)
-        self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
-        super().__init__(time_attr)
-        self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
-        self._rungs = [Rung(exact(self._reduction_factor), least=1) for _ in self._levels]
-        self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
-
-    @property
-    def rung_levels(self) -> tuple[float, ...]:
-        """The times of the rungs, upwards; the last is *max_t*."""
-        return tuple(self._levels)
-
-    @property
-    def rung_sizes(self) -> tuple[int, ...]:
-        """How many trials have entered each rung."""
-        return tuple(rung.entered for rung in self._rungs)
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "scheduler": "asha",
-            "max_t": self._max_t,
-            "grace_period": self._grace_period,
-            "reduction_factor": self._reduction_factor,
-            "time_attr": self._time_attr,
-        }
+    kind = "asha"
+    _least = 1
 
     def _enrol(self, trial: Trial) -> Progress:
         return Progress(self._levels[0])

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from enum import Enum
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from mqtune.schedulers.arguments import exact, number, plain
+from mqtune.schedulers.arguments import exact, plain
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.rungs import Rank, Waiting, levels_of, rank_of
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.halving import Halving
+from mqtune.schedulers.rungs import Rank, Waiting, rank_of
+from mqtune.schedulers.timed import ITERATION, Progress
 from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 
 __all__ = ["HyperBand", "Round"]
@@ -80,7 +81,7 @@ class _Member(Progress):
         self.reason = ""
 
 
-class HyperBand(TimedScheduler[_Member]):
+class HyperBand(Halving[_Member]):
     """Synchronous successive halving in brackets: pauses trials at the end of a round, and resumes the best of them.
 
     **Brackets.** With R = *max_t* / *grace_period* and s_max the largest s for which reduction_factor**s is at most R,
@@ -130,6 +131,8 @@ class HyperBand(TimedScheduler[_Member]):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "hyperband"
+
     def __init__(
         self,
         max_t: float,
@@ -138,15 +141,9 @@ class HyperBand(TimedScheduler[_Member]):
         reduction_factor: float = 3,
         time_attr: str = ITERATION,
     ) -> None:
-        self._max_t = number(self._name, "max_t", max_t)
-        self._grace_period = number(self._name, "grace_period", grace_period)
-        self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
-        super().__init__(time_attr)
-        # Refuses what no rungs can be made of.
-        levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
+        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._factor = exact(self._reduction_factor)
         self._highest = _highest_bracket(exact(self._max_t) / exact(self._grace_period), self._factor)
-        self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
         self._opened = 0
         self._open: _Bracket | None = None
         #: Paused trials that are to go on, and those that are to be released, by bracket and rank.
@@ -205,16 +202,6 @@ class HyperBand(TimedScheduler[_Member]):
         member = self._progress.pop(trial.id, None)
         if member is not None:
             self._take_out(trial.id, member)
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "scheduler": "hyperband",
-            "max_t": self._max_t,
-            "grace_period": self._grace_period,
-            "reduction_factor": self._reduction_factor,
-            "time_attr": self._time_attr,
-        }
 
     def _enrol(self, trial: Trial) -> _Member:
         bracket = self._open

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from mqtune.schedulers.arguments import exact, number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.rungs import Rank, Rung, Waiting, levels_of, rank_of
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.halving import RungHalving
+from mqtune.schedulers.rungs import Rank, Waiting, rank_of
+from mqtune.schedulers.timed import ITERATION, Progress
 from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 
 __all__ = ["PromotionASHA"]
@@ -41,7 +41,7 @@ class _Climb(Progress):
         self.place = _Place.UNDER_WAY
 
 
-class PromotionASHA(TimedScheduler[_Climb]):
+class PromotionASHA(RungHalving[_Climb]):
     """Asynchronous successive halving by promotion: pauses trials at each rung, and resumes the best from there.
 
     **Rungs.** As ``ASHA`` has them: at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*,
@@ -84,6 +84,9 @@ class PromotionASHA(TimedScheduler[_Climb]):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "promotion_asha"
+    _least = 0
+
     def __init__(
         self,
         max_t: float,
@@ -92,26 +95,11 @@ class PromotionASHA(TimedScheduler[_Climb]):
         reduction_factor: float = 3,
         time_attr: str = ITERATION,
     ) -> None:
-        self._max_t = number(self._name, "max_t", max_t)
-        self._grace_period = number(self._name, "grace_period", grace_period)
-        self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
-        super().__init__(time_attr)
-        self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
+        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._top = len(self._levels) - 1
-        self._rungs = [Rung(exact(self._reduction_factor), least=0) for _ in self._levels]
         self._waiting = [Waiting() for _ in self._levels]
         #: For each rung, how many trials are on their way to it, or have entered it and are to pause.
         self._coming = [0 for _ in self._levels]
-
-    @property
-    def rung_levels(self) -> tuple[float, ...]:
-        """The times of the rungs, upwards; the last is *max_t*."""
-        return tuple(self._levels)
-
-    @property
-    def rung_sizes(self) -> tuple[int, ...]:
-        """How many trials have entered each rung."""
-        return tuple(rung.entered for rung in self._rungs)
 
     def on_stage(self, trial: Trial) -> None:
         """Give a new trial the lowest rung, and one that waited at a rung the next."""
@@ -169,16 +157,6 @@ class PromotionASHA(TimedScheduler[_Climb]):
         elif climb.place is _Place.UNDER_WAY:
             self._coming[climb.index] -= 1
 
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "scheduler": "promotion_asha",
-            "max_t": self._max_t,
-            "grace_period": self._grace_period,
-            "reduction_factor": self._reduction_factor,
-            "time_attr": self._time_attr,
-        }
-
     def _enrol(self, trial: Trial) -> _Climb:
         self._coming[0] += 1
         return _Climb(self._levels[0])
@@ -190,7 +168,7 @@ class PromotionASHA(TimedScheduler[_Climb]):
             self._enter(index, self._score(report, value), progress)
         if index == self._top:
             progress.next_level = math.inf
-            return Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
+            return self._complete
         if progress.rank is None:
             return CONTINUE
         progress.next_level = math.inf
