@@ -372,8 +372,9 @@ class Driver:
             return
         paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
         shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
+        waiting = f"{len(paused)} trials are paused ({shown})" if paused else "no trial is paused"
         raise NothingResumes(
-            f"{len(paused)} trials are paused ({shown}), nothing runs, and {type(self._scheduler).__name__} starts and "
+            f"{waiting}, nothing runs, and {type(self._scheduler).__name__} starts and "
             f"resumes nothing: {self.filling.waits_for or 'it starts new trials only'}; resume or abandon them"
         )
 

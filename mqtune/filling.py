@@ -174,7 +174,7 @@ class Filling:
             return True
         config = self._searcher.suggest() if self._wants_more else None
         if config is None:
-            self.exhausted = True if self._wants_more else self.exhausted
+            self.exhausted = self.exhausted or self._wants_more
             self.waits_for = "the searcher has no other config"
             return False
         self._suggested += 1

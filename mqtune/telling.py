@@ -12,7 +12,7 @@ from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Decis
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd, CheckpointId, Trial
+from mqtune.trial import AttemptEnd, CheckpointId, Trial, TrialId
 
 __all__ = ["Telling"]
 
@@ -129,7 +129,7 @@ class Telling:
         if self.is_live:
             self._keeping.changed(trial)
 
-    def _tell(self, method: str, trial: str, *more: object) -> None:
+    def _tell(self, method: str, trial: TrialId, *more: object) -> None:
         """Tell callbacks, once the replay is over: what happened before is not told again."""
         if self.is_live and self._callbacks.hears(method):
-            self._callbacks.tell(method, self._experiment.trials[trial], *more)  # type: ignore[index]
+            self._callbacks.tell(method, self._experiment.trials[trial], *more)

@@ -1,27 +1,12 @@
-"""Waiting in tests: for a condition, with a deadline, and never for a time."""
+"""Waiting in tests: for a condition, with a deadline, and never for a time; and what of a process is waited for."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Final, TypeVar
-
 import psutil
 
-T = TypeVar("T")
+from mqtune.testing.waiting import DEADLINE_S, eventually
 
-#: How long a test waits for what should come at once: some hundred times what it takes on a busy machine.
-DEADLINE_S: Final = 10.0
-_POLL_S: Final = 0.002
-
-
-def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
-    """Return what *condition* returns as soon as that is true; fail after *deadline_s* seconds, saying *why* it matters."""
-    deadline = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {why or condition}"
-        time.sleep(_POLL_S)
-    return found
+__all__ = ["DEADLINE_S", "eventually", "lives"]
 
 
 def lives(process: psutil.Process) -> bool:

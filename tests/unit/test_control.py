@@ -578,6 +578,14 @@ def test_paused_trials_that_nothing_resumes_are_an_error_that_names_them(bench: 
         bench.end(TWO).step()
 
 
+def test_a_scheduler_that_wants_nothing_at_all_is_an_error_that_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1)
+    bench.scheduler.choices.append(Wait("nothing is worth it"))
+
+    with pytest.raises(NothingResumes, match=r"^no trial is paused, nothing runs, .*Obedient.*nothing is worth it"):
+        bench.step()
+
+
 # Looking.
 
 

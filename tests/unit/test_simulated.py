@@ -8,6 +8,7 @@ from simulation import NAME, Simulation, curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
 from mqtune.backends.simulated.time import STARTS_AT
+from mqtune.checkpoints.dicts import decode_dict
 from mqtune.errors import ConfigurationError, MqtuneError
 from mqtune.limits import Limits
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
@@ -269,6 +270,18 @@ def test_iterations_are_counted_on_for_a_trial_that_does_not_count() -> None:
         {"loss": 2, "training_iteration": 3},
         {"loss": 3, "training_iteration": 4},
     ]
+
+
+def test_a_checkpoint_says_how_far_its_trial_had_come() -> None:
+    simulation = Simulation(Simulated(curve(4), slots=1), limits=Limits(max_trials=1))
+    driver = simulation.driver()
+    while not driver.is_finished:
+        driver.step(10.0)
+
+    held = driver.read_checkpoint(simulation.experiment.trials[TrialId("0001")].checkpoint)
+
+    assert held is not None
+    assert decode_dict(held) == ({"position": 4}, {})
 
 
 def test_a_checkpoint_is_saved_on_demand() -> None:

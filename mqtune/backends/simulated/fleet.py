@@ -12,12 +12,12 @@ from mqtune.backends.simulated.journal import WorkersJournal
 from mqtune.backends.simulated.reports import Source
 from mqtune.backends.simulated.run import Run, Worker
 from mqtune.backends.simulated.time import Agenda, Order, SimulatedClock
+from mqtune.checkpoints.dicts import decode_dict, encode_dict
 from mqtune.errors import CheckpointGone, MqtuneError
 from mqtune.journal.base import Claim, Segment
 from mqtune.journal.memory import MemoryServer
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved
 from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Conditions", "SimulatedFleet"]
 
@@ -27,6 +27,8 @@ LEASE_S: Final = 15.0
 #: seconds each they are two days, and a second or two of real time.
 MAX_IDLE_WAITS: Final = 100_000
 HOST: Final = "simulated"
+#: What a simulated checkpoint holds: how many of its reports its trial has made.
+_POSITION: Final = "position"
 
 
 class TimeToLive(Exception):
@@ -272,7 +274,7 @@ class SimulatedFleet:
             if position is None:
                 self._fail(run, CheckpointGone(f"the checkpoint {checkpoint} is gone"))
                 return
-            run.begins_behind = decode_value(position)
+            run.begins_behind = decode_dict(position)[0][_POSITION]
         try:
             run.items = self._source(run.assignment.config, run.begins_behind)
         except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
@@ -305,7 +307,7 @@ class SimulatedFleet:
             self._fail(run, error)
             return
         if checkpoint:
-            self._journal.put_checkpoint(run.claim, checkpoint, encode_value(run.position))
+            self._hold(run, checkpoint)
         delay_s = self._conditions.report_delay()
         if delay_s or run.under_way:
             # Reports of one attempt never overtake one another.
@@ -328,10 +330,14 @@ class SimulatedFleet:
             self._journal.report(self._batch)
             self._batch = []
 
+    def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
+        """Keep where a run is as a dict, as a trainable on a worker would."""
+        self._journal.put_checkpoint(run.claim, checkpoint, encode_dict({_POSITION: run.position}, {}))
+
     def _save(self, run: Run) -> None:
         if not run.is_quiet:
             checkpoint = run.new_checkpoint()
-            self._journal.put_checkpoint(run.claim, checkpoint, encode_value(run.position))
+            self._hold(run, checkpoint)
             self._send_batch()
             saved = CheckpointSaved(
                 trial=run.trial, attempt=run.claim.attempt, checkpoint=checkpoint, at=self.clock.time()
