@@ -5,6 +5,7 @@ The fleet, shared by all experiments::
     mqtune:fleet                    stream  workers that joined or left, newest some 1,000
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
     mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
+    mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
 
@@ -46,7 +47,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXPERIMENTS", "FLEET", "TASK_NAME", "WORKERS", "ExperimentKeys", "control_channel", "worker_key"]
+__all__ = [
+    "EXPERIMENTS",
+    "FLEET",
+    "TASK_NAME",
+    "WORKERS",
+    "ExperimentKeys",
+    "control_channel",
+    "drain_key",
+    "worker_key",
+]
 
 FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
@@ -58,6 +68,11 @@ TASK_NAME: Final = "mqtune.run_trial"
 def worker_key(worker: str) -> str:
     """Return the key of a worker's description."""
     return f"mqtune:worker:{worker}"
+
+
+def drain_key(worker: str) -> str:
+    """Return the key that says that a worker is to drain."""
+    return f"mqtune:drain:{worker}"
 
 
 def control_channel(worker: str) -> str:

@@ -376,6 +376,10 @@ class WorkerInfo:
     #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
     gpu_memory_gb: float = 0
     tags: list[str] = field(default_factory=list)
+    #: Why not all of its slots take trials now, for people; empty while they do. ``slots`` counts those that have or take one.
+    note: str = ""
+    #: How long it takes to be gone once it is told to, at most, in seconds.
+    leaves_within_s: float = 60.0
 
     def encode(self) -> bytes:
         """Return the description as it stands in the register."""

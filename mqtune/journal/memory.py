@@ -203,7 +203,7 @@ class MemoryJournal(Journal):
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         with self._lock:
             self._check_epoch()
-            if self._state.dropped == tuple(checkpoints):
+            if not checkpoints or self._state.dropped == tuple(checkpoints):
                 return
             self._state.dropped = tuple(checkpoints)
             for checkpoint in checkpoints:

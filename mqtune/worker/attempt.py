@@ -19,7 +19,8 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.trial import AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.wire import decode_value
 from mqtune.worker.control import Control
-from mqtune.worker.ending import Evidence, tail
+from mqtune.worker.ending import Evidence
+from mqtune.worker.logs import Logs
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Uplink, Wake
@@ -61,7 +62,7 @@ class Host(Protocol):
     host: str
     queue: str
     code_root: Path
-    log_root: Path
+    logs: Logs
     lease_s: float
     closing: threading.Event
     draining: bool
@@ -219,8 +220,7 @@ class AttemptRun:
         zygote, problem = self._ready_zygote(slot, turn)
         if self.runtime.draining:
             return Outcome(None, "not run: the worker is closing")
-        logs = self.runtime.log_root / self.journal.experiment / self.claim.trial
-        stdout, stderr = logs / f"{self.claim.attempt}.stdout", logs / f"{self.claim.attempt}.stderr"
+        stdout, stderr = self.runtime.logs.files(self.journal.experiment, self.claim)
         started = AttemptStarted(
             trial=self.claim.trial,
             attempt=self.claim.attempt,
@@ -280,7 +280,7 @@ class AttemptRun:
         if zygote is not None:
             folder = self.runtime.scratch.folder(self.journal.experiment, self.claim)
             try:
-                stdout.parent.mkdir(parents=True, exist_ok=True)
+                self.runtime.logs.begin(stdout, stderr)
                 message = self._start_message(grant, stdout, stderr, folder)
                 pid, status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
@@ -394,6 +394,6 @@ class AttemptRun:
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             error_type=error_type,
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
-            stdout_tail=tail(stdout, ending.tail_bytes),
-            stderr_tail=tail(stderr, ending.tail_bytes),
+            stdout_tail=self.runtime.logs.end(stdout, ending.tail_bytes),
+            stderr_tail=self.runtime.logs.end(stderr, ending.tail_bytes),
         )

@@ -1,17 +1,16 @@
-"""How an attempt ended, from all that is known of it; and the last of what it printed."""
+"""How an attempt ended, from all that is known of it."""
 
 from __future__ import annotations
 
 import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trial import AttemptEnd, Intent
 
-__all__ = ["Ending", "Evidence", "tail"]
+__all__ = ["Ending", "Evidence"]
 
 #: What the journal keeps of an attempt's output; the files have all of it.
 TAIL_BYTES: Final = 2_000
@@ -104,14 +103,3 @@ def _exit_words(status: int | None) -> tuple[str, str]:
         return "Killed", f"the trial's process was killed by {name}{hint}"
     code = os.WEXITSTATUS(status) if status is not None else "?"
     return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"
-
-
-def tail(path: Path, size: int) -> str:
-    """Return the last *size* bytes of a file as text; empty when it can't be read."""
-    try:
-        with path.open("rb") as file:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(max(0, length - size))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -221,7 +221,7 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
         assert time.monotonic() - began < 5
         assert "handing the trials back" in person.text
         assert "Traceback" not in person.text
-        eventually(lambda: all_gone(family), 5)
+        eventually(lambda: all_gone(family), 15)
 
         with running(celery("worker", "-n", "second@%h"), {}, tmp_path / "w.log"):
             eventually(lambda: reports_come(tuner, 2), 30)
@@ -250,8 +250,8 @@ def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
         began = time.monotonic()
         person.press(b"\x03")
         assert person.wait(10) == 1
-        assert time.monotonic() - began < 2
-        eventually(lambda: all_gone(family), 5)
+        assert time.monotonic() - began < 8, "it waited for the trial"
+        eventually(lambda: all_gone(family), 15)
 
 
 def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp_path: Path, tune_here: Tune):
@@ -286,7 +286,7 @@ def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: 
             assert leaving.poll() is None
             assert second.get_trials()[0].attempt.worker.startswith("staying@")
         leaving.send_signal(signal.SIGINT)
-        leaving.wait(timeout=5)
+        leaving.wait(timeout=15)
 
 
 #: A trainable that notes at import which devices it sees and loads a library of that name, as frameworks load CUDA's.

@@ -139,7 +139,7 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
         family = family_of(process)
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=30)
-    eventually(lambda: all_gone(family), 5, "Ctrl-C left a process")
+    eventually(lambda: all_gone(family), 15, "Ctrl-C left a process")
     if after:
         assert "to go on" in output
         interrupted = Results.load("endings")
@@ -161,7 +161,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
         os.killpg(process.pid, signal.SIGINT)
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=10)
-    eventually(lambda: all_gone(family), 5, "Ctrl-C twice left a process")
+    eventually(lambda: all_gone(family), 15, "Ctrl-C twice left a process")
 
     finish(script)
 
@@ -192,7 +192,7 @@ def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_scrip
                     member.kill()
         output, _ = process.communicate(timeout=60)
     assert "the local worker ended with code -9" in output
-    eventually(lambda: all_gone(family), 5, "a dead worker left a process")
+    eventually(lambda: all_gone(family), 15, "a dead worker left a process")
 
     finish(script)
 
@@ -244,7 +244,7 @@ def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
             family += [psutil.Process(pid) for pid in pids]
             dying.kill()
             dying.wait()
-            eventually(lambda: all_gone(family), 5, "kill -9 of the worker left a process")
+            eventually(lambda: all_gone(family), 15, "kill -9 of the worker left a process")
 
             with running_worker(broker, tmp_path / "w2.log", "--gpus", "0", "--slots", "1", "--cpus", "6", name="heir"):
                 eventually(lambda: tuner.step(0.2) or trial.attempt.number == 2, 30, "the lease must run out")

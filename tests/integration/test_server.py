@@ -114,7 +114,7 @@ def owner_process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int, st
         owner.stdout.close()
         if pid and group_of(pid):
             with contextlib.suppress(AssertionError):
-                eventually(lambda: not group_of(pid), 3.0)
+                eventually(lambda: not group_of(pid), 15)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 

@@ -188,7 +188,7 @@ def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
 
     with pytest.raises(ZygoteDied):
         one.zygote.wait_ended()
-    eventually(lambda: not lives(trial), 5)
+    eventually(lambda: not lives(trial), 15)
     os.close(pipe)
 
 
