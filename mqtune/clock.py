@@ -1,11 +1,10 @@
-"""Where time comes from: the system, or a simulation."""
+"""Where time comes from: the server, or a simulation."""
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock"]
 
 
 class Clock(Protocol):
@@ -16,15 +15,3 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds since some moment; it never goes back."""
-
-
-class SystemClock:
-    """This machine's clock."""
-
-    def time(self) -> float:
-        """Return the time in seconds since the epoch (UTC)."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment; it never goes back."""
-        return time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "AccessDenied",
     "BrokerRefused",
     "BrokerTooOld",
     "BrokerUnavailable",
@@ -15,12 +16,14 @@ __all__ = [
     "ExperimentFinished",
     "InsufficientResources",
     "InvalidTransition",
+    "JournalGone",
     "MessageVersionError",
     "MetricMissing",
     "MqtuneError",
     "NameTaken",
     "NoServer",
     "NothingResumes",
+    "ReportTooLarge",
     "SpaceError",
     "StoreUnavailable",
     "TrainableNotFound",
@@ -40,6 +43,10 @@ class ConfigurationError(MqtuneError, ValueError):
     """An argument makes no sense."""
 
 
+class ReportTooLarge(ConfigurationError):
+    """A report has more bytes than one may have."""
+
+
 class SpaceError(ConfigurationError):
     """A search space, or a value for it, makes no sense."""
 
@@ -54,6 +61,10 @@ class BrokerUnavailable(MqtuneError, ConnectionError):
 
 class BrokerRefused(BrokerUnavailable):
     """The Redis server refuses the user or password that the broker URL carries."""
+
+
+class AccessDenied(MqtuneError):
+    """The account that the broker URL names may not do what is asked of it."""
 
 
 class BrokerTooOld(BrokerUnavailable):
@@ -98,6 +109,10 @@ class NameTaken(MqtuneError):
 
 class DriverFenced(MqtuneError):
     """Another driver has taken this experiment over; this one may no longer write."""
+
+
+class JournalGone(MqtuneError):
+    """Redis no longer has what was written to an experiment's journal."""
 
 
 class InsufficientResources(MqtuneError):

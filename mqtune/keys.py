@@ -11,15 +11,20 @@ The fleet, shared by all experiments::
 
 One experiment ``E``::
 
-    mqtune:x:{E}:meta               hash    definition  msgpack, written once
+    mqtune:x:{E}:meta               hash    definition  msgpack, as the newest driver has it
                                             last        id of the newest journal entry
-                                            driver_until  server time (ms) at which the driver's lock runs out
+                                            driver_until  server time (ms) at which the driver's lock runs out, or ran out
+                                            on_loss     continue | finish | stop: what workers do when the driver is gone
+                                            loss_ms     how long after driver_until they do it
     mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
                                             owner       token of that driver
                                             driver      who that is, for people
+                                            since       server time (ms) at which it took the lock
                                             recorded    mark of the newest event that the record script wrote
                                             dropped     mark of the checkpoints that were dropped last
+                                            restored    mark of the last time that lost entries were put back
     mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.messages)
+    mqtune:x:{E}:restored:<mark>    stream  entries on their way back into the journal; expires
     mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
     mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
@@ -29,12 +34,13 @@ One experiment ``E``::
                                             assignment  msgpack (see mqtune.journal.base)
                                             worker      who claimed it
                                             token       of that claim; later writes must carry it
-                                            ended_by    token of the claim, or epoch of the driver, that ended it
+                                            ended_by    token of the claim, or epoch of the driver, that ended it; behind that, if
+                                                        nobody had claimed it, ":<intent>"; or "restored"
                                             sequence    of the last accepted report of this attempt
                                             timestamp   of the last accepted report of the trial
                                             intent      what the driver wants, "" for run
                                             decided     "<attempt>:<intent>" of the last journaled decision
-                                            closed      number of the attempt after which the trial was ended
+                                            closed      mark of the last event that ended, or paused, the trial without an attempt
                                             saves       how many checkpoints were wished for of this attempt
                                             wished      mark of the last such wish
                                             saved       id of the last checkpoint that came without a report
@@ -45,6 +51,7 @@ The braces make one experiment one slot of a Redis Cluster, which scripts need.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 __all__ = [
@@ -55,6 +62,7 @@ __all__ = [
     "ExperimentKeys",
     "control_channel",
     "drain_key",
+    "is_name",
     "worker_key",
 ]
 
@@ -63,6 +71,12 @@ WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"
 #: The Celery task that carries an attempt from the driver's side to a worker's.
 TASK_NAME: Final = "mqtune.run_trial"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_name(name: object) -> bool:
+    """Whether an experiment, or a trial, may be called so: such names become keys, file names and parts of task ids."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def worker_key(worker: str) -> str:
@@ -83,7 +97,7 @@ def control_channel(worker: str) -> str:
 class ExperimentKeys:
     """The keys of one experiment."""
 
-    __slots__ = ("_trial", "checkpoints", "driver", "journal", "leases", "meta", "metrics", "staged")
+    __slots__ = ("_restored", "_trial", "checkpoints", "driver", "journal", "leases", "meta", "metrics", "staged")
 
     def __init__(self, experiment: str) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
@@ -95,7 +109,12 @@ class ExperimentKeys:
         self.leases = f"{prefix}:leases"
         self.staged = f"{prefix}:staged"
         self.checkpoints = f"{prefix}:checkpoints"
+        self._restored = f"{prefix}:restored:"
         self._trial = f"{prefix}:trial:"
+
+    def restored(self, mark: str) -> str:
+        """Return the key of entries that are on their way back into the journal."""
+        return f"{self._restored}{mark}"
 
     def trial(self, trial: str) -> str:
         """Return the key of a trial's hash."""

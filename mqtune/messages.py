@@ -11,13 +11,15 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from mqtune.errors import MessageVersionError
-from mqtune.trial import AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId
+from mqtune.fields import fields_of, known_fields
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId
 from mqtune.wire import REPORTS, VERSION, decode_value, encode_value
 
 __all__ = [
@@ -62,7 +64,7 @@ class _Body:
 
     def encode(self) -> bytes:
         """Return the event as it stands in the journal."""
-        body = {name: getattr(self, name) for name, _ in _fields(type(self))}
+        body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
         for name in _RICH & body.keys():
             body[name] = _plain(body[name])
         return encode_value([VERSION, self.KIND, body])
@@ -70,48 +72,19 @@ class _Body:
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
-        values = {}
-        for name, shape in _fields(cls):
-            if name in body:
-                value = _rich(name, body[name]) if name in _RICH else body[name]
-                if not isinstance(value, shape):
-                    raise TypeError(f"{name}={value!r}")
-                values[name] = value
+        values = known_fields(cls, body)
+        for name in _RICH & values.keys():
+            values[name] = _rich(name, values[name])
         return cls(**values)
 
 
-#: What a field's value must be, by the field's annotation.
-_SHAPES: Final[dict[str, type | UnionType]] = {
-    "AttemptEnd": AttemptEnd,
-    "Config": dict,
-    "Cursor": Cursor,
-    "Cursor | None": Cursor | None,
-    "Intent": Intent,
-    "TrialId": str,
-    "bool": bool,
-    "dict[str, Any]": dict,
-    "float": float | int,
-    "float | None": float | int | None,
-    "int": int,
-    "int | None": int | None,
-    "list[str]": list,
-    "str": str,
+#: Texts that name something, and what they may be. An attempt may also be handed back, which is done to no trial.
+_NAMED: Final = {
+    "action": frozenset({*(action.value for action in Action), Intent.HAND_BACK.value}),
+    "status": frozenset(status.value for status in TrialStatus),
 }
-
-
-#: Fields whose values are not plain.
-_RICH: Final = frozenset({"cursor", "end", "intent"})
-
-
-_FIELDS: Final[dict[type, tuple[tuple[str, type | UnionType], ...]]] = {}
-
-
-def _fields(kind: type[_Body]) -> tuple[tuple[str, type | UnionType], ...]:
-    """Return the names of an event's fields, and what their values must be; looked up once for each kind of event."""
-    fields = _FIELDS.get(kind)
-    if fields is None:
-        fields = _FIELDS[kind] = tuple((f.name, _SHAPES[cast("str", f.type)]) for f in dataclasses.fields(kind))
-    return fields
+#: Fields whose values are not plain, or not any.
+_RICH: Final = frozenset({"cursor", "end", "intent", *_NAMED})
 
 
 def _rich(name: str, value: Any) -> Any:
@@ -119,8 +92,13 @@ def _rich(name: str, value: Any) -> Any:
     if name == "cursor" and value is not None:
         entry, reports = value
         if type(entry) is not str or type(reports) is not int:
-            raise TypeError(f"cursor={value!r}")
+            raise TypeError(f"cursor={reprlib.repr(value)}")
         return Cursor(entry, reports)
+    if name in _NAMED:
+        # It stays a text, which must be one that the fold knows.
+        if value not in _NAMED[name]:
+            raise ValueError(f"{name}={reprlib.repr(value)}")
+        return value
     return AttemptEnd(value) if name == "end" else Intent(value) if name == "intent" else value
 
 
@@ -319,8 +297,10 @@ _KINDS: Final[dict[str, type[_Body]]] = {
 }
 
 
-def decode_event(data: bytes) -> Event | None:
+def decode_event(data: bytes, entry: str = "") -> Event | None:
     """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
+
+    With *entry*, the id of the journal's entry that it is, an error names that.
 
     Raises:
         MessageVersionError: the version is not known, or the bytes are not an event.
@@ -328,10 +308,10 @@ def decode_event(data: bytes) -> Event | None:
     try:
         version, kind, body = decode_value(data)
     except (ValueError, TypeError) as error:
-        raise MessageVersionError(f"the journal holds {data[:100]!r}, which is not an event: {error}") from None
+        raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
     if version != VERSION:
         raise MessageVersionError(
-            f"the journal holds an event of version {version!r}; this mqtune reads version {VERSION}: upgrade it"
+            f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: upgrade it"
         )
     try:
         if kind == Reports.KIND:
@@ -340,7 +320,11 @@ def decode_event(data: bytes) -> Event | None:
         known = _KINDS.get(kind)
         return None if known is None else known.from_body(body)  # type: ignore[return-value]
     except (TypeError, ValueError, LookupError) as error:
-        raise MessageVersionError(f"the journal holds a broken {kind!r} event: {error}") from None
+        raise MessageVersionError(f"{_place(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
+
+
+def _place(entry: str) -> str:
+    return f"entry {entry} of the journal" if entry else "the journal"
 
 
 def _check_segments(segments: Any) -> None:
@@ -349,13 +333,15 @@ def _check_segments(segments: Any) -> None:
         raise TypeError(f"its body is {type(segments).__name__}")
     for trial, attempt, first, reports in segments:
         if type(trial) is not str or type(attempt) is not int or type(first) is not int or type(reports) is not list:
-            raise TypeError(f"a segment begins with {trial!r}, {attempt!r}, {first!r}")
+            raise TypeError(f"a segment begins with {reprlib.repr([trial, attempt, first])[1:-1]}")
         for report in reports:
             # Not unpacked, and the usual first: a report may be one of a flood.
             if type(report[0]) is not float or type(report[1]) is not dict:
                 raise TypeError(f"a report of trial {trial!r} attempt {attempt} has neither time nor metrics")
             if len(report) != _PLAIN and (len(report) != _WITH_CHECKPOINT or type(report[2]) is not str):
-                raise TypeError(f"a report of trial {trial!r} attempt {attempt} has {report[2:]!r} for a checkpoint")
+                raise TypeError(
+                    f"a report of trial {trial!r} attempt {attempt} has {reprlib.repr(report[2:])} for a checkpoint"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +366,8 @@ class WorkerInfo:
     note: str = ""
     #: How long it takes to be gone once it is told to, at most, in seconds.
     leaves_within_s: float = 60.0
+    #: The names of the experiments that it takes trials of, with * for any letters.
+    experiments: str = "*"
 
     def encode(self) -> bytes:
         """Return the description as it stands in the register."""
@@ -397,8 +385,10 @@ class WorkerInfo:
         except (ValueError, TypeError) as error:
             raise MessageVersionError(f"a worker is described by {data[:100]!r}: {error}") from None
         if version != VERSION:
-            raise MessageVersionError(f"a worker's description has version {version!r}; this mqtune reads {VERSION}")
+            raise MessageVersionError(
+                f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
+            )
         try:
-            return cls(**{f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body})
-        except (TypeError, KeyError) as error:
+            return cls(**known_fields(cls, body))
+        except (TypeError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None

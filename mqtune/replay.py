@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from mqtune.messages import START, Cursor, Event, ExperimentCreated, Reports, decode_event
 from mqtune.trial import Report
+from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["driver_events", "events_in_order"]
 
@@ -14,8 +15,11 @@ __all__ = ["driver_events", "events_in_order"]
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
     """Return the driver's events by their cursor, in the order in which they were written."""
     found: dict[Cursor, list[Event]] = defaultdict(list)
-    for _, data in entries:
-        event = decode_event(data)
+    for id_, data in entries:
+        if data.startswith(REPORTS_PREFIX):
+            # Nearly all of a long journal, and never the driver's.
+            continue
+        event = decode_event(data, id_)
         cursor = getattr(event, "cursor", None)
         if event is not None and cursor is not None:
             found[cursor].append(event)
@@ -26,7 +30,7 @@ def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report
     """Yield a journal's events and single reports in the order in which the driver processed them."""
     pending = driver_events(entries)
     for id_, data in entries:
-        event = decode_event(data)
+        event = decode_event(data, id_)
         if event is None or getattr(event, "cursor", None) is not None:
             continue
         if isinstance(event, Reports):

@@ -9,7 +9,11 @@ from typing import Any, Final
 
 import msgpack
 
+from mqtune.errors import ReportTooLarge
+from mqtune.words import name_in_words
+
 __all__ = [
+    "MAX_REPORT_BYTES",
     "REPORTS",
     "REPORTS_PREFIX",
     "VERSION",
@@ -21,6 +25,13 @@ __all__ = [
 
 #: Stands in every message; a reader that doesn't know it says so.
 VERSION: Final = 1
+#: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the last
+#: and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
+MAX_REPORT_BYTES: Final = 2**20
+#: Stands before a report when it is tried whether it can be unpacked, which msgpack does 1,024 levels deep. A driver must be
+#: able to read whatever a trial could send, within the lists that the journal puts around it, and to write it as JSON, for
+#: which Python has 1,000 levels and needs some for itself: half of them are left to a report. Each takes a byte at least.
+_AROUND: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
 
@@ -65,6 +76,7 @@ def pack_metrics(timestamp: float, metrics: Mapping[str, Any], checkpoint: str =
 
     Raises:
         TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
+        ReportTooLarge: it has more than ``MAX_REPORT_BYTES``; the message names the largest value.
     """
     try:
         nested = False
@@ -76,10 +88,22 @@ def pack_metrics(timestamp: float, metrics: Mapping[str, Any], checkpoint: str =
         packed: bytes = msgpack.packb(report, default=_number)
         if nested:
             # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
-            decode_value(packed)
+            decode_value(packed if len(packed) < len(_AROUND) else _AROUND + packed)
     except (TypeError, ValueError, OverflowError, AttributeError):
         raise TypeError(_what_is_wrong(metrics)) from None
+    if len(packed) > MAX_REPORT_BYTES:
+        raise ReportTooLarge(_what_is_large(metrics, len(packed)))
     return packed
+
+
+def _what_is_large(metrics: Mapping[str, Any], size: int) -> str:
+    sizes = {key: len(encode_value({key: value})) for key, value in metrics.items()}
+    largest = max(sizes, key=lambda key: sizes[key])
+    return (
+        f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest is "
+        f"{name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write what is large into the files of a "
+        "checkpoint, or to disk"
+    )
 
 
 def _what_is_wrong(metrics: object) -> str:
@@ -87,13 +111,14 @@ def _what_is_wrong(metrics: object) -> str:
         return f"report: metrics must be a dict such as {{'loss': 0.1}}, not {type(metrics).__name__}"
     for key, value in metrics.items():
         if not isinstance(key, str):
-            return f"report: the key {key!r} is {type(key).__name__}; metric names are strings"
+            return f"report: the key {name_in_words(key)} is {type(key).__name__}; metric names are strings"
         try:
-            decode_value(encode_value({key: value}))
+            decode_value(_AROUND + encode_value([{key: value}]))
         except (TypeError, ValueError) as error:
-            shown = reprlib.repr(value)
+            why = str(error) or "it is nested too deeply"
             return (
-                f"report: the metric {key!r} can't be sent: {shown} ({error}); report numbers, strings, lists or dicts"
+                f"report: the metric {name_in_words(key)} can't be sent: {reprlib.repr(value)} ({why}); report numbers, "
+                "strings, lists or dicts"
             )
     return "report: the metrics can't be sent"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from mqtune.errors import MessageVersionError
 from mqtune.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.wire import decode_value, encode_value
 
@@ -16,10 +18,14 @@ __all__ = [
     "Assignment",
     "Claim",
     "Cleared",
+    "DriverSide",
     "Entry",
     "Grant",
     "Intended",
     "Journal",
+    "LastAttempt",
+    "LossPolicy",
+    "OnLoss",
     "Refusal",
     "Segment",
 ]
@@ -29,11 +35,23 @@ FENCED: Final = "fenced"
 GAP: Final = "gap"
 
 #: An intent's value ("" for run), FENCED or GAP; while there is no intent, words with a space between: "save:<n>" for the n-th
-#: wish that a checkpoint be saved, and, from ``renew``, "go:<sequence>" for how far a trial in lockstep is cleared. Words
-#: come again with each answer.
+#: wish that a checkpoint be saved, and, from ``renew``, "go:<sequence>" for how far a trial in lockstep is cleared, or
+#: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be handed back. Words come again with each
+#: answer.
 Answer = str
-Refusal = Literal["unknown", "superseded", "taken", "ended"]
+Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven"]
+LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
+
+
+class OnLoss(NamedTuple):
+    """What workers do once nobody has driven an experiment for *grace_s* seconds, until somebody does again.
+
+    With "continue" nothing; with "finish" no attempt is claimed any more; with "stop" those that run are handed back, too.
+    """
+
+    policy: LossPolicy = "continue"
+    grace_s: float = 0.0
 
 
 class Entry(NamedTuple):
@@ -67,9 +85,20 @@ class Assignment(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
-        """Return what *data* says."""
-        known = decode_value(data)
-        return cls(**{name: known[name] for name in cls._fields if name in known})
+        """Return what *data* says.
+
+        Raises:
+            MessageVersionError: the bytes are no assignment.
+        """
+        try:
+            known = decode_value(data)
+            found = cls(**{name: known[name] for name in cls._fields if name in known})
+        except (ValueError, TypeError, LookupError) as error:
+            raise MessageVersionError(f"an attempt is to do {data[:100]!r}, which can't be read: {error}") from None
+        config, checkpoint, ttl_s = found
+        if type(config) is not dict or type(checkpoint) is not str or not isinstance(ttl_s, int | float | None):
+            raise MessageVersionError(f"an attempt is to do {reprlib.repr(tuple(found))}, which can't be done")
+        return found
 
 
 class Grant(NamedTuple):
@@ -87,6 +116,14 @@ class Cleared(NamedTuple):
     sequence: int
 
 
+class LastAttempt(NamedTuple):
+    """The last attempt of a trial that was staged, and the time of the trial's last report (0 if there is none)."""
+
+    trial: TrialId
+    attempt: int
+    timestamp: float
+
+
 class Segment(NamedTuple):
     """Consecutive reports of one attempt: the first one's sequence number, how many, the last one's time, the bytes."""
 
@@ -97,18 +134,19 @@ class Segment(NamedTuple):
     data: bytes
 
 
-class Journal(ABC):
-    """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
+class DriverSide(ABC):
+    """What a driver does with a journal, beside reading it.
 
     Every method may be repeated after a failure whose outcome is not known: what was written is not written again.
     Events are appended and published in one atomic step. Methods of the driver raise DriverFenced once a later driver
-    has the lock. All methods may be called from any thread, and raise BrokerUnavailable when no server answers.
+    has the lock, and JournalGone when the server has lost that this one had it. All methods may be called from any thread,
+    and raise BrokerUnavailable when no server answers.
     """
 
     experiment: str
-    #: Set when ``read`` saw that workers joined or left; its reader clears it.
-    fleet_changed: bool = False
-    #: How often the server was away and came back, as far as this object has seen.
+    #: What the workers are told with each ``lock``.
+    on_loss: OnLoss = OnLoss()
+    #: How often the server was away and came back, or may have: as often as this object had to connect again.
     outages: int = 0
 
     @abstractmethod
@@ -135,7 +173,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        """Append an event that concerns the whole experiment; a definition is kept from the first call that has one."""
+        """Append an event that concerns the whole experiment; of the definitions that come with such events the newest counts."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
@@ -181,6 +219,15 @@ class Journal(ABC):
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         """Return the trials whose attempt was staged more than *older_than_s* seconds ago and that nobody has claimed."""
 
+
+class Journal(DriverSide):
+    """One experiment's events, in one order for everybody, and the leases and intents of its attempts."""
+
+    #: Whether what was read can be read again.
+    keeps: bool = True
+    #: Set when ``read`` saw that workers joined or left; its reader clears it.
+    fleet_changed: bool = False
+
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
@@ -189,8 +236,46 @@ class Journal(ABC):
         """
 
     @abstractmethod
+    def holds(self, entry: str) -> bool:
+        """Return whether the entry of this id is there; once it is, only a server that loses what it had changes that."""
+
+    @abstractmethod
+    def checkpoints(self) -> set[CheckpointId]:
+        """Return the checkpoints that are held here."""
+
+    @abstractmethod
+    def restore(
+        self,
+        entries: Callable[[], Iterable[Entry]],
+        attempts: Sequence[LastAttempt],
+        events: Sequence[bytes],
+        *,
+        definition: bytes,
+        owner: str,
+        description: str,
+        hold_s: float,
+    ) -> None:
+        """Put back what the server has lost; for the driver, which then has its lock again as before.
+
+        In one step the journal gets these entries, with their ids, and behind them the events, in place of all that it has.
+        From then on every attempt has ended, no lease is held, and nobody's claim counts. Checkpoints that are still there stay.
+
+        Args:
+            entries: returns all entries, in order, at least one, as often as it is called.
+            attempts: of every trial that there is, here or on the server; who drives knows them all.
+            events: what follows the entries.
+            definition: what the experiment was created with.
+            owner: the driver's token.
+            description: who that is, for people.
+            hold_s: how long the lock is held.
+        """
+
+    @abstractmethod
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
-        """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted."""
+        """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
+
+        None is, after the driver's loss, under a policy by which nothing starts then.
+        """
 
     @abstractmethod
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
@@ -205,11 +290,11 @@ class Journal(ABC):
 
     @abstractmethod
     def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
-        """Append that there is a checkpoint that no report came with; once for each id."""
+        """Append that there is a checkpoint that no report came with; once, unless the attempt saved another in between."""
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also those that ran out and were not reaped yet."""
+        """Renew leases, also those that ran out and were not reaped yet; the answers say also that the driver is lost."""
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes) -> bool:

@@ -9,10 +9,24 @@ from typing import Any, Final
 
 import redis
 
-__all__ = ["Client"]
+__all__ = ["Client", "Connects"]
 
 #: A connection that was used this long ago is still taken to be good, in seconds; after that the pool has a look at it.
 _FRESH_S: Final = 1.0
+
+
+class Connects:
+    """Counts the connections that a client has made; another one may be to a server that is not what it was."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, connection: Any) -> None:
+        """Greet the server over a new connection, as redis-py does by itself."""
+        connection.on_connect()
+        self.count += 1
 
 
 class Client(redis.Redis):
@@ -25,6 +39,7 @@ class Client(redis.Redis):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.connects = Connects()
         #: Connections that nobody uses, and since when; the one used last comes first. The pool counts them as in use.
         self._kept: deque[tuple[Any, float]] = deque()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 import threading
@@ -15,14 +16,16 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
-from mqtune.journal.client import Client
+from mqtune.journal.client import Client, Connects
 
 __all__ = [
     "BLOCKING_READ_MAX_S",
     "COMMAND_TIMEOUT_S",
     "CONNECT_TIMEOUT_S",
+    "HEALTH_CHECK_INTERVAL_S",
     "OLDEST_VERSION",
     "Client",
+    "celery_tls",
     "celery_url",
     "connect",
     "open_client",
@@ -48,6 +51,9 @@ _TLS_OPTIONS: Final = frozenset(
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
+
+#: Who does what the broker says.
+_TRUSTING: Final = frozenset({"driver", "worker"})
 
 _logger = logging.getLogger(__name__)
 
@@ -103,6 +109,8 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
         client.close()
         raise
     _warn_of_eviction(answer, url)
+    if role in _TRUSTING:
+        _warn_of_open_doors(url)
     return client
 
 
@@ -138,7 +146,10 @@ def open_client(
         settings |= {"host": address.host, "port": address.port, "socket_keepalive": True}
     if address.tls:
         settings |= {"connection_class": redis.SSLConnection, **address.tls_options}
-    return cast("Client", Client.from_pool(redis.ConnectionPool(**settings)))
+    settings["redis_connect_func"] = connects = Connects()
+    client = cast("Client", Client.from_pool(redis.ConnectionPool(**settings)))
+    client.connects = connects
+    return client
 
 
 def celery_url(url: str) -> str:
@@ -156,9 +167,19 @@ def celery_url(url: str) -> str:
     if address.path is not None:
         return f"redis+socket://{login}{quote(address.path)}?virtual_host={address.db}"
     host = f"[{address.host}]" if ":" in (address.host or "") else address.host
-    options = {"ssl_cert_reqs": "required", **address.tls_options} if address.tls else {}
+    options = celery_tls(url)
     query = f"?{urlencode(options)}" if options else ""
     return f"{'rediss' if address.tls else 'redis'}://{login}{host}:{address.port}/{address.db}{query}"
+
+
+def celery_tls(url: str) -> dict[str, Any] | None:
+    """Return the TLS options in *url*, as Flower wants them beside it; None without TLS.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    address = _parse(url)
+    return {"ssl_cert_reqs": "required", **address.tls_options} if address.tls else None
 
 
 def redact(url: str) -> str:
@@ -269,6 +290,11 @@ def _explain(error: BaseException, url: str) -> BaseException:
             return BrokerUnavailable(
                 f"what listens at {place} is not Redis ({reason}); check the port, and rediss:// if it expects TLS"
             )
+        case redis.RedisError() if "CERTIFICATE_VERIFY_FAILED" in reason:
+            return BrokerUnavailable(
+                f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's certificate "
+                "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host by the name that its own is for"
+            )
         case redis.exceptions.ResponseError() if "DB index" in reason:
             return ConfigurationError(f"the Redis at {place} does not have that database ({reason}); use 0")
         case redis.exceptions.RedisError() | OSError() | ValueError():
@@ -293,6 +319,32 @@ def _check_version(info: Mapping[str, Any], url: str) -> None:
         raise BrokerTooOld(
             f"the Redis at {redact(url)} is version {version}; mqtune needs {oldest} or later, or any Valkey"
         )
+
+
+def _warn_of_open_doors(url: str) -> None:
+    address = _parse(url)
+    if address.host is None or _is_loopback(address.host):
+        return
+    if not address.password and "ssl_certfile" not in address.tls_options:
+        _logger.warning(
+            "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a worker's "
+            "code root; set a password, or make accounts with what `mqtune acl` prints",
+            redact(url),
+            extra={"action": "broker_is_open"},
+        )
+    if address.tls_options.get("ssl_cert_reqs", "required") != "required":
+        _logger.warning(
+            "who answers at %s is not checked (ssl_cert_reqs): give its authority's certificate by ssl_ca_certs instead",
+            redact(url),
+            extra={"action": "broker_is_unchecked"},
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _warn_of_eviction(info: Mapping[str, Any], url: str) -> None:

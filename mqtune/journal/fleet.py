@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import reprlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -12,10 +14,11 @@ from typing import Any, Final, TypeVar
 import redis
 
 from mqtune.errors import BrokerUnavailable, MessageVersionError
+from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying
-from mqtune.keys import FLEET, WORKERS, control_channel, worker_key
+from mqtune.keys import FLEET, WORKERS, control_channel, drain_key, worker_key
 from mqtune.messages import WorkerInfo
-from mqtune.wire import decode_value
+from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Fleet", "Hints"]
 
@@ -25,6 +28,13 @@ logger = logging.getLogger(__name__)
 FLEET_LENGTH: Final = 1_000
 #: A queue is looked through only up to here; behind more messages than this, waiting is no sign of a loss.
 MAX_QUEUE_SCAN: Final = 1_000
+#: For how long a worker that can't be reached is still told to drain when it comes back.
+DRAIN_WISH_S: Final = 3600
+#: A control channel on which not even the answers to health checks came for this long leads nowhere: for two of them, and a
+#: frozen server.
+SILENCE_S: Final = 2.0 * HEALTH_CHECK_INTERVAL_S + 15.0
+#: What on a control channel concerns the worker, and none of its trials: it should look at the register.
+LOOK: Final = ["", "", 0, ""]
 T = TypeVar("T")
 
 
@@ -47,21 +57,40 @@ class Fleet:
         return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
     def join(self, info: WorkerInfo, hold_s: float) -> None:
-        """Enter a worker, and wake all drivers."""
+        """Enter a worker, forget those whose heartbeat ran out, and wake all drivers."""
         self.keep(info, hold_s)
-        self._announce(info.name, "joined")
+        self._retrying(self._sweep)
+        self.announce(info.name, "joined")
 
-    def keep(self, info: WorkerInfo, hold_s: float) -> None:
-        """Keep a worker in the register for *hold_s* more seconds."""
+    def keep(self, info: WorkerInfo, hold_s: float) -> bool:
+        """Keep a worker in the register for *hold_s* more seconds; return whether it should drain."""
 
-        def write() -> None:
+        def write() -> bool:
             seconds, _ = self._client.time()
             with self._client.pipeline() as pipe:
                 pipe.set(worker_key(info.name), info.encode(), px=round(hold_s * 1000))
                 pipe.zadd(WORKERS, {info.name: round((seconds + hold_s) * 1000)})
+                pipe.get(drain_key(info.name))
+                wish: bytes | None = pipe.execute()[-1]
+            # One that was started since, under the same name, is not meant.
+            return wish == _mark(info)
+
+        return self._retrying(write)
+
+    def drain(self, info: WorkerInfo) -> None:
+        """Have a worker hand its trials back and end; it hears of it now, or with a heartbeat when it is there again."""
+
+        def write() -> None:
+            with self._client.pipeline() as pipe:
+                pipe.set(drain_key(info.name), _mark(info), ex=DRAIN_WISH_S)
+                pipe.publish(control_channel(info.name), encode_value(LOOK))
                 pipe.execute()
 
         self._retrying(write)
+
+    def _sweep(self) -> None:
+        seconds, _ = self._client.time()
+        self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
 
     def leave(self, worker: str) -> None:
         """Take a worker out, and wake all drivers."""
@@ -73,9 +102,11 @@ class Fleet:
                 pipe.execute()
 
         self._retrying(write)
-        self._announce(worker, "left")
+        self.announce(worker, "left")
 
-    def _announce(self, worker: str, what: str) -> None:
+    def announce(self, worker: str, what: str) -> None:
+        """Wake all drivers: a worker has joined, left, or changed what it says of itself."""
+
         def write() -> None:
             self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
 
@@ -86,8 +117,8 @@ class Fleet:
 
         def look() -> list[bytes | None]:
             seconds, _ = self._client.time()
-            self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
-            names = [name.decode() for name in self._client.zrange(WORKERS, 0, -1)]
+            # Nothing is written: who only looks may not be allowed to.
+            names = [name.decode() for name in self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf")]
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
         found = []
@@ -99,10 +130,28 @@ class Fleet:
                 logger.warning("a worker is left out: %s", error)
         return sorted(found, key=lambda info: info.name)
 
+    def waiting(self, queue: str) -> int:
+        """Return how many Celery messages wait in a queue."""
+        return self._retrying(lambda: int(self._client.llen(queue)))
+
     def queued(self, queue: str) -> list[dict[str, Any]] | None:
         """Return the headers of the Celery messages that wait in a queue; None when there are too many to look through."""
         found = self._retrying(lambda: self._client.lrange(queue, 0, MAX_QUEUE_SCAN))
-        return None if len(found) > MAX_QUEUE_SCAN else [json.loads(message)["headers"] for message in found]
+        return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
+
+
+def _headers(message: bytes) -> dict[str, Any]:
+    """Return a message's headers; none when it is not one of Celery's, which no worker runs either."""
+    try:
+        headers = json.loads(message)["headers"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    return headers if isinstance(headers, dict) else {}
+
+
+def _mark(info: WorkerInfo) -> bytes:
+    """Return what tells a worker from all others that had, or will have, its name."""
+    return repr(info.joined_at).encode()
 
 
 class Hints:
@@ -115,6 +164,7 @@ class Hints:
         self._client: Any = client
         self._channel = control_channel(worker)
         self._subscription: Any = None
+        self._heard_at = 0.0
         self._rest: deque[Any] = deque()
 
     def next(self, timeout_s: float) -> list[Any] | None:
@@ -130,8 +180,10 @@ class Hints:
         hint = self._rest.popleft()
         try:
             experiment, trial, attempt, answer = hint
+            if [type(each) for each in (experiment, trial, attempt, answer)] != [str, str, int, str]:
+                raise TypeError
         except (ValueError, TypeError):
-            logger.warning("an unreadable hint on %s: %r", self._channel, hint)
+            logger.warning("an unreadable hint on %s: %s", self._channel, reprlib.repr(hint))
             return None
         return [experiment, trial, attempt, answer]
 
@@ -141,10 +193,16 @@ class Hints:
             if self._subscription is None:
                 self._subscription = self._client.pubsub()
                 self._subscription.subscribe(self._channel)
+                self._heard_at = time.monotonic()
             # What redis-py's get_message does beside takes longer than this, and in lockstep a trial waits for it.
             self._subscription.check_health()
             connection = self._subscription.connection
             message = connection.read_response() if connection.can_read(timeout=timeout_s) else None
+            now = time.monotonic()
+            if message is not None:
+                self._heard_at = now
+            elif now - self._heard_at > SILENCE_S:
+                raise redis.ConnectionError(f"not a word for {now - self._heard_at:.0f} s")
         except (redis.RedisError, OSError) as error:
             self._subscription = None
             raise BrokerUnavailable(f"the control channel {self._channel} broke: {error}") from None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mqtune.errors import DriverFenced, NameTaken
+from mqtune.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.journal.base import (
     FENCED,
     GAP,
@@ -20,10 +20,12 @@ from mqtune.journal.base import (
     Grant,
     Intended,
     Journal,
+    LastAttempt,
+    OnLoss,
     Refusal,
     Segment,
 )
-from mqtune.trial import CheckpointId, Intent, TrialId
+from mqtune.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["MemoryJournal", "MemoryServer"]
@@ -51,8 +53,10 @@ class _TrialState:
         """What the attempt's worker is told: its intent, or else the last wish that a checkpoint be saved."""
         return self.intent or (f"save:{self.saves}" if self.saves else "")
 
-    def told_at_renewal(self) -> Answer:
-        """The same, and how far a trial in lockstep is cleared."""
+    def told_at_renewal(self, *, undriven: bool) -> Answer:
+        """The same, how far a trial in lockstep is cleared, and whether it ends because nobody drives the experiment."""
+        if undriven and not self.intent:
+            return UNDRIVEN
         if self.intent or not self.cleared:
             return self.told()
         return f"{self.told()} go:{self.cleared}".lstrip()
@@ -69,7 +73,9 @@ class _ExperimentState:
     definition: bytes | None = None
     owner: str = ""
     driver: str = ""
-    driver_until: float = 0.0
+    driver_since: float = 0.0
+    driver_until: float | None = None
+    on_loss: OnLoss = field(default_factory=OnLoss)
     epoch: int = 0
 
 
@@ -87,6 +93,10 @@ class MemoryServer:
         self.forgets = forgets
         self.changed = threading.Condition(threading.RLock())
         self.experiments: dict[str, _ExperimentState] = {}
+        #: The epochs of all drivers so far, which outlive what this server forgets.
+        self.epochs = 0
+        #: How often it has lost something; no entry gets the id of one that it has lost.
+        self.losses = 0
 
 
 class MemoryJournal(Journal):
@@ -94,6 +104,7 @@ class MemoryJournal(Journal):
 
     def __init__(self, server: MemoryServer, experiment: str) -> None:
         self.experiment = experiment
+        self.keeps = not server.forgets
         self._server = server
         self._lock = server.changed
         self._epoch = 0
@@ -102,34 +113,47 @@ class MemoryJournal(Journal):
 
     def _append(self, event: bytes) -> None:
         number = self._state.forgotten + len(self._state.entries) + 1
-        self._state.entries.append(Entry(f"{number}-0", event))
+        self._state.entries.append(Entry(f"{number}-{self._server.losses}", event))
         self._lock.notify_all()
 
     def _check_epoch(self) -> None:
+        if self._epoch > self._state.epoch:
+            raise JournalGone(f"experiment {self.experiment!r}: what this driver has written is gone")
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
             state, now = self._state, self._server.clock()
-            if self._epoch and (state.owner, state.epoch) != (owner, self._epoch):
-                raise DriverFenced(f"experiment {self.experiment!r}: another driver had taken over")
+            if self._epoch:
+                self._check_epoch()
             if state.owner != owner:
-                if state.driver_until > now and not (dead and state.driver == dead):
+                if self._epoch:
+                    raise DriverFenced(f"experiment {self.experiment!r}: another driver has it")
+                if state.driver_until is not None and state.driver_until > now and not (dead and state.driver == dead):
                     raise NameTaken(
-                        f"experiment {self.experiment!r} is driven by {state.driver} right now; choose another name",
+                        f"experiment {self.experiment!r} is driven by {state.driver}, which took it "
+                        f"{now - state.driver_since:.0f} s ago; choose another name",
                         holder=state.driver,
                         left_s=state.driver_until - now,
                     )
-                state.epoch += 1
-                state.owner, state.driver = owner, description
+                state.epoch = self._server.epochs = max(self._server.epochs, state.epoch) + 1
+                state.owner, state.driver, state.driver_since = owner, description, now
             self._epoch = state.epoch
-            state.driver_until = now + hold_s
+            state.driver_until, state.on_loss = now + hold_s, self.on_loss
 
     def unlock(self, owner: str) -> None:
         with self._lock:
             if self._state.owner == owner:
-                self._state.driver_until = 0.0
+                self._state.driver_until, self._state.on_loss = self._server.clock(), self.on_loss
+
+    def _undriven(self) -> str:
+        """What workers are to do because nobody has driven the experiment for longer than it may be, or nothing."""
+        state = self._state
+        if state.on_loss.policy == "continue" or state.driver_until is None:
+            return ""
+        is_gone = self._server.clock() > state.driver_until + state.on_loss.grace_s
+        return state.on_loss.policy if is_gone else ""
 
     def definition(self) -> bytes | None:
         return self._state.definition
@@ -137,7 +161,7 @@ class MemoryJournal(Journal):
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         with self._lock:
             self._check_epoch()
-            if self._state.definition is None:
+            if definition is not None:
                 self._state.definition = definition
             self._append(event)
 
@@ -148,9 +172,9 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now = self._server.clock()
-            self._state.trials[trial] = _TrialState(
-                attempt, assignment.encode(), staged_at=now, timestamp=before.timestamp if before else 0.0
-            )
+            self._state.trials[trial] = _TrialState(attempt, assignment.encode(), staged_at=now)
+            if before is not None:
+                self._state.trials[trial].timestamp, self._state.trials[trial].closed = before.timestamp, before.closed
             self._append(event)
             return True
 
@@ -160,18 +184,17 @@ class MemoryJournal(Journal):
             state = self._state.trials.get(trial)
             if state is None or state.attempt != attempt:
                 return "superseded"
-            again = state.decided == intent.value
-            if not again:
+            if state.decided != intent.value:
                 state.decided = intent.value
                 self._append(event)
             if state.state == "running":
                 state.intent = intent.value
                 return "running"
+            ended_by = f"{self._epoch}:{intent.value}"
             if state.state == "staged":
-                state.state, state.ended_by = "ended", str(self._epoch)
+                state.state, state.ended_by = "ended", ended_by
                 self._append(ended)
-                return "unclaimed"
-            return "unclaimed" if again and state.ended_by == str(self._epoch) else "ended"
+            return "unclaimed" if state.ended_by == ended_by else "ended"
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         with self._lock:
@@ -256,6 +279,40 @@ class MemoryJournal(Journal):
                 state.forgotten, at = state.forgotten + at, 0
             return state.entries[at : at + count]
 
+    def holds(self, entry: str) -> bool:
+        with self._lock:
+            at = int(entry.split("-", maxsplit=1)[0]) - self._state.forgotten - 1
+            return at < 0 or (at < len(self._state.entries) and self._state.entries[at].id == entry)
+
+    def checkpoints(self) -> set[CheckpointId]:
+        with self._lock:
+            return set(self._state.checkpoints)
+
+    def restore(
+        self,
+        entries: Callable[[], Iterable[Entry]],
+        attempts: Sequence[LastAttempt],
+        events: Sequence[bytes],
+        *,
+        definition: bytes,
+        owner: str,
+        description: str,
+        hold_s: float,
+    ) -> None:
+        with self._lock:
+            state = self._state
+            if self._epoch < state.epoch:
+                raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
+            state.entries = list(entries())
+            state.definition, state.epoch, state.owner, state.driver = definition, self._epoch, owner, description
+            state.driver_until = self._server.clock() + hold_s
+            state.trials = {
+                trial: _TrialState(attempt, b"", state="ended", ended_by="restored", timestamp=at)
+                for trial, attempt, at in attempts
+            }
+            for event in events:
+                self._append(event)
+
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         with self._lock:
             state = self._state.trials.get(claim.trial)
@@ -268,6 +325,8 @@ class MemoryJournal(Journal):
             if state.state == "running" and state.token != claim.token:
                 return "taken"
             if state.state == "staged":
+                if self._undriven():
+                    return "undriven"
                 state.state, state.token = "running", claim.token
                 self._append(event)
             state.lease_until = self._server.clock() + lease_s
@@ -318,17 +377,18 @@ class MemoryJournal(Journal):
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:
             answers: list[Answer] = []
+            ends = self._undriven() == "stop"
             for claim in claims:
                 state = self._held(claim)
                 if state is not None:
                     state.lease_until = self._server.clock() + lease_s
-                answers.append(FENCED if state is None else state.told_at_renewal())
+                answers.append(FENCED if state is None else state.told_at_renewal(undriven=ends))
             return answers
 
     def end(self, claim: Claim, event: bytes) -> bool:
         with self._lock:
             state = self._state.trials.get(claim.trial)
-            if state is None or (state.attempt, state.token) != claim[1:]:
+            if state is None or (state.attempt, state.token) != claim[1:] or not state.token:
                 return False
             if state.state == "ended":
                 return state.ended_by == claim.token

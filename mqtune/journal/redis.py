@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -22,7 +22,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
 )
 
-from mqtune.errors import BrokerUnavailable, DriverFenced, NameTaken
+from mqtune.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
 from mqtune.journal.base import (
     Answer,
     Assignment,
@@ -32,9 +32,11 @@ from mqtune.journal.base import (
     Grant,
     Intended,
     Journal,
+    LastAttempt,
     Refusal,
     Segment,
 )
+from mqtune.journal.client import Client, Connects
 from mqtune.journal.connection import BLOCKING_READ_MAX_S
 from mqtune.journal.scripts import script
 from mqtune.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
@@ -49,6 +51,12 @@ T = TypeVar("T")
 #: First and longest wait between two tries while no server answers: short enough that a restart costs nobody a second.
 RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+#: By how much the server's clock may gain on this machine's between two looks before it counts as set forward.
+CLOCK_STEP_S: Final = 3.0
+#: Entries that are put back at once: some megabytes of reports.
+UPLOAD_COUNT: Final = 500
+#: How long entries on their way back stay when their driver dies: longer than what any number of them takes.
+UPLOAD_EXPIRES_S: Final = 600
 #: What passes: a server that is away, loading, demoted, or full.
 _AWAY: Final[tuple[type[BaseException], ...]] = (
     ConnectionError,
@@ -60,6 +68,8 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
+#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own.
+_DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? ", re.IGNORECASE)
 
 
 def retrying(
@@ -76,6 +86,7 @@ def retrying(
 
     Raises:
         BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
+        AccessDenied: the account may not do it.
     """
     away = _AWAY + also
     caught: tuple[type[BaseException], ...] = (*away, ResponseError)
@@ -85,14 +96,21 @@ def retrying(
         try:
             result = call()
         except caught as error:
+            if _DENIED.search(str(error)):
+                raise AccessDenied(
+                    f"the broker URL's account may not do this: {error}; make it anew with what `mqtune acl` of this version prints"
+                ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
             now = time.monotonic()
             if since is None:
                 since = now
-                logger.warning("Redis is away (%s); trying again for %s s", error, patience_s)
+                what = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
+                limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
+                logger.warning("Redis %s (%s); trying again%s", what, error, limit)
             if now - since >= patience_s or (closing is not None and closing.is_set()):
-                raise BrokerUnavailable(f"Redis gave no answer for {now - since:.0f} s: {error}") from None
+                did = "refused" if isinstance(error, ResponseError) else "gave no answer"
+                raise BrokerUnavailable(f"Redis {did} for {now - since:.0f} s: {error}") from None
             (closing or threading.Event()).wait(wait_s)
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
@@ -128,9 +146,17 @@ class RedisJournal(Journal):
         self._closing = closing
         self._epoch = 0
         self._fleet_seen = "$"
+        #: By how much the server's clock was ahead of this machine's monotonic one.
+        self._ahead_s = math.inf
+        self._connects = client.connects if isinstance(client, Client) else Connects()
+        self._connected = self._connects.count
 
     def _retrying(self, call: Callable[[], T]) -> T:
-        return retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+        result = retrying(call, patience_s=self._patience_s, closing=self._closing, on_return=self._count_outage)
+        if self._connects.count != self._connected:
+            self._connected = self._connects.count
+            self.outages += 1
+        return result
 
     def _count_outage(self) -> None:
         self.outages += 1
@@ -151,6 +177,10 @@ class RedisJournal(Journal):
         try:
             return call()
         except ResponseError as error:
+            if "JOURNALGONE" in str(error):
+                raise JournalGone(
+                    f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set back"
+                ) from None
             if "STALEDRIVER" not in str(error):
                 raise
             raise DriverFenced(
@@ -159,11 +189,12 @@ class RedisJournal(Journal):
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
-        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch, dead]
-        epoch, holder, left_ms = self._unless_stale(lambda: self._run("lock", keys, args))
+        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch, dead, *self._loss()]
+        epoch, holder, left_ms, since_ms = self._unless_stale(lambda: self._run("lock", keys, args))
         if not epoch:
             raise NameTaken(
-                f"experiment {self.experiment!r} is driven by {holder.decode()} right now; stop that, or choose another name",
+                f"experiment {self.experiment!r} is driven by {holder.decode()}, which took it {since_ms / 1000:.0f} s ago; "
+                "stop that, or choose another name",
                 holder=holder.decode(),
                 left_s=left_ms / 1000,
             )
@@ -171,11 +202,19 @@ class RedisJournal(Journal):
 
     def unlock(self, owner: str) -> None:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
-        self._run("lock", keys, [owner, "", 0, self.experiment, self._epoch, ""])
+        self._run("lock", keys, [owner, "", 0, self.experiment, self._epoch, "", *self._loss()])
+
+    def _loss(self) -> tuple[str, int]:
+        return self.on_loss.policy, round(self.on_loss.grace_s * 1000)
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
         return kept
+
+    def experiments(self) -> list[str]:
+        """Return the names of all experiments on the server, newest first."""
+        names = self._retrying(lambda: self._client.zrevrange(EXPERIMENTS, 0, -1))
+        return [name.decode() for name in names]
 
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])
@@ -210,6 +249,11 @@ class RedisJournal(Journal):
 
     def _older_than(self, key: str, age_s: float) -> list[TrialId]:
         seconds, microseconds = self._retrying(self._client.time)
+        ahead_s = seconds - time.monotonic()
+        if ahead_s - self._ahead_s > CLOCK_STEP_S:
+            # Whatever runs out by the server's clock has done so before its time.
+            self.outages += 1
+        self._ahead_s = ahead_s
         before_ms = seconds * 1000 + microseconds // 1000 - age_s * 1000
         found = self._retrying(lambda: self._client.zrangebyscore(key, "-inf", before_ms))
         return [TrialId(trial.decode()) for trial in found]
@@ -249,6 +293,48 @@ class RedisJournal(Journal):
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))
         return str(newest[0][0].decode()) if newest else "0-0"
 
+    def holds(self, entry: str) -> bool:
+        return bool(self._retrying(lambda: self._client.xrange(self._keys.journal, entry, entry)))
+
+    def checkpoints(self) -> set[CheckpointId]:
+        return {
+            CheckpointId(name.decode()) for name in self._retrying(lambda: self._client.hkeys(self._keys.checkpoints))
+        }
+
+    def restore(
+        self,
+        entries: Callable[[], Iterable[Entry]],
+        attempts: Sequence[LastAttempt],
+        events: Sequence[bytes],
+        *,
+        definition: bytes,
+        owner: str,
+        description: str,
+        hold_s: float,
+    ) -> None:
+        mark = uuid.uuid4().hex
+        restored = self._keys.restored(mark)
+        keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
+        keys += [EXPERIMENTS, *(self._keys.trial(each.trial) for each in attempts)]
+        args = [self._keys.metrics, self._epoch, owner, description, round(hold_s * 1000), self.experiment, mark]
+        args += [definition, len(events), *events]
+        for each in attempts:
+            args += (each.attempt, repr(each.timestamp))
+        while not self._unless_stale(lambda: self._run("restore", keys, args)):
+            self._retrying(lambda: self._upload(restored, entries()))
+
+    def _upload(self, key: str, entries: Iterable[Entry]) -> None:
+        """Write entries, of which there is one at least, to a stream of their own, anew."""
+        self._client.delete(key)
+        source = iter(entries)
+        while some := list(itertools.islice(source, UPLOAD_COUNT)):
+            with self._client.pipeline(transaction=False) as pipe:
+                for id_, data in some:
+                    pipe.xadd(key, {"e": data}, id=id_)
+                # Nobody else would remove it if the driver dies here.
+                pipe.expire(key, UPLOAD_EXPIRES_S)
+                pipe.execute()
+
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases]
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event]
@@ -278,7 +364,8 @@ class RedisJournal(Journal):
         args: list[Any] = [round(lease_s * 1000)]
         for claim in claims:
             args += (claim.trial, claim.attempt, claim.token)
-        answers = self._run("renew", [self._keys.leases, *(self._keys.trial(c.trial) for c in claims)], args)
+        keys = [self._keys.meta, self._keys.leases, *(self._keys.trial(c.trial) for c in claims)]
+        answers = self._run("renew", keys, args)
         return [answer.decode() for answer in answers]
 
     def end(self, claim: Claim, event: bytes) -> bool:

@@ -7,12 +7,13 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Final
 
 from mqtune.errors import NameTaken
 from mqtune.journal.base import Journal
 
-__all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
+__all__ = ["KEEP_LOCK_S", "LOCK_S", "describe_driver", "take_lock"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,17 +24,23 @@ KEEP_LOCK_S: Final = 5.0
 _LOCK_MARGIN_S: Final = 0.5
 
 
-def take_lock(journal: Journal, owner: str) -> None:
+def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Become the experiment's driver; one that died on this machine is replaced at once, on another after its lock ran out.
+
+    Args:
+        journal: the experiment's.
+        owner: a token that no other driver has.
+        sleep: waits for some seconds.
 
     Raises:
         NameTaken: a living driver has it.
     """
     here = _place()
-    dead, before_s = "", math.inf
+    # In how many seconds the lock should run out at the next look, if nobody keeps it.
+    dead, due_s = "", math.inf
     while True:
         try:
-            journal.lock(owner, f"process {os.getpid()} on {here}", LOCK_S, dead=dead)
+            journal.lock(owner, describe_driver(), LOCK_S, dead=dead)
         except NameTaken as taken:
             _, pid, _, place = taken.holder.split(" ", 3)
             if place == here:
@@ -41,14 +48,20 @@ def take_lock(journal: Journal, owner: str) -> None:
                     raise
                 dead = taken.holder
                 continue
-            if taken.left_s > before_s:
+            if taken.left_s > due_s:
                 # It was kept in between, so its driver lives.
                 raise
             logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
-            before_s = taken.left_s
-            time.sleep(min(taken.left_s, KEEP_LOCK_S) + _LOCK_MARGIN_S)
+            wait_s = min(taken.left_s, KEEP_LOCK_S) + _LOCK_MARGIN_S
+            due_s = taken.left_s - wait_s + _LOCK_MARGIN_S
+            sleep(wait_s)
         else:
             return
+
+
+def describe_driver() -> str:
+    """Say who drives, for people, and for whoever wants to know whether this process still lives."""
+    return f"process {os.getpid()} on {_place()}"
 
 
 def _place() -> str:

@@ -4,20 +4,22 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import losing
 import pytest
 import redis
 from waiting import DEADLINE_S, eventually
 
-from mqtune.errors import BrokerUnavailable, DriverFenced
-from mqtune.journal.base import Claim, Cleared, Grant, Journal
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
+from mqtune.journal.scripts import script
 from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.messages import VERSION, WorkerInfo
 from mqtune.testing import journals
@@ -58,6 +60,12 @@ class MemoryWorld:
     def let_pass(self, seconds: float) -> None:
         self.now += seconds
 
+    def snapshot(self) -> object:
+        return losing.snapshot(self.server)
+
+    def set_back(self, snapshot: Any) -> None:
+        losing.set_back(self.server, snapshot)
+
 
 class RedisWorld:
     def __init__(self, client: redis.Redis) -> None:
@@ -69,6 +77,14 @@ class RedisWorld:
     def let_pass(self, seconds: float) -> None:
         until = self._now() + seconds
         eventually(lambda: self._now() > until)
+
+    def snapshot(self) -> object:
+        return {key: self.client.dump(key) for key in self.client.keys("*")}
+
+    def set_back(self, snapshot: Any) -> None:
+        self.client.flushdb()
+        for key, value in (snapshot or {}).items():
+            self.client.restore(key, 0, value)
 
     def _now(self) -> float:
         whole, micro = self.client.time()
@@ -355,16 +371,69 @@ class TestRedisJournal(JournalContract):
 
         assert len(raised) == 1
 
-    def test_a_journal_whose_keys_were_wiped_does_not_go_on_as_if_nothing_was(
+    @pytest.mark.parametrize("lost", ["call", "answer"])
+    @pytest.mark.parametrize("step", ["delete", "evalsha"])
+    def test_what_is_put_back_is_there_once_also_when_the_connection_was_lost_on_the_way(
+        self, redis_client: redis.Redis, driver: Journal, step: str, lost: str
+    ) -> None:
+        redis_client.script_load(script("restore")._text)
+        driver.record(closed())
+        held = entries(driver)
+        redis_client.flushdb()
+        driver._client = line = FaultyLine(redis_client, lost, on=step)  # type: ignore[attr-defined]
+
+        JournalContract.put_back(driver, held, ended(), attempts=(LastAttempt(ONE, 1, 0.0),))
+
+        assert line.faults == 1
+        assert [entry.data for entry in entries(driver)] == [held[0].data, ended()]
+        assert redis_client.keys("*restored*") == []
+        assert redis_client.ttl(ExperimentKeys("x").journal) == -1
+
+    def test_entries_on_their_way_back_do_not_stay_when_their_driver_dies(
         self, redis_client: redis.Redis, driver: Journal
     ) -> None:
         driver.record(closed())
         redis_client.flushdb()
 
-        with pytest.raises(DriverFenced):
-            driver.lock("driver-1", "", LONG_S)
-        with pytest.raises(DriverFenced):
-            driver.record(closed())
+        def dying() -> Iterator[Entry]:
+            for number in range(1, UPLOAD_COUNT + 2):
+                yield Entry(f"{number}-0", closed())
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            driver.restore(
+                dying, [], [], definition=b"", owner="driver-1", description="process 1 on head", hold_s=LONG_S
+            )
+
+        assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]
+
+    def test_a_connection_that_was_made_anew_counts_as_an_outage(
+        self, redis_client: redis.Redis, driver: Journal
+    ) -> None:
+        driver.record(closed())
+        before = driver.outages
+        driver.record(closed("interrupted"))
+        assert driver.outages == before
+
+        redis_client.connection_pool.disconnect()
+        driver.record(closed("failed"))
+
+        assert driver.outages == before + 1
+
+    def test_a_clock_of_the_servers_that_is_set_forward_counts_as_an_outage(
+        self, redis_client: redis.Redis, driver: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seconds, rest = redis_client.time()
+        driver.expired()
+        before = driver.outages
+        driver.expired()
+        assert driver.outages == before
+
+        monkeypatch.setattr(redis_client, "time", lambda: (seconds + 3600, rest))
+        driver.expired()
+        driver.expired()
+
+        assert driver.outages == before + 1
 
     # The fleet.
 
@@ -443,10 +512,13 @@ INFO = WorkerInfo(
 
 
 class FaultyLine:
-    """A client whose first calls fail, before they reach the server or after it has done them."""
+    """A client whose first calls, or those of one command, fail, before they reach the server or after it has done them."""
 
-    def __init__(self, client: redis.Redis, lost: str, *, times: int = 1, error: Exception | None = None) -> None:
+    def __init__(
+        self, client: redis.Redis, lost: str, *, times: int = 1, error: Exception | None = None, on: str = ""
+    ) -> None:
         self._client = client
+        self._on = on
         self._lost = lost
         self._times = times
         self._error = error or redis.exceptions.ConnectionError("the line is cut")
@@ -454,7 +526,7 @@ class FaultyLine:
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            fails = self.faults < self._times
+            fails = self.faults < self._times and name.startswith(self._on)
             self.faults += fails
             if fails and self._lost == "call":
                 raise self._error

@@ -107,6 +107,9 @@ class FullDisk(io.RawIOBase):
     def truncate(self, size: int | None = None) -> int:
         return self._file.truncate(size)
 
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
     def close(self) -> None:
         self._file.close()
 
@@ -118,14 +121,70 @@ def test_a_full_disk_is_an_error_and_leaves_whole_entries_that_more_can_follow(f
     disk = FullDisk(file.path, room)
     file._file = disk  # type: ignore[assignment]
 
-    with pytest.raises(OSError, match="No space"):
-        file.append(ENTRIES[2:])
-    assert list(file.read()) == ENTRIES[:2]
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            file.append(ENTRIES[2:])
+        assert list(file.read()) == ENTRIES[:2]
+    assert file.path.stat().st_size == sum(len(encode_value(list(entry))) for entry in ENTRIES[:2])
 
     disk.room = 10**6
     file.append(ENTRIES[2:])
     file.close()
     assert list(file.read()) == ENTRIES
+
+
+# Going on.
+
+
+def test_a_file_is_gone_on_with_behind_what_it_has(file: JournalFile) -> None:
+    file.begin(ENTRIES[:3])
+    file.close()
+
+    assert list(file.go_on()) == ENTRIES[:3]
+    file.append(ENTRIES[3:])
+    file.close()
+
+    assert list(file.read()) == ENTRIES
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_half_an_entry_that_a_crash_has_left_is_taken_away(file: JournalFile, cut: int) -> None:
+    file.begin(ENTRIES)
+    file.close()
+    file.path.write_bytes(file.path.read_bytes()[:-cut])
+
+    assert list(file.go_on()) == ENTRIES[:-1]
+    file.append(ENTRIES[-1:])
+    file.close()
+
+    assert list(file.read()) == ENTRIES
+
+
+def test_a_file_that_another_driver_still_has_is_not_gone_on_with(file: JournalFile) -> None:
+    """It may be frozen, and write when it thaws; begun anew, the file is another one, which it does not see."""
+    file.begin(ENTRIES[:2])
+    heir = JournalFile(file.path)
+
+    assert list(heir.go_on()) == []
+    heir.append(ENTRIES[2:])
+    heir.begin(ENTRIES[:1])
+    file.append(ENTRIES[5:])
+    heir.append(ENTRIES[1:2])
+
+    assert list(heir.read()) == ENTRIES[:2]
+    file.close()
+    heir.close()
+
+
+def test_what_is_no_journal_is_not_gone_on_with_and_stays_as_it_is(file: JournalFile) -> None:
+    file.path.write_bytes(b"not a journal")
+
+    with pytest.raises(MessageVersionError, match="not a journal"):
+        list(file.go_on())
+
+    assert file.path.read_bytes() == b"not a journal"
+    with pytest.raises(FileNotFoundError):
+        list(JournalFile(file.path.with_name("other")).go_on())
 
 
 def test_a_write_that_is_done_in_pieces_is_done_whole(file: JournalFile) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import struct
 from collections import OrderedDict, UserDict
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 import mqtune
 from mqtune import messages
-from mqtune.errors import MessageVersionError
+from mqtune.errors import MessageVersionError, ReportTooLarge
+from mqtune.export import json_text
 from mqtune.messages import (
     START,
     AttemptEnded,
@@ -35,8 +37,9 @@ from mqtune.messages import (
     WorkerInfo,
     decode_event,
 )
-from mqtune.trial import AttemptEnd, Intent, Report, TrialId, checkpoint_id
-from mqtune.wire import REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
+from mqtune.status import TrialStatus
+from mqtune.trial import Action, AttemptEnd, Intent, Report, TrialId, checkpoint_id
+from mqtune.wire import MAX_REPORT_BYTES, REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
 
 WIRE = Path(__file__).parents[1] / "wire"
 
@@ -50,13 +53,14 @@ values = st.recursive(
 maps = st.dictionaries(texts, values, max_size=4)
 trials = texts.map(TrialId)
 counts = st.integers(0, 2**40)
+attempts = st.integers(1, 2**40)
 cursors = st.builds(Cursor, texts, counts)
 events = st.one_of(
     st.builds(ExperimentCreated, name=texts, definition=maps, at=st.floats()),
     st.builds(
         TrialStaged,
         trial=trials,
-        attempt=counts,
+        attempt=attempts,
         config=maps,
         at=st.floats(),
         cursor=cursors,
@@ -70,7 +74,7 @@ events = st.one_of(
     st.builds(
         AttemptStarted,
         trial=trials,
-        attempt=counts,
+        attempt=attempts,
         worker=texts,
         host=texts,
         devices=st.lists(texts, max_size=3),
@@ -83,9 +87,9 @@ events = st.one_of(
     st.builds(
         DecisionTaken,
         trial=trials,
-        attempt=counts,
+        attempt=attempts,
         sequence=counts,
-        action=texts,
+        action=st.sampled_from([action.value for action in Action]),
         intent=st.sampled_from(Intent),
         reason=texts,
         at=st.floats(),
@@ -93,14 +97,22 @@ events = st.one_of(
         by=texts,
         restart=maps,
     ),
-    st.builds(CheckpointSaved, trial=trials, attempt=counts, checkpoint=texts, at=st.floats()),
+    st.builds(CheckpointSaved, trial=trials, attempt=attempts, checkpoint=texts, at=st.floats()),
     st.builds(CheckpointsDropped, checkpoints=st.lists(texts, max_size=3), at=st.floats(), cursor=cursors),
-    st.builds(TrialClosed, trial=trials, status=texts, reason=texts, by=texts, at=st.floats(), cursor=cursors),
+    st.builds(
+        TrialClosed,
+        trial=trials,
+        status=st.sampled_from([status.value for status in TrialStatus]),
+        reason=texts,
+        by=texts,
+        at=st.floats(),
+        cursor=cursors,
+    ),
     st.builds(DriverStarted, driver=texts, version=texts, at=st.floats(), cursor=cursors),
     st.builds(
         AttemptEnded,
         trial=trials,
-        attempt=counts,
+        attempt=attempts,
         end=st.sampled_from(AttemptEnd),
         at=st.floats(),
         pid=counts,
@@ -410,6 +422,14 @@ def deep(levels: int) -> list[Any]:
     return value
 
 
+def can_be_sent(metrics: dict[str, Any]) -> bool:
+    try:
+        pack_metrics(1.0, metrics)
+    except TypeError:
+        return False
+    return True
+
+
 class Unshowable:
     def __repr__(self) -> str:
         return "x" * 500
@@ -448,6 +468,32 @@ def test_what_can_not_be_sent_is_a_type_error_that_names_the_metric(value: objec
         pack_metrics(1.0, {"fine": 1, "culprit": value, "later": 2})
 
     assert len(str(caught.value)) < 1000
+
+
+def test_what_can_be_sent_can_be_read_from_the_journal_and_written_as_json_however_deep_it_is() -> None:
+    """A report that a trial can send and a driver can't read would end the experiment, and every driver after that one."""
+    deepest = next(levels for levels in range(520, 0, -1) if can_be_sent({"culprit": deep(levels)}))
+    segment = segment_bytes("0001", 1, 1, [pack_metrics(1.0, {"culprit": deep(deepest)})])
+
+    (report,) = decode_event(REPORTS_PREFIX + b"\xdd" + struct.pack(">I", 1) + segment)  # type: ignore[union-attr]
+
+    assert report.metrics == {"culprit": deep(deepest)}
+    assert json_text(report.metrics).count("[") == deepest + 1
+    assert 500 < deepest < 520
+    with pytest.raises(TypeError, match=r"'culprit' .* nested too deeply"):
+        pack_metrics(1.0, {"culprit": deep(deepest + 1)})
+
+
+def test_a_report_may_have_a_mebibyte_and_a_larger_one_is_refused_by_its_largest_metric() -> None:
+    assert len(pack_metrics(1.0, {"loss": 1.0, "text": "x" * (MAX_REPORT_BYTES - 40)})) > MAX_REPORT_BYTES - 40
+
+    with pytest.raises(
+        ReportTooLarge, match=r"2 metrics have 1,048,\d{3} bytes .* most is 1,048,576; .* is 'text' with"
+    ):
+        pack_metrics(1.0, {"loss": 1.0, "text": "x" * MAX_REPORT_BYTES})
+    with pytest.raises(ReportTooLarge, match="these 20,000 metrics") as caught:
+        pack_metrics(1.0, {f"{'n' * 100}{number}": 1 for number in range(20_000)})
+    assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize("key", [1, None, ("a",), b"loss", 1.5])

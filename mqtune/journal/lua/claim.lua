@@ -4,7 +4,8 @@
 -- ARGV  1 channel  2 trial  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds  7 event
 --
 -- Returns {'granted', assignment, timestamp of the trial's last report or ''}; or {why not, '', ''} with why not one of
--- unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended.
+-- unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, undriven (nobody
+-- drives the experiment any more, and nothing may start meanwhile).
 -- At most one claim of an attempt is ever granted; repeating it with its token grants it again without journaling twice.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'state', 'token', 'assignment', 'timestamp')
@@ -13,6 +14,7 @@ if have[1] ~= ARGV[3] then return {'superseded', '', ''} end
 if have[2] == 'ended' then return {'ended', '', ''} end
 if have[2] == 'running' and have[3] ~= ARGV[5] then return {'taken', '', ''} end
 if have[2] == 'staged' then
+  if undriven(KEYS[1]) ~= '' then return {'undriven', '', ''} end
   redis.call('HSET', KEYS[3], 'state', 'running', 'worker', ARGV[4], 'token', ARGV[5])
   redis.call('ZREM', KEYS[4], ARGV[2])
   append(KEYS[1], KEYS[2], ARGV[1], ARGV[7])

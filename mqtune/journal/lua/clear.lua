@@ -6,7 +6,8 @@
 -- Returns 1; an error STALEDRIVER when a later driver exists. An attempt that doesn't run is passed over, and a sequence
 -- number never goes back. Repeating a call does no harm; hints that were lost come again, and renew repeats the last.
 
-if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[1])
+if refused then return refused end
 local hints = {}
 for i = 2, #KEYS do
   local at = 3 + (i - 2) * 3

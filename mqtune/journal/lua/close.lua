@@ -4,9 +4,11 @@
 -- ARGV  1 channel  2 epoch  3 attempt, the trial's last one  4 event
 --
 -- Returns 1 when this call has journaled it; 0 when it was before, when that attempt has not ended, or when a later one
--- was staged; an error STALEDRIVER when a later driver exists. Idempotent by the event.
+-- was staged; an error STALEDRIVER when a later driver exists. Idempotent by the event, as long as no other came in
+-- between.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'closed')
 local mark = redis.sha1hex(ARGV[4])
 if have[1] ~= ARGV[3] or have[2] ~= 'ended' or have[3] == mark then return 0 end

@@ -6,7 +6,8 @@
 -- Returns 1; an error STALEDRIVER when a later driver exists. Idempotent by the checkpoints, as long as no others were
 -- dropped in between; without any, nothing is journaled.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 if #ARGV < 4 then return 1 end
 local mark = redis.sha1hex(table.concat(ARGV, ' ', 4))
 if redis.call('HGET', KEYS[1], 'dropped') == mark then return 1 end

@@ -6,7 +6,7 @@
 -- Returns 'ended', or 'fenced' when the attempt is not the one that holds the lease. Repeating a call does no harm.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by')
-if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] then return 'fenced' end
+if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
 redis.call('ZREM', KEYS[4], ARGV[2])

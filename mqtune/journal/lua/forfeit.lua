@@ -5,6 +5,7 @@
 --
 -- Returns 1; an error STALEDRIVER when a later driver exists. Repeating a call does no harm.
 
-if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[1])
+if refused then return refused end
 redis.call('ZUNIONSTORE', KEYS[2], 1, KEYS[2], 'WEIGHTS', 0)
 return 1

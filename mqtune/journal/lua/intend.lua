@@ -7,14 +7,15 @@
 --
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself; the decision is
 -- journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when a later driver exists.
--- Idempotent by attempt and intent. The intent is durable, the hint is not: the answers to report and renew repeat it.
+-- Idempotent by attempt and intent, as long as no other was intended in between. The intent is durable, the hint is not:
+-- the answers to report and renew repeat it.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided')
 if have[1] ~= ARGV[4] then return 'superseded' end
 local decided = ARGV[4] .. ':' .. ARGV[5]
-local again = have[4] == decided
-if not again then
+if have[4] ~= decided then
   redis.call('HSET', KEYS[4], 'decided', decided)
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 end
@@ -23,10 +24,11 @@ if have[2] == 'running' then
   hint(ARGV[8] .. have[3], { { ARGV[9], ARGV[3], tonumber(ARGV[4]), ARGV[5] } })
   return 'running'
 end
+local ended_by = ARGV[2] .. ':' .. ARGV[5]
 if have[2] == 'staged' then
-  redis.call('HSET', KEYS[4], 'state', 'ended', 'ended_by', ARGV[2])
+  redis.call('HSET', KEYS[4], 'state', 'ended', 'ended_by', ended_by)
   redis.call('ZREM', KEYS[5], ARGV[3])
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[7])
   return 'unclaimed'
 end
-return again and redis.call('HGET', KEYS[4], 'ended_by') == ARGV[2] and 'unclaimed' or 'ended'
+return redis.call('HGET', KEYS[4], 'ended_by') == ended_by and 'unclaimed' or 'ended'

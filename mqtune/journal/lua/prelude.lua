@@ -25,8 +25,20 @@ local function told(intent, saves)
   return 'save:' .. saves
 end
 
--- Whether the driver that calls has been replaced by a later one.
-local function stale(driver, epoch)
-  return redis.call('HGET', driver, 'epoch') ~= epoch
+-- What workers are to do because nobody has driven the experiment for longer than it may be: finish, stop or nothing ('').
+local function undriven(meta)
+  local have = redis.call('HMGET', meta, 'on_loss', 'loss_ms', 'driver_until')
+  if not have[1] or have[1] == 'continue' or not have[3] then return '' end
+  return now_ms() > have[3] + have[2] and have[1] or ''
 end
+
 local STALE = 'STALEDRIVER another driver has taken this experiment over'
+local GONE = 'JOURNALGONE the server no longer has what this driver has written'
+
+-- The error for a driver that has been replaced by a later one, or whose lock the server has lost; false for any other.
+local function stale(driver, epoch)
+  local have = redis.call('HGET', driver, 'epoch')
+  if have == epoch then return false end
+  if epoch ~= '0' and tonumber(have or '0') < tonumber(epoch) then return redis.error_reply(GONE) end
+  return redis.error_reply(STALE)
+end

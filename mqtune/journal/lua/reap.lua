@@ -6,7 +6,8 @@
 -- Returns 1 when this driver has ended it, 0 when the lease was renewed, or the attempt ended, in between; an error
 -- STALEDRIVER when a later driver exists. From here on the worker's writes are refused. Repeating a call does no harm.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'ended_by')
 if have[1] ~= ARGV[4] then return 0 end
 if have[2] == 'ended' then return have[3] == ARGV[2] and 1 or 0 end

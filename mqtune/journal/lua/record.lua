@@ -4,11 +4,12 @@
 -- ARGV  1 channel  2 epoch  3 mark, unique to this event  4 event  5 definition, or '' to leave it as it is
 --
 -- Returns 1 when the event is in the journal; an error STALEDRIVER when a later driver exists.
--- Idempotent by the mark, as long as no other event is recorded in between. A definition is written once.
+-- Idempotent by the mark, as long as no other event is recorded in between. The newest definition counts.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 if redis.call('HGET', KEYS[1], 'recorded') == ARGV[3] then return 1 end
 redis.call('HSET', KEYS[1], 'recorded', ARGV[3])
-if ARGV[5] ~= '' then redis.call('HSETNX', KEYS[2], 'definition', ARGV[5]) end
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'definition', ARGV[5]) end
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[4])
 return 1

@@ -1,23 +1,26 @@
 -- Renew the leases of the attempts that a worker runs for one experiment; the answer carries the intents and the wishes.
 --
--- KEYS  1 leases  2… the trial of each attempt
+-- KEYS  1 meta  2 leases  3… the trial of each attempt
 -- ARGV  1 lease in milliseconds, then for each attempt: trial, attempt, token
 --
--- Returns for each attempt: the intent; without one, 'save:<n>', 'go:<sequence>', both with a space between, or ''; or
--- 'fenced' when it is not the one that holds the lease. A lease that has run out but was not reaped yet is renewed. Repeating a call does no harm.
+-- Returns for each attempt: the intent; without one, 'undriven' when nobody has driven the experiment for too long and
+-- nothing may run on; else 'save:<n>', 'go:<sequence>', both with a space between, or ''; or 'fenced' when it is not the one that holds the lease. A lease that has run out but was not reaped yet is renewed. Repeating a call does no harm.
 
 local answers = {}
 local runs_out = now_ms() + ARGV[1]
-for i = 2, #KEYS do
-  local at = 1 + (i - 2) * 3
+local ends = undriven(KEYS[1]) == 'stop'
+for i = 3, #KEYS do
+  local at = 1 + (i - 3) * 3
   local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'intent', 'saves', 'cleared')
   if have[1] ~= ARGV[at + 2] or have[2] ~= ARGV[at + 3] or have[3] ~= 'running' then
-    answers[i - 1] = 'fenced'
+    answers[i - 2] = 'fenced'
   else
-    redis.call('ZADD', KEYS[1], runs_out, ARGV[at + 1])
-    answers[i - 1] = told(have[4], have[5])
-    if have[4] == '' and have[6] ~= '0' then
-      answers[i - 1] = answers[i - 1] .. (have[5] == '0' and 'go:' or ' go:') .. have[6]
+    redis.call('ZADD', KEYS[2], runs_out, ARGV[at + 1])
+    answers[i - 2] = told(have[4], have[5])
+    if have[4] == '' and ends then
+      answers[i - 2] = 'undriven'
+    elseif have[4] == '' and have[6] ~= '0' then
+      answers[i - 2] = answers[i - 2] .. (have[5] == '0' and 'go:' or ' go:') .. have[6]
     end
   end
 end

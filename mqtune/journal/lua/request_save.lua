@@ -6,7 +6,8 @@
 -- Returns 1, or 0 when the attempt doesn't run; an error STALEDRIVER when a later driver exists. Idempotent by the mark,
 -- as long as there is no other wish in between. The answers to report and renew repeat the last wish until the end.
 
-if stale(KEYS[1], ARGV[1]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[1])
+if refused then return refused end
 local have = redis.call('HMGET', KEYS[2], 'attempt', 'state', 'worker', 'wished')
 if have[1] ~= ARGV[3] or have[2] ~= 'running' then return 0 end
 if have[4] ~= ARGV[4] then

@@ -6,7 +6,8 @@
 -- Returns 1 when the attempt is staged; 0 when this or a later attempt already was (nothing is journaled twice);
 -- an error STALEDRIVER when a later driver exists. The attempt before it is superseded from here on.
 
-if stale(KEYS[1], ARGV[2]) then return redis.error_reply(STALE) end
+local refused = stale(KEYS[1], ARGV[2])
+if refused then return refused end
 local have = tonumber(redis.call('HGET', KEYS[4], 'attempt') or '0')
 if have >= tonumber(ARGV[4]) then return 0 end
 redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'sequence', 0, 'intent', '',

@@ -6,8 +6,10 @@ from mqtune.testing.journals.checkpoints import CheckpointContract
 from mqtune.testing.journals.intents import IntentContract
 from mqtune.testing.journals.leases import LeaseContract
 from mqtune.testing.journals.lock import LockContract
+from mqtune.testing.journals.loss import LossContract
 from mqtune.testing.journals.reading import ReadContract
 from mqtune.testing.journals.reports import ReportContract
+from mqtune.testing.journals.restoring import RestoreContract
 from mqtune.testing.journals.staging import StagingContract
 from mqtune.testing.journals.wishes import WishContract
 from mqtune.testing.journals.world import World
@@ -23,7 +25,9 @@ class JournalContract(
     WishContract,
     CheckpointContract,
     LeaseContract,
+    LossContract,
     ReadContract,
+    RestoreContract,
 ):
     """The tests that a journal must pass.
 

@@ -105,6 +105,16 @@ class IntentContract(InWorld):
         assert (first, second) == (state, state)
         assert entries(driver) == before
 
+    def test_a_decision_about_an_attempt_that_was_reaped_has_not_ended_it(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        self.start(driver, worker, lease_s=0.0)
+        eventually(lambda: driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)))
+
+        answers = [driver.intend(ONE, 1, Intent.STOP, decided(), ended()) for _ in range(2)]
+
+        assert answers == ["ended", "ended"]
+
     def test_another_decision_about_the_same_attempt_is_journaled_and_counts(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.journal.base import FENCED, Claim, Journal
+from mqtune.journal.base import FENCED, Claim, Grant, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
     LONG_S,
@@ -93,6 +93,12 @@ class LeaseContract(InWorld):
         assert driver.reap(ONE, 1, ended()) is True
 
         assert entries(driver) == before
+
+    def test_an_attempt_that_ended_in_another_way_was_not_reaped(self, driver: Journal) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+
+        assert driver.reap(ONE, 1, ended()) is False
 
     def test_forfeited_leases_have_all_run_out(self, driver: Journal, worker: Journal) -> None:
         one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
@@ -223,3 +229,14 @@ class LeaseContract(InWorld):
         assert worker.end(Claim(ONE, 1, ""), ended()) is False
 
         assert entries(driver) == before
+
+    def test_an_attempt_that_nobody_has_claimed_can_not_be_ended_by_a_worker(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+
+        assert worker.end(Claim(ONE, 1, "t"), ended()) is False
+        assert worker.end(Claim(ONE, 1, ""), ended()) is False
+
+        assert kinds(driver) == ["TrialStaged"]
+        assert isinstance(worker.claim(Claim(ONE, 1, "t"), "w", LONG_S, started(Claim(ONE, 1, "t"))), Grant)

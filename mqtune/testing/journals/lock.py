@@ -36,7 +36,7 @@ from mqtune.trial import Intent, TrialId
 
 
 class LockContract(InWorld):
-    """One driver at a time; a definition is written once."""
+    """One driver at a time, and what concerns the whole experiment."""
 
     # The driver's lock.
 
@@ -188,14 +188,16 @@ class LockContract(InWorld):
 
         assert driver.definition() is None
 
-    def test_a_definition_is_written_once(self, driver: Journal, world: World) -> None:
+    def test_the_newest_definition_counts_until_an_event_brings_another(self, driver: Journal, world: World) -> None:
         created = ExperimentCreated(name="x", definition={"a": 1}, at=1.0).encode()
 
         driver.record(created, definition=b"first \x00\xff")
-        driver.record(created, definition=b"second")
-
         assert world.journal().definition() == b"first \x00\xff"
-        assert kinds(driver) == ["ExperimentCreated"] * 2
+        driver.record(created, definition=b"second")
+        driver.record(closed())
+
+        assert world.journal().definition() == b"second"
+        assert kinds(driver) == ["ExperimentCreated"] * 2 + ["ExperimentEnded"]
 
     def test_the_same_event_recorded_twice_on_purpose_is_two_entries(self, driver: Journal) -> None:
         driver.record(closed())

@@ -59,6 +59,12 @@ class World(Protocol):
     def let_pass(self, seconds: float) -> None:
         """Return when this much more time has passed on the server."""
 
+    def snapshot(self) -> object:
+        """Return all that the server holds."""
+
+    def set_back(self, snapshot: Any) -> None:
+        """Have the server hold what it did then, and nothing else, as when it comes back with an old file; None: nothing."""
+
 
 def staged(trial: TrialId = ONE, attempt: int = 1) -> bytes:
     """The driver asks for an attempt."""

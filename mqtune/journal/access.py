@@ -1,0 +1,221 @@
+"""What each role may do on a Redis that several share, as rules of its access control lists (ACL).
+
+A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it, so
+that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns for
+reading and writing, need Redis 7 or Valkey. What a script does is held to the same rules as its caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from mqtune.errors import ConfigurationError
+from mqtune.keys import (
+    EXPERIMENTS,
+    FLEET,
+    WORKERS,
+    ExperimentKeys,
+    control_channel,
+    drain_key,
+    worker_key,
+)
+from mqtune.resources import EVERY, QUEUES, check_experiments
+
+__all__ = ["ROLES", "Role", "Rule", "account", "password_hash", "rules_of"]
+
+Role = Literal["driver", "worker", "monitor"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+#: What every client does, whatever it is for.
+_CONNECTION: Final = "auth hello ping echo quit select client|setname client|setinfo info time multi exec discard unwatch unsubscribe punsubscribe"
+_USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+#: Celery's keys and channels, as kombu names them on Redis: who listens to an exchange; the lists into which answers to
+#: remote commands go.
+_BINDINGS: Final = ("_kombu.binding.", "_kombu.binding_permanent.")
+_DEADLINES: Final = "_kombu.binding_deadlines"
+_EVENTS: Final = "celeryev"
+_REMOTE: Final = "celery.pidbox"
+_REPLIES: Final = f"*.reply.{_REMOTE}*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Commands that are allowed on keys (with ``%R~`` or ``%W~`` before those only read or written) and channels."""
+
+    commands: str
+    keys: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        keys = [key if key.startswith("%") else f"~{key}" for key in self.keys]
+        return " ".join(
+            [*(f"+{name}" for name in self.commands.split()), *keys, *(f"&{name}" for name in self.channels)]
+        )
+
+
+#: Who listens to what, as everybody who listens keeps it, and clears away what nobody has kept.
+_BOOKKEEPING: Final = Rule(
+    "sadd srem smembers exists del zadd zrem zrangebyscore evalsha eval script|load script|exists",
+    (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
+)
+#: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are there.
+_HANDED_OUT: Final = Rule(
+    "hset hget hdel zadd zrem zrange watch set get del evalsha", ("unacked", "unacked_index", "unacked_mutex")
+)
+
+
+def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control: bool = False) -> list[Rule]:
+    """Return what an account of this role may do; beyond that it may only connect.
+
+    Args:
+        role: whose account it is.
+        experiments: the names of the experiments that it is for, ``*`` standing for any letters.
+        db: the number of the database, which is part of the names of Celery's channels.
+        remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and workers.
+
+    Raises:
+        ConfigurationError: *experiments* is no pattern for names, or there is nothing to allow for that role.
+    """
+    check_experiments(experiments)
+    if remote_control and role != "monitor":
+        raise ConfigurationError(
+            f"a {role} sends no remote commands, so there is nothing to allow: give --remote-control to a monitor"
+        )
+    kept = ExperimentKeys(experiments)
+    match role:
+        case "driver":
+            return _driver(kept)
+        case "worker":
+            return _worker(kept, _queues(experiments), db)
+        case "monitor":
+            return _monitor(kept, db, remote_control=remote_control)
+
+
+def _driver(kept: ExperimentKeys) -> list[Rule]:
+    everything = (
+        kept.driver,
+        kept.meta,
+        kept.journal,
+        kept.restored("*"),
+        kept.leases,
+        kept.staged,
+        kept.checkpoints,
+        kept.trial("*"),
+    )
+    return [
+        Rule("evalsha eval", (*everything, EXPERIMENTS)),
+        Rule(
+            "hget hmget hset hsetnx hincrby hdel hkeys zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange xrevrange "
+            "exists del rename expire pexpire persist",
+            everything,
+        ),
+        # One blocking read hears of both.
+        Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
+        Rule("zadd", (EXPERIMENTS,)),
+        Rule("publish", channels=(kept.metrics, control_channel("*"))),
+        # The fleet, and who of it is to be emptied.
+        Rule(
+            "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
+        ),
+        Rule("get mget set del", (drain_key("*"),)),
+        # Celery's messages, on their way out; and whether they still wait.
+        Rule("lpush lrange llen", (QUEUES,)),
+        Rule("sadd smembers", tuple(f"{table}{QUEUES}" for table in _BINDINGS)),
+        *_looks(kept),
+    ]
+
+
+def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
+    trials = kept.trial("*")
+    return [
+        Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials)),
+        Rule("hget hmget hset", (kept.meta,)),
+        Rule("hget hmget hset", (trials,)),
+        Rule("hget hsetnx", (kept.checkpoints,)),
+        Rule("zadd zrem", (kept.leases, kept.staged)),
+        Rule("xadd", (kept.journal,)),
+        Rule("publish", channels=(kept.metrics,)),
+        # Its own place in the fleet. It only listens to what drivers say.
+        Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
+        Rule("get mget set del", (worker_key("*"),)),
+        Rule("xadd", (FLEET,)),
+        Rule("get del", (drain_key("*"),)),
+        Rule("subscribe", channels=(control_channel("*"),)),
+        # Celery's messages, taken, and put back by a worker that ends in this moment; its events; remote commands, heard and answered.
+        Rule("brpop llen lpush rpush", queues),
+        _BOOKKEEPING,
+        _HANDED_OUT,
+        Rule("publish", channels=(f"/{db}.{_EVENTS}/*",)),
+        Rule("psubscribe", channels=(f"/{db}.{_REMOTE}",)),
+        Rule("llen exists del", (f"*.{_REMOTE}*",)),
+        Rule("lpush", (_REPLIES,)),
+    ]
+
+
+def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rule]:
+    fleet = tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
+    rules = [*_looks(kept), Rule("zrange zrangebyscore mget get xrange xrevrange", fleet)]
+    if remote_control:
+        # Flower listens to events, and asks for them by a remote command.
+        rules += [
+            _BOOKKEEPING,
+            _HANDED_OUT,
+            Rule("llen", (f"%R~{QUEUES}",)),
+            Rule("llen exists del", (f"{_EVENTS}.*",)),
+            Rule("psubscribe", channels=(f"/{db}.{_EVENTS}/*",)),
+            Rule("publish", channels=(f"/{db}.{_REMOTE}",)),
+            Rule("brpop llen exists del pexpire", (_REPLIES,)),
+        ]
+    return rules
+
+
+def _queues(experiments: str) -> tuple[str, ...]:
+    """Return the queues of workers for these experiments; those that are for some alone share none with others."""
+    if experiments == EVERY:
+        return (QUEUES,)
+    # A list for each of kombu's priorities, whose number stands behind two bytes.
+    name = f"{QUEUES}@{experiments}"
+    return name, f"{name}??[369]"
+
+
+def _looks(kept: ExperimentKeys) -> list[Rule]:
+    """Return what following an experiment takes."""
+    return [
+        Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
+        Rule("hget hmget", (f"%R~{kept.meta}",)),
+        Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}",)),
+        Rule("subscribe", channels=(kept.metrics,)),
+    ]
+
+
+def password_hash(password: str) -> str:
+    """Return a password as ACL rules carry it."""
+    return hashlib.sha256(password.encode()).hexdigest()
+
+
+def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
+    """Return the line that makes an account, or changes it to exactly this: a command for redis-cli, or a line of an ACL file.
+
+    Args:
+        user: its name.
+        hashed: its password's SHA-256 in hex.
+        rules: what it may do.
+        aclfile: whether the line is for an ACL file.
+
+    Raises:
+        ConfigurationError: the name or the hash is none.
+    """
+    if not _USER.fullmatch(user):
+        raise ConfigurationError(
+            f"user {user!r} can't name an account; use letters, digits, dots, dashes and underscores"
+        )
+    if not _HASH.fullmatch(hashed):
+        raise ConfigurationError("a password's hash is its SHA-256: 64 hexadecimal digits, in small letters")
+    begin = f"user {user}" if aclfile else f"ACL SETUSER {user} reset"
+    selectors = " ".join(f"({rule})" for rule in rules)
+    return f"{begin} on #{hashed} resetkeys resetchannels -@all {Rule(_CONNECTION)} {selectors}"

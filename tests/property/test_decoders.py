@@ -1,0 +1,464 @@
+"""What comes from outside is any bytes at all: each decoder gives a value of the right shape, or the error that it documents."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from mqtune.checkpoints import decode_dict
+from mqtune.checkpoints.manifest import Manifest, _seal
+from mqtune.errors import (
+    CheckpointBroken,
+    CheckpointVersionError,
+    InvalidTransition,
+    MessageVersionError,
+    TrainableNotFound,
+)
+from mqtune.experiment import Experiment
+from mqtune.journal.base import GAP, Assignment, Claim
+from mqtune.journal.file import JournalFile
+from mqtune.journal.fleet import _headers
+from mqtune.messages import START, AttemptEnded, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
+from mqtune.trainable.channel import Channel
+from mqtune.trainable.control import RECORD
+from mqtune.trainable.session import FRAME, Session
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trial import AttemptEnd, CheckpointId, TrialId
+from mqtune.wire import decode_value, encode_value, pack_metrics
+from mqtune.worker.uplink import Stream, Uplink
+
+WIRE: Final = Path(__file__).parents[1] / "wire"
+#: Real messages of every kind, which are cut, changed and extended below.
+MESSAGES: Final = {path.name: path.read_bytes() for path in sorted(WIRE.glob("*.msgpack"))}
+TRIAL: Final = TrialId("0001")
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | texts | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """A real message with a few bytes cut, changed or put in."""
+    data = bytearray(draw(st.sampled_from(list(MESSAGES.values()))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        how = draw(st.sampled_from(["cut", "change", "insert"]))
+        if how == "cut":
+            del data[at:]
+        elif how == "insert":
+            data[at:at] = draw(st.binary(max_size=4))
+        elif at < len(data):
+            data[at] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+def replaced(value: Any, path: list[int], by: Any) -> Any:
+    """A value with one of its parts, or of theirs, replaced; or dropped, for ``...``."""
+    if not path or not isinstance(value, list | dict) or not value:
+        return by
+    where = path[0] % len(value)
+    if isinstance(value, dict):
+        key = list(value)[where]
+        rest = {k: v for k, v in value.items() if k != key}
+        found = replaced(value[key], path[1:], by)
+        return rest if found is ... else {**rest, key: found}
+    found = replaced(value[where], path[1:], by)
+    return [*value[:where], *([] if found is ... else [found]), *value[where + 1 :]]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A real message in which a field is missing, or has a value of any type; it is msgpack."""
+    value = decode_value(draw(st.sampled_from(list(MESSAGES.values()))))
+    path = draw(st.lists(st.integers(0, 20), min_size=1, max_size=5))
+    return encode_value(replaced(value, path, draw(values | st.just(...))))
+
+
+#: Bytes of all kinds: noise, msgpack of anything, and real messages that were damaged in both ways.
+anything = st.binary(max_size=200) | values.map(encode_value) | mangled() | mutated()
+
+
+def the_event(data: bytes) -> Any:
+    event = decode_event(data)
+    # A batch is cut into reports when they are used.
+    return list(event) if isinstance(event, Reports) else event
+
+
+def the_control_records(data: bytes) -> Session:
+    session = Session()
+    read, write = os.pipe()
+    try:
+        os.set_blocking(read, False)
+        os.write(write, data)
+        session.open({"timestamp": 0.0}, [-1, read])
+        session._hear()
+    finally:
+        os.close(read)
+        os.close(write)
+    return session
+
+
+DECODERS: Final[dict[str, tuple[Callable[[bytes], Any], tuple[type[Exception], ...]]]] = {
+    "value": (decode_value, (ValueError,)),
+    "event": (the_event, (MessageVersionError,)),
+    "worker": (WorkerInfo.decode, (MessageVersionError,)),
+    "assignment": (Assignment.decode, (MessageVersionError,)),
+    "checkpoint": (decode_dict, (CheckpointBroken, CheckpointVersionError)),
+    "manifest": (
+        lambda data: Manifest.decode(data, CheckpointId("c"), "here"),
+        (CheckpointBroken, CheckpointVersionError),
+    ),
+    "queue": (_headers, ()),
+    "control": (the_control_records, ()),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(data=anything)
+def test_any_bytes_give_a_value_or_the_error_that_is_documented(name: str, data: bytes):
+    decode, errors = DECODERS[name]
+
+    with contextlib.suppress(*errors):
+        decode(data)
+
+
+@settings(max_examples=200)
+@given(data=mutated())
+def test_a_worker_whose_description_is_believed_has_fields_of_the_right_types(data: bytes):
+    usual = WorkerInfo.decode(MESSAGES["worker.v1.msgpack"])
+    try:
+        found = WorkerInfo.decode(data)
+    except MessageVersionError:
+        return
+
+    for name in WorkerInfo.__slots__:
+        is_number = WorkerInfo.__annotations__[name] == "float"
+        assert isinstance(getattr(found, name), int | float if is_number else type(getattr(usual, name))), name
+    assert all(isinstance(each, str) for each in [*found.devices, *found.tags])
+
+
+@pytest.mark.parametrize("wrong", [[5], ["a", None], "text", {"a": 1}, None, [["a"]]])
+def test_lists_of_texts_hold_nothing_else(wrong: Any):
+    version, body = decode_value(MESSAGES["worker.v1.msgpack"])
+    for field in ("devices", "tags"):
+        with pytest.raises(MessageVersionError, match=field):
+            WorkerInfo.decode(encode_value([version, {**body, field: wrong}]))
+    for name, field in (("started.v1.msgpack", "devices"), ("dropped.v1.msgpack", "checkpoints")):
+        version, kind, body = decode_value(MESSAGES[name])
+        with pytest.raises(MessageVersionError, match=field):
+            decode_event(encode_value([version, kind, {**body, field: wrong}]))
+
+
+@given(values_=st.dictionaries(st.sampled_from(["name", "module", "script", "kind"]), values, max_size=4))
+def test_any_fields_name_a_trainable_of_texts_or_none(values_: dict[str, Any]):
+    try:
+        spec = TrainableSpec.decode(values_)
+    except TrainableNotFound:
+        return
+
+    assert all("\0" not in each for each in (spec.name, spec.module, spec.script))
+    with contextlib.suppress(TrainableNotFound):
+        spec.locate(Path("/nowhere"))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=anything
+    | st.lists(st.tuples(texts, st.binary(max_size=20)), max_size=3).map(
+        lambda entries: b"".join(encode_value(list(entry)) for entry in entries)
+    )
+)
+def test_a_file_of_any_bytes_is_a_journal_or_none(tmp_path: Path, data: bytes):
+    (tmp_path / "journal.msgpack").write_bytes(data)
+
+    with contextlib.suppress(MessageVersionError):
+        for entry in JournalFile(tmp_path / "journal.msgpack").read():
+            assert isinstance(entry.id, str)
+            assert isinstance(entry.data, bytes)
+
+
+# The fold, over events that are what they should be, but come when and for what they should not.
+
+
+def an_experiment() -> Experiment:
+    experiment = Experiment("e", metric="loss", mode="min")
+    experiment.apply(TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START))
+    experiment.apply(AttemptStarted(trial=TRIAL, attempt=1, worker="w", host="h", devices=[], at=2.0))
+    return experiment
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(data=mutated(), trial=st.sampled_from(["0001", "0002", ""]), attempt=st.integers(0, 3))
+def test_an_event_that_can_not_be_is_a_clear_error_of_the_fold(data: bytes, trial: str, attempt: int):
+    version, kind, body = assume_a_list(data)
+    if isinstance(body, dict) and "trial" in body:
+        body = {**body, "trial": trial, **({"attempt": attempt} if "attempt" in body else {})}
+    try:
+        event = decode_event(encode_value([version, kind, body]))
+    except MessageVersionError:
+        return
+    experiment = an_experiment()
+
+    with contextlib.suppress(InvalidTransition):
+        if event is not None:
+            experiment.apply(event)
+
+    assert experiment.trials.keys() <= {"0001", "0002", ""}
+    assert experiment.live >= 0
+
+
+def assume_a_list(data: bytes) -> list[Any]:
+    value = decode_value(data)
+    assume(isinstance(value, list) and len(value) == 3)
+    found: list[Any] = value
+    return found
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_an_end_of_an_attempt_that_there_is_not_ends_no_other(attempt: int):
+    experiment = an_experiment()
+    ended = AttemptEnded(trial=TRIAL, attempt=attempt, end=AttemptEnd.COMPLETED, at=3.0)
+
+    with pytest.raises((InvalidTransition, MessageVersionError), match=r"attempt"):
+        experiment.apply(decode_event(ended.encode()))  # type: ignore[arg-type]
+
+    assert experiment.trials[TRIAL].attempt.end is None
+
+
+# Bounds: a few bytes that claim to be much.
+
+
+#: Longer than this, nobody would wait; a byte that is read and found wrong takes no measurable time.
+CLAIMS: Final = {
+    "a list of 4 billion": b"\xdd\xff\xff\xff\xff",
+    "a map of 4 billion": b"\xdf\xff\xff\xff\xff",
+    "a text of 4 GB": b"\xdb\xff\xff\xff\xff",
+    "bytes of 4 GB": b"\xc6\xff\xff\xff\xff",
+    "an extension of 4 GB": b"\xc9\xff\xff\xff\xff\x01",
+    "10,000 lists in each other": b"\x91" * 10_000 + b"\x01",
+    "10,000 maps in each other": b"\x81\xa1k" * 10_000 + b"\x01",
+    "500 lists, each of as many as there are bytes": (b"\xdd" + struct.pack(">I", 2_500)) * 500,
+    "a key that is a list": b"\x81\x91\x01\x01",
+    "a timestamp of 3 bytes": b"\xc7\x03\xff\x00\x00\x00",
+    "JSON, 100,000 lists in each other": b"[" * 100_000,
+    "JSON, 900 lists in each other": b'{"version": 1, "sha256": "", "checkpoint": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "JSON, a number of 10,000 digits": b'{"version": ' + b"9" * 10_000 + b"}",
+}
+_MOST_BYTES: Final = 64 * 2**20
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Fail when what is done takes memory as though the claim were true."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < _MOST_BYTES, f"{grown >> 20} MiB"
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "control"])
+def test_what_claims_to_be_much_takes_neither_time_nor_memory(name: str, claim: str):
+    decode, errors = DECODERS[name]
+    wrapped = [CLAIMS[claim], b"\x93\x01\xa5ended" + CLAIMS[claim], b"\x92\x01" + CLAIMS[claim]]
+
+    for data in wrapped:
+        with little_memory(), contextlib.suppress(*errors):
+            decode(data)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_journal_file_that_claims_to_be_much_takes_no_memory(tmp_path: Path, claim: str):
+    (tmp_path / "journal.msgpack").write_bytes(encode_value(["1-0", b"e"]) + CLAIMS[claim])
+    entries = JournalFile(tmp_path / "journal.msgpack").read()
+
+    with little_memory():
+        assert next(entries).id == "1-0"
+        with contextlib.suppress(MessageVersionError):
+            assert list(entries) == [], "it was cut off"
+
+
+def test_a_checkpoint_whose_checksum_is_right_and_whose_content_is_not_is_broken():
+    for body in (b"\xc1", encode_value([1, 2, 3]), encode_value([[], {}]), encode_value({})):
+        with pytest.raises(CheckpointBroken):
+            decode_dict(encode_value([1, zlib.crc32(body), body]))
+
+
+@given(body=st.dictionaries(st.sampled_from(["id", "content", "files", "directories", "counters"]), values, max_size=5))
+def test_a_manifest_whose_seal_is_right_and_whose_content_is_not_is_broken(body: dict[str, Any]):
+    assume(all(not isinstance(value, bytes) for value in body.values()))
+    try:
+        body = {
+            "id": "c",
+            "content": "x",
+            "files": [],
+            "directories": [],
+            "counters": {},
+            **json.loads(json.dumps(body)),
+        }
+    except TypeError:
+        return
+    data = json.dumps({"version": 1, "sha256": _seal(body), "checkpoint": body}).encode()
+    try:
+        manifest = Manifest.decode(data, CheckpointId("c"), "here")
+    except CheckpointBroken:
+        return
+
+    assert all(type(file.size) is int and isinstance(file.path, str) for file in manifest.files)
+    assert manifest.size >= 0
+
+
+# What a trial's process sends to its worker.
+
+
+class Ear:
+    """Hears what a stream is told."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+        self.ended = False
+
+    def on_answer(self, answer: str) -> None:
+        self.answers.append(answer)
+
+    def on_end_frame(self) -> None:
+        self.ended = True
+
+
+class Kept:
+    """A journal that takes everything."""
+
+    experiment = "e"
+
+    def __init__(self) -> None:
+        self.reports = 0
+
+    def report(self, segments: Any) -> list[str]:
+        self.reports += sum(segment.size for segment in segments)
+        return [""] * len(segments)
+
+    def put_checkpoint(self, *_: object) -> str:
+        return ""
+
+    def saved(self, *_: object) -> str:
+        return ""
+
+
+def stream_of(journal: Kept, ear: Ear) -> Stream:
+    return Stream(journal, Claim(TRIAL, 1, "token"), ear)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def uplink() -> Iterator[Uplink]:
+    found = Uplink(time)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+GOOD: Final = pack_metrics(1.0, {"loss": 1.0})
+#: What no trial of mqtune sends.
+NOISE: Final = {
+    "a frame of 4 GB": FRAME.pack(2**32 - 1, 1) + b"x",
+    "a frame of no kind": FRAME.pack(3, 200) + b"abc",
+    "a report that is too short": FRAME.pack(1, 1) + b"\x92",
+    "a checkpoint that is none": FRAME.pack(3, 3) + b"\xc1\xc1\xc1",
+    "a checkpoint without bytes": FRAME.pack(3, 3) + encode_value(["c", 1])[:3].ljust(3, b"\0"),
+    "a name that is no text": FRAME.pack(2, 4) + b"\xff\xff",
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_a_trial_that_sends_noise_ends_and_the_others_of_its_worker_go_on(noise: str):
+    bad, good, journal = Ear(), Ear(), Kept()
+    with uplink() as carrier:
+        noisy, quiet = stream_of(journal, bad), stream_of(journal, good)
+        carrier.attach(noisy)
+        carrier.attach(quiet)
+        os.write(noisy.write_end, FRAME.pack(len(GOOD), 1) + GOOD + NOISE[noise])
+        assert noisy.drained.wait(30), "its pipe is closed, so that it can't go on writing"
+        assert bad.answers == [GAP]
+        os.close(noisy.write_end)
+
+        os.write(quiet.write_end, FRAME.pack(len(GOOD), 1) + GOOD)
+        os.close(quiet.write_end)
+        assert quiet.drained.wait(30)
+    assert good.answers == []
+    assert journal.reports >= 1
+
+
+@settings(max_examples=100)
+@given(data=st.binary(max_size=300), at=st.integers(0, 40))
+def test_any_bytes_on_a_pipe_are_frames_or_end_the_stream(data: bytes, at: int):
+    ear = Ear()
+    stream = stream_of(Kept(), ear)
+    frames = FRAME.pack(len(GOOD), 1) + GOOD
+    try:
+        os.write(stream.write_end, frames[:at] + data)
+        os.close(stream.write_end)
+        with contextlib.suppress(ValueError, TypeError, struct.error):
+            while not stream.is_over:
+                stream.read()
+    finally:
+        stream.close()
+
+
+# What a worker and its zygotes say to each other.
+
+
+@settings(max_examples=100)
+@given(data=anything)
+def test_any_bytes_on_a_channel_are_a_message_or_its_end(data: bytes):
+    ours, theirs = Channel.pair()
+    try:
+        ours._socket.sendall(struct.pack("<I", len(data)) + data)
+        ours.end()
+        received = theirs.receive()
+    finally:
+        ours.close()
+        theirs.close()
+
+    assert received is None or isinstance(received[0], dict)
+
+
+def test_a_message_on_a_channel_that_claims_to_have_4_gb_is_its_end():
+    ours, theirs = Channel.pair()
+    try:
+        ours._socket.sendall(b"\xff\xff\xff\xff")
+        with little_memory():
+            assert theirs.receive() is None, "without waiting for the rest"
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@given(records=st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 2**64 - 1)), max_size=10))
+def test_records_of_kinds_that_a_trial_does_not_know_are_passed_over(records: list[tuple[bytes, int]]):
+    session = the_control_records(b"".join(RECORD.pack(kind, number) for kind, number in records))
+
+    assert session.wanted == (
+        "stop"
+        if any(kind == b"S" for kind, _ in records)
+        else "pause"
+        if any(kind == b"P" for kind, _ in records)
+        else ""
+    )

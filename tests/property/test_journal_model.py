@@ -1,0 +1,682 @@
+"""Drivers and workers that do anything in any order, late, twice and with old tokens, find a journal as its contract says."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from journal_model import DRIVER_FENCED, JOURNAL_GONE, Driver, Model, Taken
+
+from mqtune.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.journal.base import Assignment, Claim, Cleared, Entry, Journal, LastAttempt, OnLoss, Segment
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.redis import RedisJournal
+from mqtune.keys import ExperimentKeys, control_channel
+from mqtune.messages import Reports, decode_event
+from mqtune.trial import CheckpointId, Intent, TrialId, checkpoint_id
+from mqtune.wire import REPORTS_PREFIX, decode_value, pack_metrics, segment_bytes
+
+EXPERIMENT: Final = "x"
+#: The unit in which time passes: much more than an example takes, so that on Redis nothing runs out by itself.
+TICK_S: Final = 1000.0
+TRIALS: Final = [TrialId("0001"), TrialId("0002"), TrialId("0003")]
+WORKERS: Final = ["w0", "w1", "w2"]
+#: Calls that are known again by a mark which each call makes anew: when the journal asks again, that is nothing new, and
+#: when its caller does, it is.
+MARKED: Final = frozenset({"record", "request_save"})
+
+
+class World(Protocol):
+    """A server with one experiment, whose time passes when it is told to."""
+
+    def journal(self) -> Journal: ...
+
+    def let_pass(self, seconds: float) -> None: ...
+
+    def cut(self, lost: str) -> None:
+        """Have the next call of a journal, or the answer to it, be lost once."""
+
+    def snapshot(self) -> Any:
+        """All that the server holds."""
+
+    def set_back(self, snapshot: Any) -> None:
+        """Have the server hold what it held then, and nothing else; None: nothing."""
+
+    def published(self) -> list[tuple[str, bytes]] | None:
+        """What came on all channels since this was asked last: channel and data; None when there are none."""
+
+    def close(self) -> None: ...
+
+
+class MemoryWorld:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.server = MemoryServer(lambda: self.now)
+
+    def journal(self) -> Journal:
+        return MemoryJournal(self.server, EXPERIMENT)
+
+    def let_pass(self, seconds: float) -> None:
+        self.now += seconds
+
+    def cut(self, lost: str) -> None:
+        raise NotImplementedError
+
+    def snapshot(self) -> Any:
+        return copy.deepcopy(self.server.experiments[EXPERIMENT])
+
+    def set_back(self, snapshot: Any) -> None:
+        state = self.server.experiments[EXPERIMENT]
+        before = type(state)() if snapshot is None else copy.deepcopy(snapshot)
+        for field in dataclasses.fields(state):
+            setattr(state, field.name, getattr(before, field.name))
+
+    def published(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class Line:
+    """A client whose next call, or the answer to it, is lost when it was cut."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self.lost = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        lost, self.lost = self.lost, ""
+        if lost == "call":
+            raise redis.ConnectionError("the line is cut")
+        result = getattr(self._client, name)(*args, **kwargs)
+        if lost == "answer":
+            raise redis.ConnectionError("the line is cut")
+        return result
+
+
+class RedisWorld:
+    def __init__(self, client: redis.Redis, subscription: Any) -> None:
+        self.client: Any = client
+        self.line = Line(client)
+        self.subscription = subscription
+        self.passed_s = 0.0
+        self.published()
+
+    def journal(self) -> Journal:
+        return RedisJournal(self.line, EXPERIMENT)  # type: ignore[arg-type]
+
+    def let_pass(self, seconds: float) -> None:
+        """Set whatever runs out back, which is the same to everybody."""
+        self.passed_s += seconds
+        self._shift(seconds)
+
+    def _shift(self, seconds: float) -> None:
+        keys = ExperimentKeys(EXPERIMENT)
+        for key in (keys.leases, keys.staged):
+            scores = dict(self.client.zrange(key, 0, -1, withscores=True))
+            if scores:
+                self.client.zadd(key, {trial: at - seconds * 1000 for trial, at in scores.items()})
+        lock_until = self.client.hget(keys.meta, "driver_until")
+        if lock_until is not None:
+            self.client.hset(keys.meta, "driver_until", int(float(lock_until) - seconds * 1000))
+
+    def cut(self, lost: str) -> None:
+        self.line.lost = lost
+
+    def snapshot(self) -> Any:
+        return self.passed_s, {key: self.client.dump(key) for key in self.client.keys("*")}
+
+    def set_back(self, snapshot: Any) -> None:
+        self.client.flushdb()
+        if snapshot is not None:
+            passed_s, held = snapshot
+            for key, value in held.items():
+                self.client.restore(key, 0, value)
+            self._shift(self.passed_s - passed_s)
+
+    def published(self) -> list[tuple[str, bytes]]:
+        # What was published before is answered before this is.
+        self.subscription.ping()
+        found = []
+        while (message := self.subscription.get_message(timeout=10.0)) is None or message["type"] != "pong":
+            if message is not None and message["type"] == "pmessage":
+                found.append((message["channel"].decode(), message["data"]))
+        return found
+
+    def close(self) -> None:
+        self.client.flushdb()
+
+
+driver = st.sampled_from(["holder"] * 4 + ["first", "second"])
+worker = st.sampled_from(WORKERS)
+trial = st.sampled_from(TRIALS)
+#: By how much a call names another attempt than the current one, or another sequence number than the next.
+off = st.sampled_from([0] * 8 + [-1, 1])
+whose = st.sampled_from(
+    ["holder"] * 8 + ["other token", "no token", "attempt before", "attempt after", "tried", "first"]
+)
+ticks = st.sampled_from([0, 1, 1, 2, 3])
+#: What happens without a driver; the grace ends between two ticks, since at the very moment either would be right.
+on_loss = st.builds(
+    OnLoss, st.sampled_from(["continue", "finish", "stop", "stop"]), st.sampled_from([0.5 * TICK_S, 1.5 * TICK_S])
+)
+intent = st.sampled_from([Intent.STOP, Intent.STOP, Intent.PAUSE, Intent.HAND_BACK, Intent.COMPLETE])
+number = st.integers(1, 3)
+
+
+class JournalMachine(RuleBasedStateMachine):
+    """Two drivers and three workers at one journal."""
+
+    def __init__(self, open_world: Callable[[], World]) -> None:
+        super().__init__()
+        self.world = open_world()
+        self.model = Model()
+        self.seats = {
+            "first": self._new_driver("first", "driver on a"),
+            "second": self._new_driver("second", "driver on b"),
+        }
+        self.workers = {name: self.world.journal() for name in WORKERS}
+        self.eye = self.world.journal()
+        self.eye_driver = Driver("", "")
+        self.ids: list[str] = ["0-0"]
+        self.entries: list[bytes] = []
+        #: Id, the id before, and bytes of what was appended.
+        self.published: list[tuple[str, str, bytes]] = []
+        #: Calls that were made, and calls that are still on their way.
+        self.past: list[tuple[Any, ...]] = []
+        self.late: list[tuple[Any, ...]] = []
+        self.holds_back = False
+        #: What of the next calls, the last one first, is lost on its way: the call, the answer, or nothing.
+        self.losing: list[str] = []
+        self.count = 0
+        self.is_sound = True
+
+    def _new_driver(self, name: str, description: str) -> tuple[Journal, Driver]:
+        return self.world.journal(), Driver(f"{name}-owner", description)
+
+    # What the rules share.
+
+    def event(self, what: str) -> bytes:
+        self.count += 1
+        return f"{what} {self.count}".encode()
+
+    def seat(self, which: str) -> tuple[Journal, Driver]:
+        """A driver: one that has, or had, the lock last, or one of the two."""
+        holders = [seat for seat in self.seats.values() if seat[1].epoch and seat[1].epoch == self.model.epoch]
+        return holders[0] if which == "holder" and holders else self.seats["first" if which == "holder" else which]
+
+    def attempt(self, trial: TrialId, off: int) -> int:
+        return max(1, (self.model.runs[trial].number if trial in self.model.runs else 1) + off)
+
+    def of(self, trial: TrialId, whose: str) -> Claim:
+        """A claim of a trial: the one that runs it, or one that is wrong in some way."""
+        tried = self.model.claims[trial]
+        run = self.model.runs.get(trial)
+        held = (run and run.claim) or (tried[-1] if tried else Claim(trial, 1, "never"))
+        wrong = {
+            "other token": held._replace(token="another"),
+            "no token": Claim(trial, run.number if run else 1, ""),
+            "attempt before": held._replace(attempt=max(1, held.attempt - 1)),
+            "attempt after": held._replace(attempt=held.attempt + 1),
+            "tried": tried[-1] if tried else held,
+            "first": tried[0] if tried else held,
+        }
+        return wrong.get(whose, held)
+
+    def by(self, journal: Journal, name: str, *args: Any, driver: Driver | None = None) -> None:
+        """Make a call now; or put it off, when the rule before said so."""
+        call = (journal, driver or self.eye_driver, name, args)
+        if self.holds_back:
+            self.holds_back = False
+            self.late.append(call)
+        else:
+            self.make(call)
+
+    def make(self, call: tuple[Any, ...]) -> None:
+        """Make a call on the journal and on the model; both must answer and append the same."""
+        journal, driver, name, args = call
+        lost = self.losing.pop() if self.losing else ""
+        if lost:
+            self.world.cut(lost)
+        self.past.append(call)
+        self.is_sound = False
+        answer = _outcome(journal, name, args)
+        expected = getattr(self.model, name)(driver, *args)
+        if lost == "answer" and name not in MARKED:
+            # The journal has asked again by itself, and heard what came of that.
+            expected = getattr(self.model, name)(driver, *args)
+        if isinstance(answer, Taken) and isinstance(expected, Taken):
+            # Real time passes too on Redis, though less than a tick.
+            assert expected.left_s - TICK_S < answer.left_s <= expected.left_s
+            assert answer.holder == expected.holder
+            answer = expected
+        assert answer == expected, f"{name}{args}"
+        if name == "restore" and expected is None:
+            self.ids, self.entries = ["0-0", *(entry.id for entry in args[0])], [entry.data for entry in args[0]]
+            assert self.eye.read("0-0", count=len(args[0])) == list(args[0])
+        self._see()
+        self.is_sound = True
+
+    def _see(self) -> None:
+        """Check what was appended; whatever was read before stays as it was, as the whole is read in the end."""
+        for id_, data in self.eye.read(self.ids[-1], count=100):
+            assert _order(id_) > _order(self.ids[-1])
+            assert len(self.entries) < len(self.model.events), f"more than was expected: {data!r}"
+            expected = self.model.events[len(self.entries)]
+            assert (_segments(data) if isinstance(expected, list) else data) == expected
+            self.published.append((id_, self.ids[-1], data))
+            self.ids.append(id_)
+            self.entries.append(data)
+        assert len(self.entries) == len(self.model.events)
+
+    # Time, and what goes wrong.
+
+    @rule(ticks=st.integers(1, 3))
+    def let_pass(self, ticks: int) -> None:
+        self.world.let_pass(ticks * TICK_S)
+        self.model.now += ticks * TICK_S
+
+    @rule()
+    def hold_back_the_next_call(self) -> None:
+        self.holds_back = True
+
+    @precondition(lambda self: self.late)
+    @rule(which=st.integers(0, 99))
+    def let_a_late_call_arrive(self, which: int) -> None:
+        self.make(self.late.pop(which % len(self.late)))
+
+    @precondition(lambda self: self.past)
+    @rule(back=st.sampled_from([1, 1, 1, 2, 3, 5, 8, 20]))
+    def repeat_a_call(self, back: int) -> None:
+        self.make(self.past[-min(back, len(self.past))])
+
+    # The driver's lock.
+
+    @initialize(begun=st.tuples(*[st.sampled_from(["not", "staged", "running", "running"]) for _ in TRIALS]))
+    def begin(self, begun: tuple[str, ...]) -> None:
+        """A driver has the lock, and some trials are under way: what comes is about what a start alone doesn't reach."""
+        self.lock("first", 2, "", OnLoss(), unheard=False)
+        for trial, state in zip(TRIALS, begun, strict=True):
+            if state == "running":
+                self.start_the_next_attempt("holder", "w0", trial, 2)
+            elif state == "staged":
+                self.stage("holder", trial, 1)
+
+    @rule(driver=driver, worker=worker, trial=trial, ticks=ticks)
+    def start_the_next_attempt(self, driver: str, worker: str, trial: TrialId, ticks: int) -> None:
+        self.stage(driver, trial, 1)
+        self.claim(worker, trial, 0, again=False, ticks=ticks)
+
+    @rule(
+        which=st.sampled_from(["first", "second"]),
+        ticks=st.integers(1, 3),
+        dead=st.sampled_from(["", "", "", "driver on a", "driver on b", "driver on a, later"]),
+        on_loss=on_loss,
+        unheard=st.sampled_from([False, False, False, True]),
+    )
+    def lock(self, which: str, ticks: int, dead: str, on_loss: OnLoss, unheard: bool) -> None:
+        journal, driver = self.seats[which]
+        if unheard:
+            # The driver gives up before it hears the answer, and may ask again.
+            journal, driver = copy.copy(journal), copy.copy(driver)
+        self.by(journal, "lock", driver.owner, driver.description, ticks * TICK_S, dead, on_loss, driver=driver)
+
+    @rule(which=st.sampled_from(["first", "second"]), on_loss=on_loss)
+    def unlock(self, which: str, on_loss: OnLoss) -> None:
+        journal, driver = self.seats[which]
+        self.by(journal, "unlock", driver.owner, on_loss, driver=driver)
+
+    @rule(which=st.sampled_from(["first", "second"]))
+    def start_another_driver(self, which: str) -> None:
+        self.count += 1
+        self.seats[which] = self._new_driver(f"{which}-{self.count}", f"driver on {'ab'[which == 'second']}, later")
+
+    # What drivers write.
+
+    @rule(driver=driver, defines=st.booleans())
+    def record(self, driver: str, defines: bool) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "record", self.event("recorded"), self.event("definition") if defines else None, driver=who)
+
+    @rule(driver=driver, trial=trial, ahead=st.sampled_from([1] * 6 + [0, -1, 2]))
+    def stage(self, driver: str, trial: TrialId, ahead: int) -> None:
+        journal, who = self.seat(driver)
+        attempt = max(1, ahead + (self.model.runs[trial].number if trial in self.model.runs else 0))
+        self.count += 1
+        assignment = Assignment({"n": self.count}, CheckpointId(""), float(self.count) if attempt > 1 else None)
+        self.by(journal, "stage", trial, attempt, assignment, self.event("staged"), driver=who)
+
+    @rule(driver=driver, trial=trial, off=off, intent=intent)
+    def intend(self, driver: str, trial: TrialId, off: int, intent: Intent) -> None:
+        journal, who = self.seat(driver)
+        args = (trial, self.attempt(trial, off), intent, self.event("decided"), self.event("ended by a driver"))
+        self.by(journal, "intend", *args, driver=who)
+
+    @rule(driver=driver, trial=trial, off=off, again=st.sampled_from([False, False, True]))
+    def close_trial(self, driver: str, trial: TrialId, off: int, again: bool) -> None:
+        journal, who = self.seat(driver)
+        event = self.model.closed.get(trial, b"closed") if again else self.event("closed")
+        self.by(journal, "close_trial", trial, self.attempt(trial, off), event, driver=who)
+
+    @rule(driver=driver, trial=trial, off=off)
+    def reap(self, driver: str, trial: TrialId, off: int) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "reap", trial, self.attempt(trial, off), self.event("lost"), driver=who)
+
+    @rule(driver=driver)
+    def forfeit_leases(self, driver: str) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "forfeit_leases", driver=who)
+
+    @rule(driver=driver, trial=trial, off=off)
+    def request_save(self, driver: str, trial: TrialId, off: int) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "request_save", trial, self.attempt(trial, off), driver=who)
+
+    @rule(
+        driver=driver, trials=st.lists(st.tuples(trial, off, st.integers(1, 5)), max_size=3, unique_by=lambda t: t[0])
+    )
+    def clear(self, driver: str, trials: list[tuple[TrialId, int, int]]) -> None:
+        journal, who = self.seat(driver)
+        cleared = [Cleared(trial, self.attempt(trial, off), sequence) for trial, off, sequence in trials]
+        self.by(journal, "clear", cleared, driver=who)
+
+    @rule(driver=driver, names=st.lists(st.tuples(trial, number), max_size=3, unique=True))
+    def drop_checkpoints(self, driver: str, names: list[tuple[TrialId, int]]) -> None:
+        journal, who = self.seat(driver)
+        ids = [self._checkpoint(trial, number) for trial, number in names]
+        self.by(journal, "drop_checkpoints", ids, self.event("dropped"), driver=who)
+
+    def _checkpoint(self, trial: TrialId, number: int) -> CheckpointId:
+        return checkpoint_id(trial, self.attempt(trial, 0), number, in_memory=True)
+
+    # What workers write.
+
+    @rule(worker=worker, trial=trial, off=off, again=st.sampled_from([False, False, True]), ticks=ticks)
+    def claim(self, worker: str, trial: TrialId, off: int, again: bool, ticks: int) -> None:
+        self.count += 1
+        claim = self.of(trial, "holder") if again else Claim(trial, self.attempt(trial, off), f"t{self.count}")
+        self.by(self.workers[worker], "claim", claim, worker, ticks * TICK_S, self.event("started"))
+
+    @rule(
+        worker=worker,
+        parts=st.lists(
+            st.tuples(trial, whose, st.sampled_from([0] * 8 + [-3, -2, -1, 1, 2]), number, st.integers(0, 9)),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda part: part[0],
+        ),
+    )
+    def report(self, worker: str, parts: list[tuple[TrialId, str, int, int, int]]) -> None:
+        segments = []
+        for trial, whose, shift, size, clock in parts:
+            claim = self.of(trial, whose)
+            run = self.model.runs.get(trial)
+            first = max(1, (run.reports if run else 0) + 1 + shift)
+            self.count += 1
+            packed = [pack_metrics(float(clock), {"n": self.count, "raw": b"\x00\xff a b\n"}) for _ in range(size)]
+            data = segment_bytes(claim.trial, claim.attempt, first, packed)
+            segments.append(Segment(claim, first, size, float(clock), data))
+        self.by(self.workers[worker], "report", segments)
+
+    @rule(worker=worker, which=st.lists(st.tuples(trial, whose), max_size=3), ticks=ticks)
+    def renew(self, worker: str, which: list[tuple[TrialId, str]], ticks: int) -> None:
+        self.by(self.workers[worker], "renew", [self.of(*each) for each in which], ticks * TICK_S)
+
+    @rule(worker=worker, trial=trial, whose=whose)
+    def end(self, worker: str, trial: TrialId, whose: str) -> None:
+        self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"))
+
+    @rule(worker=worker, trial=trial, whose=whose, number=number)
+    def put_checkpoint(self, worker: str, trial: TrialId, whose: str, number: int) -> None:
+        name = self._checkpoint(trial, number)
+        self.by(self.workers[worker], "put_checkpoint", self.of(trial, whose), name, self.event("data"))
+
+    @rule(worker=worker, trial=trial, whose=whose, number=number)
+    def saved(self, worker: str, trial: TrialId, whose: str, number: int) -> None:
+        name = self._checkpoint(trial, number)
+        self.by(self.workers[worker], "saved", self.of(trial, whose), name, self.event("saved"))
+
+    # What anybody reads.
+
+    @rule(trial=trial, number=number)
+    def look_at_a_checkpoint(self, trial: TrialId, number: int) -> None:
+        self.by(self.eye, "checkpoint", self._checkpoint(trial, number))
+
+    @rule(ticks=ticks)
+    def look_at_what_ran_out(self, ticks: int) -> None:
+        self.make((self.eye, self.eye_driver, "expired", ()))
+        self.make((self.eye, self.eye_driver, "unclaimed", (ticks * TICK_S,)))
+        self.make((self.eye, self.eye_driver, "definition", ()))
+        self.make((self.eye, self.eye_driver, "checkpoints", ()))
+        assert all(self.eye.holds(id_) for id_ in self.ids[1:][-3:])
+
+    @rule(after=st.integers(0, 99), count=st.integers(1, 9), block_s=st.sampled_from([0, 5.0]))
+    def read(self, after: int, count: int, block_s: float) -> None:
+        after %= len(self.ids)
+        # A read that waits would, without an entry, wait.
+        if after < len(self.entries) or not block_s:
+            found = self.eye.read(self.ids[after], count=count, block_s=block_s)
+            assert [data for _, data in found] == self.entries[after : after + count] or (block_s and not found)
+
+    # At the end.
+
+    def teardown(self) -> None:
+        try:
+            if self.is_sound:
+                self._check_the_whole()
+        finally:
+            self.world.close()
+
+    def _check_the_whole(self) -> None:
+        found = self.eye.read("0-0", count=100_000)
+        assert [entry.data for entry in found] == self.entries
+        assert [entry.id for entry in found] == self.ids[1:]
+        reports: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for data, expected in zip(self.entries, self.model.events, strict=True):
+            if isinstance(expected, list) or data.startswith(REPORTS_PREFIX):
+                for each in _reports(data):
+                    reports[each.trial, each.attempt].append(each.sequence)
+        for sequences in reports.values():
+            assert sequences == list(range(1, len(sequences) + 1))
+        self._check_the_channels()
+        claims = [claim for tried in self.model.claims.values() for claim in tried]
+        answers = self.eye.renew(claims, TICK_S)
+        live = Counter(claim.trial for claim, answer in zip(claims, answers, strict=True) if answer != "fenced")
+        assert all(held == 1 for held in live.values())
+
+    def _check_the_channels(self) -> None:
+        published = self.world.published()
+        if published is None:
+            return
+        chain = []
+        hints: dict[str, set[tuple[str, int, str]]] = defaultdict(set)
+        for channel, data in published:
+            if channel == ExperimentKeys(EXPERIMENT).metrics:
+                id_, link, event = data.split(b" ", 2)
+                chain.append((id_.decode(), link.decode(), event))
+            else:
+                for experiment, trial, attempt, answer in decode_value(data):
+                    assert experiment == EXPERIMENT
+                    hints[channel].add((trial, attempt, answer))
+        assert chain == self.published
+        assert hints == {control_channel(name): told for name, told in self.model.hints.items() if told}
+
+
+class LossyMachine(JournalMachine):
+    """The same, with a server that comes back empty, or as it was before."""
+
+    def __init__(self, open_world: Callable[[], World]) -> None:
+        super().__init__(open_world)
+        self.before: tuple[Any, Model, list[str], list[bytes]] | None = None
+        #: What a driver has in its copy: all that was there when the server lost something.
+        self.copy: list[Entry] = []
+        self.attempts: dict[TrialId, LastAttempt] = {}
+
+    @rule()
+    def remember(self) -> None:
+        self.before = self.world.snapshot(), copy.deepcopy(self.model), list(self.ids), list(self.entries)
+
+    @rule(empty=st.booleans())
+    def lose(self, empty: bool) -> None:
+        """The server comes back, with what was remembered or with nothing."""
+        if len(self.entries) >= len(self.copy):
+            self.copy = [Entry(*each) for each in zip(self.ids[1:], self.entries, strict=True)]
+            self.attempts = {
+                trial: LastAttempt(trial, run.number, self.model.timestamps.get(trial, 0.0))
+                for trial, run in self.model.runs.items()
+            }
+        before = None if empty else self.before
+        self.world.set_back(None if before is None else before[0])
+        self.model = self.model.as_it_was(None if before is None else before[1])
+        self.ids, self.entries = (["0-0"], []) if before is None else (list(before[2]), list(before[3]))
+
+    @precondition(lambda self: self.copy)
+    @rule(
+        which=st.sampled_from(["first", "second"]),
+        ticks=st.integers(1, 3),
+        events=st.integers(0, 2),
+        twice=st.booleans(),
+    )
+    def restore(self, which: str, ticks: int, events: int, twice: bool) -> None:
+        journal, who = self.seats[which]
+        if not who.epoch:
+            return
+        # Who puts something back has read what the server has, and only the driver that does stages.
+        numbers = {
+            trial: max(each.number, self.attempts[trial].attempt if trial in self.attempts else 0)
+            for trial, each in self.model.runs.items()
+        }
+        last = {
+            **self.attempts,
+            **{
+                trial: LastAttempt(trial, number, self.model.timestamps.get(trial, 0.0))
+                for trial, number in numbers.items()
+            },
+        }
+        new = [self.event("forgotten") for _ in range(events)]
+        args = (self.copy, [*last.values()], new, self.event("definition"), who.owner, who.description, ticks * TICK_S)
+        for _ in range(1 + twice):
+            self.make((journal, who, "restore", args))
+            self.past.pop()
+
+
+class CutLine:
+    """A machine on a line that is cut now and then."""
+
+    losing: list[str]
+
+    @rule(losing=st.lists(st.sampled_from(["call", "answer", "answer", ""]), min_size=1, max_size=6))
+    def cut_the_line(self, losing: list[str]) -> None:
+        self.losing = losing
+
+
+class RedisJournalMachine(CutLine, JournalMachine):
+    pass
+
+
+class LossyRedisMachine(CutLine, LossyMachine):
+    pass
+
+
+def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
+    keywords: dict[str, Any] = {}
+    if name == "record":
+        args, keywords = args[:1], {"definition": args[1]}
+    elif name == "lock":
+        journal.on_loss = args[4]
+        args, keywords = args[:3], {"dead": args[3]}
+    elif name == "unlock":
+        journal.on_loss = args[1]
+        args = args[:1]
+    elif name == "restore":
+        entries, attempts, events, *rest = args
+        args = (lambda: entries, attempts, events)
+        keywords = dict(zip(("definition", "owner", "description", "hold_s"), rest, strict=True))
+    try:
+        answer = getattr(journal, name)(*args, **keywords)
+    except DriverFenced:
+        return DRIVER_FENCED
+    except JournalGone:
+        return JOURNAL_GONE
+    except NameTaken as error:
+        return Taken(error.holder, error.left_s)
+    return set(answer) if name in {"expired", "unclaimed"} else answer
+
+
+def _order(id_: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in id_.split("-"))
+
+
+def _segments(data: bytes) -> Any:
+    assert isinstance(decode_event(data), Reports)
+    return decode_value(data)[2]
+
+
+def _reports(data: bytes) -> Reports:
+    event = decode_event(data)
+    assert isinstance(event, Reports)
+    return event
+
+
+#: Examples that are made one from another; what hypothesis remembers of them takes some 0.2 MB each.
+BATCH: Final = 1000
+
+
+def check(machine: Callable[[], JournalMachine], share: float) -> None:
+    """Run a machine for a multiple of the examples that the profile asks for."""
+    left = round(settings.default.max_examples * share)
+    while left > 0:
+        batch = settings(max_examples=min(left, BATCH), suppress_health_check=list(HealthCheck))
+        run_state_machine_as_test(machine, settings=batch)
+        left -= BATCH
+
+
+@pytest.fixture
+def open_redis_world(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[[], World]]:
+    monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", 0.0)
+    # What is said of each cut would be kept, and with its error all that was on the stack.
+    caplog.set_level(logging.ERROR, logger="mqtune.journal.redis")
+    with contextlib.closing(redis_client.pubsub()) as subscription:
+        subscription.psubscribe("mqtune:*")
+        yield lambda: RedisWorld(redis_client, subscription)
+
+
+def test_the_memory_journal_does_what_the_model_does() -> None:
+    check(lambda: JournalMachine(MemoryWorld), 1.5)
+
+
+def test_a_memory_journal_that_loses_what_it_had_does_what_the_model_does() -> None:
+    check(lambda: LossyMachine(MemoryWorld), 0.8)
+
+
+def test_the_redis_journal_does_what_the_model_does(open_redis_world: Callable[[], World]) -> None:
+    check(lambda: RedisJournalMachine(open_redis_world), 0.8)
+
+
+def test_a_redis_journal_that_loses_what_it_had_does_what_the_model_does(
+    open_redis_world: Callable[[], World],
+) -> None:
+    check(lambda: LossyRedisMachine(open_redis_world), 0.4)
+
+
+def test_the_model_has_every_method_of_a_journal() -> None:
+    looked_at = {"read", "holds"}
+
+    assert [name for name in sorted(Journal.__abstractmethods__ - looked_at) if not hasattr(Model, name)] == []

@@ -1,0 +1,116 @@
+"""A Redis that keeps its address when it is killed and started again, whatever becomes of its data."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import redis
+from waiting import eventually
+
+from mqtune.journal.server import find_binary
+
+#: How long a server may take to be up on a machine that runs other tests.
+UP_S = 30.0
+
+
+class RestartableRedis:
+    """A server of a test's own, with its append-only file on; it is up from the start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._data = folder / "data"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = int(free.getsockname()[1])
+        self._password = secrets.token_hex(8)
+        self.url = f"redis://:{self._password}@127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+        #: A connection that no fault of a test's lies on.
+        self.client: Any = redis.Redis(port=self.port, password=self._password, socket_timeout=UP_S)
+        self.start()
+
+    def start(self) -> None:
+        """Start it on what its folder holds; returns when it answers."""
+        self._data.mkdir(parents=True, exist_ok=True)
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "requirepass": self._password,
+            "dir": str(self._data),
+            "appendonly": "yes",
+            # What was answered is in the file, also when the machine is slow.
+            "appendfsync": "always",
+            "save": "",
+        }
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(find_binary().path), *(word for name, value in options.items() for word in (f"--{name}", value))],
+                cwd=self._data,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        eventually(self._answers, UP_S)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(redis.RedisError, OSError):
+            return bool(self.client.ping())
+        return False
+
+    def kill(self) -> None:
+        """Kill it; nothing happens when it is dead."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it again, with its data."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop it, with all its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process.send_signal(signal.SIGCONT)
+
+    def keep_data(self) -> None:
+        """Put a copy of its data aside; it is down meanwhile."""
+        self.kill()
+        shutil.copytree(self._data, self._folder / "kept")
+        self.start()
+
+    def lose_data(self, *, to_kept: bool = False) -> None:
+        """Kill it and start it again, empty or with the copy that was put aside."""
+        self.kill()
+        shutil.rmtree(self._data)
+        if to_kept:
+            (self._folder / "kept").rename(self._data)
+        self.start()
+
+    def close(self) -> None:
+        """End it."""
+        self.client.close()
+        self.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

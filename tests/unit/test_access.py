@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from mqtune.errors import ConfigurationError
+from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
+from mqtune.keys import ExperimentKeys
+
+#: What a script may be handed that is not a worker's.
+DRIVERS = ("driver", "experiments", "restored")
+
+
+def scripts() -> dict[str, str]:
+    """The text of each script, with what it shares with others."""
+    folder = resources.files("mqtune.journal") / "lua"
+    texts = {path.name.removesuffix(".lua"): path.read_text() for path in folder.iterdir()}
+    prelude = texts.pop("prelude")
+    return {name: prelude + text for name, text in texts.items()}
+
+
+def commands_of(text: str) -> set[str]:
+    return {command.lower() for command in re.findall(r"redis\.call\('(\w+)'", text)}
+
+
+def role_of(text: str) -> Role:
+    """Whose script it is: those of drivers take the key that only drivers may have."""
+    return "driver" if re.search(r"^-- KEYS  1 driver", text, re.MULTILINE) else "worker"
+
+
+def allowed(role: Role) -> set[str]:
+    return {command for rule in rules_of(role) for command in rule.commands.split()} | {"time"}
+
+
+@pytest.mark.parametrize("name", scripts())
+def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
+    text = scripts()[name]
+
+    # What the scripts share, and drivers alone use, stands before a worker's too.
+    unused = {"rename", "persist", "del"} if role_of(text) == "worker" else set()
+    assert commands_of(text) - unused <= allowed(role_of(text))
+
+
+def test_every_key_of_an_experiment_is_a_drivers():
+    keys = ExperimentKeys("*")
+    whole = " ".join(str(rule) for rule in rules_of("driver"))
+
+    for name in ExperimentKeys.__slots__:
+        made = getattr(keys, name)
+        key = made + "*" if name.startswith("_") else made
+        assert f"{key} " in f"{whole} ", name
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "driver"])
+def test_nobody_but_a_driver_gets_a_drivers_key(role: Role):
+    whole = " ".join(str(rule) for rule in rules_of(role, remote_control=role == "monitor"))
+
+    assert ":driver" not in whole
+    assert "restored" not in whole
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_gets_a_command_that_reaches_all_keys(role: Role):
+    dangerous = {
+        "flushall",
+        "flushdb",
+        "config",
+        "keys",
+        "scan",
+        "acl",
+        "shutdown",
+        "debug",
+        "monitor",
+        "migrate",
+        "swapdb",
+    }
+
+    assert not allowed(role) & dangerous
+    assert not any("@" in command for command in allowed(role)), "a category grows with each version of Redis"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_key_and_channel_of_an_experiment_is_one_of_the_pattern(role: Role):
+    whole = " ".join(str(rule) for rule in rules_of(role, experiments="team-a-*"))
+
+    found = re.findall(r"mqtune:x:(\S+)", whole)
+    assert found
+    assert all(key.startswith("{team-a-*}:") for key in found)
+
+
+def test_a_monitor_only_reads_unless_it_may_send_remote_commands():
+    rules = rules_of("monitor")
+
+    assert all(key.startswith("%R~") for rule in rules for key in rule.keys)
+    assert all(command == "subscribe" for rule in rules if rule.channels for command in rule.commands.split())
+
+
+def test_workers_for_some_experiments_take_messages_from_no_queue_of_others():
+    (queues,) = (rule.keys for rule in rules_of("worker", experiments="team-a-*") if "brpop" in rule.commands)
+
+    assert queues == ("mqtune-*@team-a-*", "mqtune-*@team-a-*??[369]")
+
+
+def test_a_line_carries_a_hash_and_no_password():
+    line = account("gpu", password_hash("secret"), rules_of("worker"))
+
+    assert line.startswith(
+        "ACL SETUSER gpu reset on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b "
+    )
+    assert "secret" not in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("experiments", ["", "a b", "a]", "[ab]", "a\\*", "a}:driver", "a" * 101])
+def test_what_can_not_be_names_is_refused(experiments: str):
+    with pytest.raises(ConfigurationError, match="can't be names of experiments"):
+        rules_of("worker", experiments=experiments)

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from mqtune.errors import BrokerUnavailable, JournalGone
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JournalFile
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.reader import RETRY_S, JournalReader
+from mqtune.messages import START, ExperimentCreated, ExperimentEnded, TrialStaged
+from mqtune.trial import TrialId
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+class WatchedJournal(MemoryJournal):
+    """Counts the entries that are read."""
+
+    delivered = 0
+
+    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+        found = super().read(after, count=count, block_s=block_s)
+        self.delivered += len(found)
+        return found
+
+
+class FullDisk(JournalFile):
+    """A copy on a disk that may be full."""
+
+    is_full = False
+
+    def begin(self, entries: Iterable[Entry]) -> None:
+        self._refuse()
+        super().begin(entries)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        self._refuse()
+        super().append(entries)
+
+    def _refuse(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Writer:
+    """The journal of one experiment, with so many events in it."""
+
+    def __init__(self, events: int, name: str = "x") -> None:
+        self.server = MemoryServer()
+        self.journal = WatchedJournal(self.server, name)
+        self.journal.lock("driver", "", 600)
+        self.journal.record(ExperimentCreated(name=name, definition={}, at=1.0).encode())
+        self.write(events - 1)
+
+    def write(self, events: int) -> None:
+        for _ in range(events):
+            self.journal.record(ExperimentEnded(outcome=str(self.size), reason="", at=2.0, cursor=START).encode())
+
+    @property
+    def size(self) -> int:
+        return len(self.entries)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return MemoryJournal(self.server, self.journal.experiment).read("0-0", count=10**6)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.msgpack"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def read_new(reader: JournalReader, journal: MemoryJournal) -> None:
+    entries = journal.read(reader.last, count=1000)
+    if entries:
+        reader.keep(entries)
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 500])
+def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, clock: Clock, size: int) -> None:
+    writer, copy = Writer(size), JournalFile(path)
+    reader = JournalReader(writer.journal, copy, clock)
+
+    pending = reader.catch_up()
+
+    assert [event.outcome for event in pending.get(START, [])] == [str(n) for n in range(1, size)]  # type: ignore[union-attr]
+    assert list(reader.again()) == writer.entries
+    assert reader.last == writer.entries[-1].id
+    copy.close()
+    assert list(copy.read()) == writer.entries
+
+
+def test_an_empty_journal_gives_an_empty_copy(path: Path, clock: Clock) -> None:
+    copy = JournalFile(path)
+    reader = JournalReader(MemoryJournal(MemoryServer(), "x"), copy, clock)
+
+    assert reader.catch_up() == {}
+
+    assert list(reader.again()) == []
+    copy.close()
+
+
+@pytest.mark.parametrize("kept", [1, 2, 300])
+def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path, clock: Clock, kept: int) -> None:
+    writer, before = Writer(kept), JournalFile(path)
+    JournalReader(writer.journal, before, clock).catch_up()
+    before.close()
+    node = path.stat().st_ino
+    writer.write(7)
+    writer.journal.delivered = 0
+    copy = JournalFile(path)
+    reader = JournalReader(writer.journal, copy, clock)
+
+    pending = reader.catch_up()
+
+    assert len(pending[START]) == kept + 6
+    assert list(reader.again()) == writer.entries
+    copy.close()
+    assert list(copy.read()) == writer.entries
+    assert path.stat().st_ino == node
+    assert writer.journal.delivered == 7 + 2, "the new ones, and two to compare"
+
+
+def another_experiment(path: Path, clock: Clock) -> None:
+    fill(path, Writer(5, name="y").entries)
+
+
+def another_beginning(path: Path, clock: Clock) -> None:
+    fill(path, [Entry("1-0", b"\x01"), *Writer(5).entries[1:]])
+
+
+def a_gap(path: Path, clock: Clock) -> None:
+    fill(path, [*Writer(5).entries[:3], Writer(5).entries[4]])
+
+
+def no_journal(path: Path, clock: Clock) -> None:
+    path.write_bytes(b"not a journal")
+
+
+def nothing(path: Path, clock: Clock) -> None:
+    path.touch()
+
+
+def fill(path: Path, entries: list[Entry]) -> None:
+    copy = JournalFile(path)
+    copy.begin(entries)
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [another_experiment, another_beginning, a_gap, no_journal, nothing],
+    ids=lambda s: s.__name__,
+)
+def test_a_copy_of_another_journal_is_replaced(path: Path, clock: Clock, spoil) -> None:
+    spoil(path, clock)
+    writer, copy = Writer(10), JournalFile(path)
+    reader = JournalReader(writer.journal, copy, clock)
+
+    pending = reader.catch_up()
+
+    assert len(pending[START]) == 9
+    assert list(reader.again()) == writer.entries
+    copy.close()
+    assert list(copy.read()) == writer.entries
+
+
+def test_a_copy_that_has_more_than_the_journal_is_left_as_it_is(path: Path, clock: Clock) -> None:
+    """It is all that is left of what the server has lost."""
+    fill(path, Writer(50).entries)
+    copy = JournalFile(path)
+
+    with pytest.raises(JournalGone, match="lost the end"):
+        JournalReader(Writer(10).journal, copy, clock).catch_up()
+
+    copy.close()
+    assert len(list(copy.read())) == 50
+
+
+def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_has(path: Path, clock: Clock) -> None:
+    fill(path, Writer(50).entries)
+    server = MemoryServer(forgets=True)
+    journal = MemoryJournal(server, "x")
+    journal.lock("driver", "", 600)
+    staged = TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=1.0, cursor=START)
+    journal.record(staged.encode())
+    copy = JournalFile(path)
+    reader = JournalReader(journal, copy, clock)
+
+    assert reader.catch_up() == {START: [staged]}
+
+    assert [entry.id for entry in reader.again()] == ["1-0"]
+    copy.close()
+
+
+# A copy that can't be written.
+
+
+def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, copy = Writer(3), FullDisk(path)
+    reader = JournalReader(writer.journal, copy, clock)
+    reader.catch_up()
+    copy.is_full = True
+
+    for _ in range(3):
+        writer.write(2)
+        read_new(reader, writer.journal)
+        clock.now += RETRY_S + 1
+
+    assert reader.last == writer.entries[-1].id
+    assert [record.levelno for record in caplog.records if record.levelno >= logging.WARNING] == [logging.WARNING]
+    assert f"the local copy {path} can't be written ([Errno 28] No space left on device)" in caplog.text
+    assert list(copy.read()) == writer.entries[:3]
+    assert list(reader.again()) == writer.entries
+    assert not reader.complete()
+    copy.close()
+
+
+def test_when_there_is_room_again_what_is_missing_is_filled_in(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, copy = Writer(3), FullDisk(path)
+    reader = JournalReader(writer.journal, copy, clock)
+    reader.catch_up()
+    copy.is_full = True
+    writer.write(60)
+    read_new(reader, writer.journal)
+    copy.is_full = False
+    writer.write(1)
+    read_new(reader, writer.journal)
+    assert list(copy.read()) == writer.entries[:3], "it is left alone for a while"
+
+    clock.now += RETRY_S + 1
+    writer.write(1)
+    read_new(reader, writer.journal)
+
+    assert list(copy.read()) == writer.entries
+    assert "has everything" in caplog.text
+    writer.write(1)
+    read_new(reader, writer.journal)
+    assert list(copy.read()) == writer.entries
+    copy.close()
+
+
+def test_what_was_not_read_yet_is_not_filled_in(path: Path, clock: Clock) -> None:
+    writer, copy = Writer(3), FullDisk(path)
+    reader = JournalReader(writer.journal, copy, clock)
+    reader.catch_up()
+    copy.is_full = True
+    writer.write(1)
+    read_new(reader, writer.journal)
+    writer.write(1)
+    copy.is_full = False
+
+    assert reader.complete()
+
+    assert list(copy.read()) == writer.entries[:4]
+    read_new(reader, writer.journal)
+    assert list(copy.read()) == writer.entries
+    copy.close()
+
+
+def test_a_driver_begins_on_a_full_disk_and_the_copy_comes_later(path: Path, clock: Clock) -> None:
+    writer, copy = Writer(40), FullDisk(path)
+    copy.is_full = True
+    reader = JournalReader(writer.journal, copy, clock)
+
+    pending = reader.catch_up()
+
+    assert len(pending[START]) == 39
+    assert list(reader.again()) == writer.entries
+    assert not reader.complete()
+    copy.is_full = False
+    assert reader.complete()
+    assert list(copy.read()) == writer.entries
+    copy.close()
+
+
+def test_a_disk_that_is_full_while_the_rest_is_fetched_leaves_what_the_copy_had(path: Path, clock: Clock) -> None:
+    writer = Writer(5)
+    fill(path, writer.entries)
+    writer.write(5)
+    copy = FullDisk(path)
+    reader = JournalReader(writer.journal, copy, clock)
+    copy.is_full = True
+
+    pending = reader.catch_up()
+
+    assert len(pending[START]) == 9
+    assert list(reader.again()) == writer.entries
+    assert list(copy.read()) == writer.entries[:5]
+    copy.is_full = False
+    assert reader.complete()
+    assert list(copy.read()) == writer.entries
+    copy.close()
+
+
+def test_where_nothing_else_has_what_was_read_a_full_disk_is_an_error(path: Path, clock: Clock) -> None:
+    server = MemoryServer(forgets=True)
+    journal = MemoryJournal(server, "x")
+    journal.lock("driver", "", 600)
+    copy = FullDisk(path)
+    reader = JournalReader(journal, copy, clock)
+    reader.catch_up()
+    copy.is_full = True
+    journal.record(ExperimentEnded(outcome="finished", reason="", at=2.0, cursor=START).encode())
+
+    with pytest.raises(OSError, match="No space"):
+        read_new(reader, journal)
+    copy.close()
+
+
+def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path, clock: Clock) -> None:
+    class Away(MemoryJournal):
+        def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
+            raise BrokerUnavailable("away")
+
+    writer = Writer(5)
+    fill(path, writer.entries)
+    copy = JournalFile(path)
+    reader = JournalReader(Away(writer.server, "x"), copy, clock)
+
+    with pytest.raises(BrokerUnavailable):
+        reader.catch_up()
+
+    copy.close()
+    assert list(copy.read()) == writer.entries
+
+
+def test_news_is_read_in_parts_of_some_megabytes(path: Path, clock: Clock) -> None:
+    writer = Writer(2)
+    copy = JournalFile(path)
+    reader = JournalReader(writer.journal, copy, clock)
+    reader.catch_up()
+
+    counts = [reader.count]
+    for size in (10, 10, 10, 10, 10, 1_000_000, 50_000_000, 10):
+        reader.keep([Entry(f"9-{len(counts)}", b"x" * size)])
+        counts.append(reader.count)
+
+    copy.close()
+    assert counts == [64, 256, 1000, 1000, 1000, 1000, 8, 1, 4]

@@ -1,0 +1,120 @@
+"""No code travels: nothing in the package can make an object, or run a line, of bytes that came from elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import mqtune
+
+ROOT: Final = Path(mqtune.__file__).parent
+WORKERS: Final = ROOT.parent / "workers"
+#: What makes objects, or code, of bytes.
+MODULES: Final = frozenset(
+    {
+        "_pickle",
+        "cloudpickle",
+        "codeop",
+        "copyreg",
+        "dill",
+        "joblib",
+        "jsonpickle",
+        "marshal",
+        "multiprocessing",
+        "numpy.lib.format",
+        "pickle",
+        "shelve",
+        "xmlrpc",
+        "yaml",
+    }
+)
+CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
+#: Attributes by which a library unpickles, or starts a shell.
+ATTRIBUTES: Final = frozenset(
+    {"load_module", "popen", "unsafe_load", "full_load", "read_pickle", "ext_hook", "object_hook"}
+)
+
+
+def files() -> list[Path]:
+    return [*sorted(ROOT.rglob("*.py")), *sorted(WORKERS.rglob("*.py"))]
+
+
+def found_in(path: Path, text: str | None = None) -> Iterator[str]:
+    """What of the above a file uses."""
+    tree = ast.parse(path.read_text() if text is None else text)
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            if name in MODULES or name.split(".")[0] in MODULES:
+                yield f"{path.name}:{node.lineno} imports {name}"
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id in CALLS:
+                yield f"{path.name}:{node.lineno} calls {function.id}"
+            if ast.unparse(function) == "os.system" or (
+                isinstance(function, ast.Attribute) and function.attr in ATTRIBUTES
+            ):
+                yield f"{path.name}:{node.lineno} calls {ast.unparse(function)}"
+            for keyword in node.keywords:
+                if keyword.arg in {"shell", "allow_pickle"} | ATTRIBUTES and not _is_false(keyword.value):
+                    yield f"{path.name}:{node.lineno} passes {keyword.arg}"
+
+
+def _is_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False
+
+
+def test_nothing_in_the_package_unpickles_or_runs_what_it_reads():
+    assert len(files()) > 100
+    assert [use for path in files() for use in found_in(path)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from multiprocessing.connection import Client",
+        "import cloudpickle as cp",
+        "eval(text)",
+        "x = __import__(name)",
+        "yaml.unsafe_load(data)",
+        "msgpack.unpackb(data, ext_hook=make)",
+        "subprocess.run(text, shell=True)",
+        "numpy.load(file, allow_pickle=True)",
+        "os.system(text)",
+    ],
+)
+def test_what_is_looked_for_is_found(line: str):
+    assert len(list(found_in(ROOT / "driver.py", line))) == 1
+
+
+def test_celery_and_its_settings_know_json_alone():
+    from mqtune.backends.celery import CeleryBackend
+    from mqtune.worker.celery_settings import OWNED_SETTINGS
+
+    assert OWNED_SETTINGS["accept_content"] == ["json"]
+    assert {value for name, value in OWNED_SETTINGS.items() if name.endswith("serializer")} == {"json"}
+    source = Path(CeleryBackend.__init__.__code__.co_filename).read_text()
+    assert re.findall(r"serializer=(.*),", source) == ['"json"']
+    assert re.findall(r"accept_content=(.*),", source) == ['["json"]']
+
+
+def test_msgpack_makes_nothing_but_plain_values_of_an_extension():
+    import msgpack
+
+    from mqtune.wire import decode_value
+
+    value = decode_value(msgpack.packb(msgpack.ExtType(42, b"cposix\nsystem\n(S'true'\ntR.")))
+
+    assert isinstance(value, msgpack.ExtType)
+    assert io.BytesIO(value.data).read() == b"cposix\nsystem\n(S'true'\ntR."

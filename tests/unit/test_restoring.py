@@ -1,0 +1,485 @@
+"""A driver whose server loses the journal, all of it or its end, puts it back and goes on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench, Obedient
+from losing import set_back, snapshot
+
+from mqtune.callback import Callback
+from mqtune.checkpoints import open_store
+from mqtune.errors import DriverFenced, JournalGone
+from mqtune.experiment import LOST_BUDGET
+from mqtune.journal.base import FENCED
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.memory import MemoryJournal
+from mqtune.journal.recovery import bring_back
+from mqtune.journal.takeover import KEEP_LOCK_S
+from mqtune.messages import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, TrialStaged
+from mqtune.schedulers.base import Fork
+from mqtune.status import TrialStatus
+from mqtune.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two running trials, of which the first has reported."""
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench.report(ONE, 3.0, 2.0)
+    return bench
+
+
+def forgotten(bench: Bench) -> list[tuple[str, int]]:
+    return [(event.trial, event.attempt) for event in bench.of(AttemptEnded) if event.error_type == FORGOTTEN]
+
+
+def notice(bench: Bench) -> Bench:
+    """Have the driver notice by itself, and go on."""
+    bench.clock.now += KEEP_LOCK_S
+    return bench.step(2)
+
+
+def state_of(experiment: Any) -> list[Any]:
+    """What is to be the same after a replay."""
+    return [
+        (
+            (t.id, t.status, t.reason, t.reports, t.failures, t.checkpoint, list(t.checkpoints), repr(t.best_value)),
+            [(a.number, a.end, a.checkpoint, a.intent, a.error) for a in t.attempts],
+        )
+        for t in experiment.trials.values()
+    ]
+
+
+class Moody(Obedient):
+    """Stops some trials, by what they are and how far they came."""
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        stops = random.Random(f"{trial.id} {report.sequence}").random() < 0.1
+        return Decision(Action.STOP, "mood") if stops else CONTINUE
+
+
+def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench: Bench) -> None:
+    before = bench.events()
+    set_back(bench.server)
+
+    notice(bench)
+
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.STAGED, 2)] * 2
+    assert bench.backend.published[-2:] == [(ONE, 2), (TWO, 2)]
+    assert bench.trial().reports == 2
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_workers_of_what_was_lost_are_refused_before_and_after(bench: Bench) -> None:
+    set_back(bench.server)
+    assert bench.told() == FENCED
+
+    notice(bench)
+
+    assert bench.told() == FENCED
+    assert bench.report(ONE, 1.0) == [FENCED]
+    assert bench.trial().reports == 2
+
+
+def test_it_goes_on_to_the_same_end(bench: Bench) -> None:
+    set_back(bench.server)
+    notice(bench)
+
+    for trial in (ONE, TWO):
+        bench.start(trial).report(trial, 0.5)
+        bench.end(trial)
+
+    assert bench.driver.is_finished
+    assert bench.experiment.counts[TrialStatus.COMPLETED] == 2
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_decision_that_finds_the_journal_gone_is_journaled_behind_what_was_put_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "bad")
+    worker = bench.worker
+    entries = bench.driver._journal.read
+    lost: list[None] = []
+
+    def read_and_lose(*args: Any, **kwargs: Any) -> Any:
+        found = entries(*args, **kwargs)
+        if found and not lost:
+            set_back(bench.server)
+            lost.append(None)
+        return found
+
+    bench.driver._journal.read = read_and_lose  # type: ignore[method-assign]
+    bench.report(ONE, 3.0, 2.0, 1.0)
+    bench.step(2)
+
+    assert lost
+    assert [(event.trial, event.sequence) for event in bench.of(DecisionTaken)] == [(ONE, 2)]
+    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
+    assert bench.trial(TWO).attempt.number == 2
+    assert worker.definition() is not None
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_trial_that_finds_the_journal_gone_when_it_is_staged_is_staged(bench: Bench) -> None:
+    set_back(bench.server)
+
+    bench.backend.slots = 3
+    bench.hand.start_trial({})
+    bench.step(2)
+
+    assert bench.trial(THREE).status is TrialStatus.STAGED
+    assert bench.trial(THREE).attempt.number == 1
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    bench.start(THREE)
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers(bench: Bench) -> None:
+    early = snapshot(bench.server)
+    bench.report(TWO, 1.0, 0.9)
+    before = bench.events()
+    set_back(bench.server, early)
+
+    bench.driver._journal.outages += 1
+    bench.step(2)
+
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert bench.trial(TWO).best_value == 0.9
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_what_a_set_back_server_took_before_it_was_noticed_is_no_part_of_the_experiment(bench: Bench) -> None:
+    early = snapshot(bench.server)
+    bench.report(TWO, 1.0, 0.9)
+    bench.report(TWO, 0.8)
+    set_back(bench.server, early)
+    bench.sequences[TWO] = 0
+    bench.driver._journal.outages += 1
+
+    assert bench.report(TWO, 7.0) == [""]
+
+    assert bench.trial(TWO).reports == 3
+    assert [metrics["loss"] for metrics in (bench.trial(TWO).best_metrics, bench.trial(TWO).last_metrics)] == [0.8, 0.8]
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+
+
+def test_an_outage_without_a_loss_changes_nothing(bench: Bench) -> None:
+    before = bench.events()
+
+    bench.driver._journal.outages += 1
+    notice(bench)
+
+    assert bench.events() == before
+    assert bench.told() == ""
+
+
+def test_what_the_driver_wrote_last_is_put_back_even_if_it_was_not_read_yet(bench: Bench) -> None:
+    bench.step()
+    early = snapshot(bench.server)
+    bench.hand.stop_trial(ONE)
+    set_back(bench.server, early)
+
+    bench.driver._journal.outages += 1
+    bench.step(2)
+
+    assert [event.trial for event in bench.of(DecisionTaken)] == [ONE]
+    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_of_what_the_driver_wrote_nothing_is_missed_when_the_server_was_away_in_the_middle_of_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, slots=3, max_trials=3)
+    before = snapshot(bench.server)
+    stage = MemoryJournal.stage
+    under_way: list[str] = []
+
+    def stage_and_lose(journal: MemoryJournal, trial: TrialId, *rest: Any) -> bool:
+        under_way.append(trial)
+        if trial == THREE:
+            # Away, and back without the first two; then the same write is tried again.
+            set_back(bench.server, before)
+            journal.outages += 1
+        return stage(journal, trial, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryJournal, "stage", stage_and_lose)
+        bench.step()
+    notice(bench)
+
+    assert under_way == [ONE, TWO, THREE]
+    staged = [(event.trial, event.attempt) for event in bench.of(TrialStaged)]
+    assert staged[:3] == [(ONE, 1), (TWO, 1), (THREE, 1)], "in the order in which they were written"
+    assert bench.experiment.trials.keys() == bench.replayed().trials.keys() == {ONE, TWO, THREE}
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_being_forgotten_does_not_count_as_lost(bench: Bench) -> None:
+    for _ in range(LOST_BUDGET + 2):
+        set_back(bench.server)
+        notice(bench)
+        bench.start(ONE).start(TWO)
+
+    assert bench.trial().status is TrialStatus.RUNNING
+    assert len(bench.trial().attempts) == LOST_BUDGET + 3
+    bench.lose(ONE)
+    assert bench.trial().status is TrialStatus.STAGED
+
+
+def test_a_trial_goes_on_from_its_newest_checkpoint_that_is_still_there(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store, slots=3, max_trials=3).step().start(ONE).start(TWO).start(THREE)
+    folder = bench.new_checkpoint(ONE, in_memory=False)
+    bench.report(ONE, 1.0, checkpoint=folder)
+    gone = [bench.save(ONE), bench.save(TWO)]
+    set_back(bench.server)
+
+    notice(bench)
+
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [gone]
+    assert [t.attempt.checkpoint for t in bench.experiment.trials.values()] == [folder, "", ""]
+    assert [t.attempt.number for t in bench.experiment.trials.values()] == [2, 2, 2]
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_checkpoint_that_redis_still_has_is_gone_on_from(bench: Bench) -> None:
+    kept = bench.save(ONE)
+    early = snapshot(bench.server)
+    bench.report(ONE, 1.0)
+    set_back(bench.server, early)
+
+    notice(bench)
+
+    assert bench.trial(ONE).attempt.checkpoint == kept
+    assert bench.of(CheckpointsDropped) == []
+
+
+def test_a_fork_whose_checkpoint_is_lost_when_it_is_staged_begins_from_scratch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1).step().start(ONE)
+    bench.save(ONE)
+    bench.scheduler.choices.append(Fork(TrialId(ONE), {"lr": 0.5, "depth": 3}, "it is good"))
+    set_back(bench.server)
+
+    bench.step(3)
+
+    assert bench.trial(TWO).attempt.checkpoint == ""
+    assert bench.trial(TWO).status is TrialStatus.STAGED
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_loss_is_told_in_words_and_to_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[int, int]] = []
+
+    class Told(Callback):
+        in_loop = True
+
+        def on_restore(self, entries: int, missing: int) -> None:
+            told.append((entries, missing))
+
+    bench = Bench(tmp_path, callbacks=[Told()]).step().start(ONE).start(TWO)
+    bench.step()
+    early = snapshot(bench.server)
+    bench.report(ONE, 1.0)
+    total = len(bench.events())
+
+    with caplog.at_level(logging.WARNING):
+        set_back(bench.server, early)
+        notice(bench)
+    with caplog.at_level(logging.WARNING):
+        more = len(bench.step().events())
+        set_back(bench.server)
+        notice(bench)
+
+    assert told == [(total, 1), (more, more)]
+    assert f"came back without 1 of the {total} entries" in caplog.messages[0]
+    assert "2 attempts that were under way are lost" in caplog.messages[0]
+
+
+def test_a_copy_that_lacks_the_end_can_not_be_put_back_and_the_driver_says_so(bench: Bench) -> None:
+    path = bench.folder / JOURNAL_FILE
+    whole = list(JournalFile(path).read())
+    behind = JournalFile(path)
+    behind.begin(whole[:-1])
+    behind.close()
+    set_back(bench.server)
+
+    bench.clock.now += KEEP_LOCK_S
+    with pytest.raises(JournalGone, match=r"lacks the end.*another name"):
+        bench.step()
+
+
+def test_without_a_copy_nothing_can_be_put_back(bench: Bench) -> None:
+    (bench.folder / JOURNAL_FILE).unlink()
+    set_back(bench.server)
+
+    bench.clock.now += KEEP_LOCK_S
+    with pytest.raises(JournalGone, match="No such file"):
+        bench.step()
+
+
+def test_who_began_the_experiment_anew_meanwhile_is_left_alone(bench: Bench) -> None:
+    set_back(bench.server)
+    later = MemoryJournal(bench.server, bench.experiment.name)
+    later.lock("other", "process 2 on elsewhere", math.inf)
+
+    with pytest.raises(DriverFenced):
+        notice(bench)
+
+    assert later.read("0-0", count=10) == []
+
+
+def test_the_newest_definition_is_put_back(bench: Bench) -> None:
+    bench.options["max_trials"] = 5
+    bench.begin()
+    newest = bench.worker.definition()
+    set_back(bench.server)
+
+    notice(bench)
+
+    assert newest is not None
+    assert bench.worker.definition() == newest
+
+
+# Lost while nobody drove.
+
+
+def test_a_driver_that_begins_finds_the_experiment_in_its_folder(bench: Bench) -> None:
+    before = bench.events()
+    set_back(bench.server)
+    journal = MemoryJournal(bench.server, bench.experiment.name)
+    journal.lock("driver", "process 1 on head", math.inf)
+    accepted: list[bytes] = []
+
+    bring_back(
+        journal, JournalFile(bench.folder / JOURNAL_FILE), owner="driver", at=bench.clock.now, accept=accepted.append
+    )
+    bench.begin()
+    bench.step(2)
+
+    assert accepted == [journal.definition()]
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert [t.attempt.number for t in bench.experiment.trials.values()] == [2, 2]
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back(bench: Bench, tmp_path: Path) -> None:
+    journal = MemoryJournal(bench.server, "other")
+    journal.lock("driver", "process 1 on head", math.inf)
+
+    for path in (tmp_path / "nowhere" / JOURNAL_FILE, bench.folder / JOURNAL_FILE):
+        bring_back(journal, JournalFile(path), owner="driver", at=0.0, accept=lambda _: pytest.fail("accepted"))
+
+    assert journal.read("0-0", count=10) == []
+
+
+def test_a_folder_that_can_not_be_read_is_not_written_over(bench: Bench) -> None:
+    path = bench.folder / JOURNAL_FILE
+    path.write_bytes(b"no journal")
+    journal = MemoryJournal(bench.server, bench.experiment.name)
+    set_back(bench.server)
+
+    with pytest.raises(JournalGone, match="is not a journal"):
+        bring_back(journal, JournalFile(path), owner="driver", at=0.0, accept=lambda _: None)
+
+    assert path.read_bytes() == b"no journal"
+
+
+def test_a_driver_that_begins_puts_the_end_back_that_a_set_back_server_lacks(bench: Bench) -> None:
+    early = snapshot(bench.server)
+    bench.report(ONE, 1.0)
+    before = bench.events()
+    set_back(bench.server, early)
+
+    bench.begin()
+    bench.step(2)
+
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert bench.trial().best_value == 1.0
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    early = snapshot(bench.server)
+    for loss in (1.0, 0.9, 0.8):
+        bench.report(ONE, loss)
+    old = list(JournalFile(bench.folder / JOURNAL_FILE).read())
+    set_back(bench.server, early)
+    elsewhere = MemoryJournal(bench.server, bench.experiment.name)
+    elsewhere.lock("driver", "", math.inf)
+    cursor = bench.of(DriverStarted)[0].cursor
+    elsewhere.record(DriverStarted(driver="elsewhere", version="1", at=1.0, cursor=cursor).encode())
+
+    with caplog.at_level(logging.WARNING):
+        bench.begin()
+
+    assert bench.trial().best_value == 2.0
+    assert forgotten(bench) == []
+    (aside,) = bench.folder.glob("journal-*.msgpack")
+    assert list(JournalFile(aside).read()) == old
+    assert aside.name in caplog.text
+
+
+# By chance.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(tmp_path, slots=3, max_trials=6, scheduler=rng.choice([Obedient, Moody]), lockstep=rng.random() < 0.3)
+    bench.step()
+    before = snapshot(bench.server)
+    losses = 0
+    for _ in range(5_000):
+        if bench.driver.is_finished:
+            break
+        chance = rng.random()
+        states = bench.server.experiments[bench.experiment.name].trials
+        runs = [
+            t
+            for t, state in states.items()
+            if state.state == "running" and bench.claims.get(t, ("", 0))[1] == state.attempt
+        ]
+        staged = [t for t, state in states.items() if state.state == "staged" and t in bench.experiment.trials]
+        if chance < 0.04 and losses < 12:
+            losses += 1
+            to = before if rng.random() < 0.6 else None
+            set_back(bench.server, to)
+            # Whoever is set back was away. That nothing is left is noticed all the same.
+            bench.driver._journal.outages += to is not None or rng.random() < 0.5
+        elif chance < 0.1:
+            before = snapshot(bench.server)
+        elif chance < 0.13 and runs:
+            bench.save(rng.choice(runs))
+        elif chance < 0.4 and staged:
+            bench.start(rng.choice(staged))
+        elif chance < 0.95 and runs:
+            bench.report(rng.choice(runs), rng.random() * 9)
+        elif runs:
+            trial = rng.choice(runs)
+            if bench.sequences[trial] or bench.told(trial):
+                bench.end(trial, AttemptEnd.LOST if rng.random() < 0.1 else None)
+        if not bench.driver.is_finished:
+            bench.clock.now += rng.choice([0.0, 0.5, KEEP_LOCK_S])
+            bench.step()
+
+    assert bench.driver.is_finished
+    assert losses
+    assert bench.experiment.live == 0
+    assert state_of(bench.replayed()) == state_of(bench.experiment)

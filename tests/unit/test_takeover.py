@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mqtune.errors import NameTaken
+from mqtune.interrupts import Interrupts
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S, take_lock
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(clock: Clock) -> MemoryServer:
+    return MemoryServer(lambda: clock.now)
+
+
+def held_by(server: MemoryServer, description: str) -> MemoryJournal:
+    journal = MemoryJournal(server, "x")
+    journal.lock("first", description, LOCK_S)
+    return journal
+
+
+def here() -> str:
+    return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def test_a_driver_that_died_on_this_machine_is_replaced_at_once(server: MemoryServer, clock: Clock) -> None:
+    held_by(server, f"process {2**22 + 1} on {here()}")
+
+    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+
+    assert clock.slept == []
+
+
+def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer, clock: Clock) -> None:
+    held_by(server, f"process {os.getpid()} on {here()}")
+
+    with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it 0 s ago"):
+        take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+
+    assert clock.slept == []
+
+
+def test_a_driver_that_died_elsewhere_is_replaced_when_its_lock_has_run_out(server: MemoryServer, clock: Clock) -> None:
+    held_by(server, "process 1 on elsewhere pid:[1]")
+
+    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+
+    assert LOCK_S <= sum(clock.slept) <= LOCK_S + KEEP_LOCK_S
+
+
+def test_a_driver_elsewhere_that_keeps_its_lock_lives(server: MemoryServer, clock: Clock) -> None:
+    first = held_by(server, "process 1 on elsewhere pid:[1]")
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        first.lock("first", "", LOCK_S)
+
+    with pytest.raises(NameTaken, match="process 1 on elsewhere"):
+        take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
+
+    assert len(clock.slept) == 1
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    interrupts = Interrupts()
+    with interrupts.handled():
+        yield interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_lock_at_once(
+    server: MemoryServer, interrupts: Interrupts, number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    held_by(server, "process 1 on elsewhere pid:[1]")
+    began = time.monotonic()
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), number))
+    timer.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        take_lock(MemoryJournal(server, "x"), "second", sleep=interrupts.sleep)
+
+    timer.join()
+    assert time.monotonic() - began < KEEP_LOCK_S
+    assert server.experiments["x"].owner == "first"
+
+
+def test_a_signal_that_came_before_the_wait_ends_it_too(
+    interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.sleep(60)
+
+
+def test_without_a_signal_a_wait_lasts() -> None:
+    began = time.monotonic()
+
+    Interrupts().sleep(0.01)
+
+    assert time.monotonic() - began >= 0.01
