@@ -11,10 +11,15 @@ from typing import Any, Final
 from mqtune.errors import ConfigurationError
 from mqtune.version import __version__
 
-__all__ = ["Resources", "queue_name"]
+__all__ = ["EVERY", "QUEUES", "Resources", "check_experiments", "queue_name"]
 
 #: Trials and workers meet only within one minor version: the queue's name carries it.
 QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
+#: All queues of trials, as a pattern of Redis.
+QUEUES: Final = "mqtune-*"
+#: The names of all experiments, as a pattern.
+EVERY: Final = "*"
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: Tags become part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
@@ -103,14 +108,30 @@ class Resources:
         return ", ".join(parts)
 
 
-def queue_name(offer: Resources) -> str:
+def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     """Return the Celery queue that slots of this shape consume: ``mqtune-0-1.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
 
-    Equal shapes have one name, on every machine, and different shapes have different ones.
+    Equal shapes have one name, on every machine, and different shapes have different ones. Workers that are for some
+    experiments alone have queues of their own: ``….cpu4@team-a-*``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
-    return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}"
+    return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}" + (
+        "" if experiments == EVERY else f"@{experiments}"
+    )
+
+
+def check_experiments(pattern: str) -> None:
+    """Check what stands for the names of experiments: ``*`` stands for any letters.
+
+    Raises:
+        ConfigurationError: it can't.
+    """
+    if not _PATTERN.fullmatch(pattern):
+        raise ConfigurationError(
+            f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, and * "
+            "for any of them, such as team-a-*"
+        )
 
 
 def _is_number(value: object) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
@@ -27,6 +28,7 @@ from mqtune.messages import WorkerInfo
 from mqtune.resources import Resources, queue_name
 from mqtune.trial import Config, TrialId
 from mqtune.version import __version__
+from mqtune.words import in_words
 
 __all__ = ["CeleryBackend"]
 
@@ -135,6 +137,8 @@ class CeleryBackend:
         self._resources = resources
         self._workers: list[tuple[WorkerInfo, Resources]] = []
         self._fitting: list[_Shape] = []
+        #: What workers said at the last look of why not all of their slots take trials.
+        self._notes: dict[str, str] = {}
         self._load = _Load()
         #: The queues in which an attempt's message was seen at the last look.
         self._waits_in: dict[_Key, set[str]] = {}
@@ -157,6 +161,8 @@ class CeleryBackend:
         self._workers = []
         fitting: Counter[tuple[str, Resources]] = Counter()
         for info in self._fleet.workers():
+            if not fnmatchcase(self._experiment, info.experiments):
+                continue
             try:
                 offer = Resources(gpus=info.gpus, cpus=info.cpus, gpu_memory_gb=info.gpu_memory_gb, tags=info.tags)
             except ConfigurationError as error:
@@ -166,6 +172,15 @@ class CeleryBackend:
             if _is_usable(info) and self._resources.fits(offer):
                 fitting[info.queue, offer] += info.slots
         self._fitting = [_Shape(queue, offer, slots) for (queue, offer), slots in fitting.items() if slots > 0]
+        self._pass_on_notes()
+
+    def _pass_on_notes(self) -> None:
+        """Log, once for each, why workers don't take as many trials as they have slots."""
+        notes = {info.name: info.note for info, _ in self._workers if info.note}
+        for name, note in notes.items():
+            if note != self._notes.get(name):
+                logger.warning("worker %s: %s", name, note)
+        self._notes = notes
 
     @property
     def slots(self) -> int:
@@ -208,7 +223,7 @@ class CeleryBackend:
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"
         offers = "; ".join(
-            f"{info.name}: {info.slots} × {offer}, mqtune {info.version}"
+            f"{info.name}: {info.slots} × {offer}, mqtune {info.version}{f', {info.note}' if info.note else ''}"
             for info, offer in self._workers[:_SHOWN_WORKERS]
         )
         more = len(self._workers) - _SHOWN_WORKERS
@@ -248,7 +263,7 @@ class CeleryBackend:
 
     def _send(self, trial: TrialId, attempt: int, config: Config, queue: str) -> None:
         task_id = f"{self._experiment}/{trial}/{attempt}"
-        text = " ".join(f"{name}={_short(value)}" for name, value in config.items())
+        text = in_words(config)
 
         def send() -> None:
             if self._producer is None:
@@ -314,7 +329,3 @@ _SHOWN_WORKERS: Final = 5
 def _is_usable(info: WorkerInfo) -> bool:
     """Whether a worker's minor version is this driver's."""
     return info.version.split(".")[:2] == __version__.split(".")[:2]
-
-
-def _short(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -15,8 +15,11 @@ __all__ = ["main"]
 
 #: Each command and the module whose ``command`` it is; that is imported when it is called.
 COMMANDS: Final = {
+    "acl": "mqtune.cli.acl",
     "demo": "mqtune.cli.demo",
+    "drain": "mqtune.cli.drain",
     "list": "mqtune.cli.list",
+    "resume": "mqtune.cli.resume",
     "show": "mqtune.cli.show",
     "worker": "mqtune.cli.worker",
 }

@@ -56,6 +56,27 @@ __all__ = ["command"]
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the trials' output goes; by default ~/mqtune.",
 )
+@click.option(
+    "--grace",
+    envvar="MQTUNE_GRACE",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Seconds that trials have to save and to leave when the worker is told to go.",
+)
+@click.option(
+    "--experiments",
+    envvar="MQTUNE_EXPERIMENTS",
+    default="*",
+    show_default=True,
+    help="The names of the experiments that it takes trials of, with * for any letters: 'team-a-*'.",
+)
+@click.option(
+    "--remote-control/--no-remote-control",
+    envvar="MQTUNE_REMOTE_CONTROL",
+    default=True,
+    help="Whether Celery's remote commands (inspect, terminate, shutdown) are obeyed.",
+)
 @click.option("--name", help="The worker's Celery node name; @host is added.")
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
@@ -70,6 +91,9 @@ def command(
     tags: str,
     code_root: Path | None,
     log_root: Path | None,
+    grace: float,
+    experiments: str,
+    remote_control: bool,
     name: str | None,
     loglevel: str,
     owner_fd: int | None,
@@ -97,6 +121,9 @@ def command(
         tags=tags,
         code_root=(code_root or Path.cwd()).absolute(),
         log_root=(log_root or mqtune_home()).absolute(),
+        grace_s=grace,
+        experiments=experiments,
+        remote_control=remote_control,
         owner_fd=owner_fd,
     )
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"

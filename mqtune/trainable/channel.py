@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -15,6 +16,8 @@ from mqtune.wire import decode_value, encode_value
 __all__ = ["Channel"]
 
 _LENGTH: Final = struct.Struct("<I")
+#: Far more bytes than any message has.
+_LONGEST: Final = 2**28
 #: The most descriptors that travel with one message: a trial's pipes.
 _MAX_FDS: Final = 4
 #: What a trial starts must not hold its pipes open, where the system can see to it.
@@ -60,12 +63,19 @@ class Channel:
         return True
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next message and its descriptors, waiting for it; None once the other end is closed."""
+        """Return the next message and its descriptors, waiting for it; None once the other end is closed, or sends no messages."""
         head, fds = self._read_head()
-        if len(head) < _LENGTH.size:
-            return None
-        body = self._read(_LENGTH.unpack(head)[0])
-        return None if body is None else (decode_value(body), fds)
+        size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
+        body = self._read(size) if size <= _LONGEST else None
+        try:
+            message = None if body is None else decode_value(body)
+        except ValueError:
+            message = None
+        if isinstance(message, dict):
+            return message, fds
+        for fd in fds:
+            os.close(fd)
+        return None
 
     def _read_head(self) -> tuple[bytes, list[int]]:
         # The descriptors ride on the first byte, so the first read must be the one that takes them.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import traceback
+from typing import Final, NamedTuple
 
 from mqtune.trial import AttemptEnd
 
-__all__ = ["Ending"]
+__all__ = ["Ending", "describe_error"]
+
+#: A traceback, or a message, that is longer is cut in the middle: its ends tell what happened.
+_MAX_ERROR_CHARS: Final = 16_000
+_HERE: Final = os.path.dirname(__file__)
 
 
 class Ending(NamedTuple):
@@ -16,3 +22,19 @@ class Ending(NamedTuple):
     error_type: str = ""
     error: str = ""
     code: int = 0
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error with its traceback from user code on, as text that can be sent, whatever user code put into it."""
+    if isinstance(error, SystemExit):
+        lines = [line.rstrip() for line in traceback.format_exception_only(error)]
+    else:
+        # What stands above user code is the same each time.
+        below = error.__traceback__
+        while below is not None and os.path.dirname(below.tb_frame.f_code.co_filename) == _HERE:
+            below = below.tb_next
+        lines = traceback.format_exception(type(error), error, below)
+    # A file name that is no Unicode stands in a message as lone surrogates, which can't be sent.
+    text = "".join(lines).encode(errors="backslashreplace").decode()
+    half = _MAX_ERROR_CHARS // 2
+    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"

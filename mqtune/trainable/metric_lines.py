@@ -14,6 +14,8 @@ _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
 #: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
 #: Syne Tune's reporter would print has at most 50 kB.
 _MAX_LINE_BYTES: Final = 2**20
+#: What is shown of a line that can't be read.
+_SHOWN_BYTES: Final = 1_000
 
 
 class MetricLines:
@@ -26,9 +28,12 @@ class MetricLines:
         """Take a piece of output; yield the metrics of each report that is complete now, or what is wrong with it."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
-        self._rest = data[end:] if len(data) - end <= _MAX_LINE_BYTES else b""
+        rest = data[end:]
+        self._rest = rest if len(rest) <= _MAX_LINE_BYTES else b""
         if _TAG in data[:end]:
             yield from _reports_in(data[:end])
+        if not self._rest and _TAG in rest:
+            yield f"no report: a line of more than {_MAX_LINE_BYTES:,} bytes was printed: {_beginning(rest)}"
 
     def finish(self) -> Iterator[dict[str, Any] | str]:
         """Yield what is in the last line, which need not have an end."""
@@ -51,4 +56,8 @@ def _report_in(line: bytes) -> dict[str, Any] | str:
         problem = "there is no {…} behind the tag"
     except ValueError as error:
         problem = str(error)
-    return f"no report: {line.decode(errors='replace')[:1000]!r} can't be read as metrics: {problem}"
+    return f"no report: {_beginning(line)} can't be read as metrics: {problem}"
+
+
+def _beginning(line: bytes) -> str:
+    return repr(line[:_SHOWN_BYTES].decode(errors="replace"))

@@ -7,15 +7,15 @@ import ctypes
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
-from mqtune.trainable.ending import Ending
+from mqtune.trainable.ending import Ending, describe_error
 from mqtune.trainable.function import run_function
+from mqtune.trainable.output import take_over_output
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 from mqtune.trainable.spec import Loaded
 from mqtune.trial import AttemptEnd
@@ -28,18 +28,13 @@ __all__ = [
     "flush_native",
     "run_attempt",
     "run_spare",
-    "shape_output",
-    "take_over_output",
 ]
 
 #: Runs what was loaded, as the start message says, and returns how it ended.
 Run = Callable[[Loaded, dict[str, Any], Session], Ending]
 
-#: A traceback longer than this is cut in the middle: its ends tell what happened.
-_MAX_ERROR_CHARS: Final = 16_000
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_HERE: Final = os.path.dirname(__file__)
 #: Opened once, and not in each trial.
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -116,15 +111,17 @@ def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session,
         if error.code in (None, 0):
             ending = Ending(AttemptEnd.COMPLETED)
         else:
-            ending = Ending(AttemptEnd.FAILED, "SystemExit", f"SystemExit: {error.code}", code=1)
+            ending = Ending(AttemptEnd.FAILED, "SystemExit", describe_error(error), code=1)
             error_text = ending.error
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
-        ending = Ending(AttemptEnd.FAILED, type(error).__name__, _describe(error), code=1)
+        ending = Ending(AttemptEnd.FAILED, type(error).__name__, describe_error(error), code=1)
         error_text = ending.error
     # From here on a late stop changes nothing.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:
-        sys.stderr.write(f"{error_text}\n")
+        # User code may have closed it; what it failed with is told all the same.
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"{error_text}\n")
     return ending
 
 
@@ -142,32 +139,6 @@ def _run(loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
     else:
         run_function(loaded, config, current)
     return Ending(AttemptEnd.COMPLETED)
-
-
-def _describe(error: BaseException) -> str:
-    # What stands above user code is the same each time.
-    below = error.__traceback__
-    while below is not None and os.path.dirname(below.tb_frame.f_code.co_filename) == _HERE:
-        below = below.tb_next
-    text = "".join(traceback.format_exception(type(error), error, below))
-    # A file name that is no Unicode stands in a message as lone surrogates, which can't be sent.
-    text = text.encode(errors="backslashreplace").decode()
-    half = _MAX_ERROR_CHARS // 2
-    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"
-
-
-def shape_output() -> None:
-    """Have what is printed go out a line at a time, whatever it is; inherited by forked trials."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-
-
-def take_over_output(stdout: str, stderr: str) -> None:
-    """Send this process's output to its own files."""
-    for path, fd in ((stdout, 1), (stderr, 2)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(file, fd)
-        os.close(file)
 
 
 def flush() -> None:

@@ -37,6 +37,7 @@ def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
 
     Raises:
         TypeError: a value can't be sent, or a name is not a string; the message names it, and nothing was sent.
+        ReportTooLarge: it has more than 1 MiB, packed; the message names the largest value, and nothing was sent.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
         StopTrial: the trial should end.

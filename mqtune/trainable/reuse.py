@@ -20,7 +20,8 @@ from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import are_current, loaded_files
 from mqtune.trainable.ending import Ending
-from mqtune.trainable.process import flush, flush_native, run_attempt, take_over_output
+from mqtune.trainable.output import take_over_output
+from mqtune.trainable.process import flush, flush_native, run_attempt
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 from mqtune.trainable.spec import Loaded
 from mqtune.trainable.stepping import Steps, Trainable

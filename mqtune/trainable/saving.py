@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mqtune.errors import CheckpointGone, ConfigurationError, MqtuneError
+from mqtune.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.trial import CheckpointId, checkpoint_id, is_in_memory
 
 if TYPE_CHECKING:
@@ -74,8 +74,15 @@ class Saver:
 
     @property
     def folder(self) -> Path:
-        """The attempt's folder; it exists."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """The attempt's folder; it exists.
+
+        Raises:
+            StoreUnavailable: it can't be made.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _no_folder(error) from error
         return self._folder
 
     def draft(self) -> Path:
@@ -83,7 +90,10 @@ class Saver:
         draft = self._stage() if self._url else None
         if draft is None:
             draft = self.folder / f"draft-{next(self._numbers_of_drafts)}"
-            draft.mkdir()
+            try:
+                draft.mkdir()
+            except OSError as error:
+                raise _no_folder(error) from error
         self._drafts.add(draft)
         return draft
 
@@ -186,6 +196,12 @@ def check_savable(source: Savable) -> dict[str, Any] | Path:
     if isinstance(source, Checkpoint):
         return source.data if source.is_dict else source.path
     raise TypeError(f"checkpoint={source!r} is {type(source).__name__}; give a dict, or the path of a directory")
+
+
+def _no_folder(error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the attempt's folder can't be made: {error}; free space there, or give the worker another log root (--log-root)"
+    )
 
 
 def remove_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import reprlib
 import select
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RELAY
 from mqtune.trainable.ending import Ending
@@ -208,8 +209,8 @@ class _ScriptRun:
             now = time.time()
             try:
                 self._report(metrics, None, printed_at if isinstance(printed_at, float) else now)
-            except TypeError as error:
-                sys.stderr.write(f"no report: {metrics!r} was printed: {error}\n")
+            except (TypeError, ReportTooLarge) as error:
+                sys.stderr.write(f"no report: {reprlib.repr(metrics)} was printed: {error}\n")
 
     def _report(self, metrics: dict[str, Any], checkpoint: dict[str, Any] | Path | None, before: float) -> None:
         if checkpoint is None and self._folder is not None:

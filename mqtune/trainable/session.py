@@ -51,7 +51,6 @@ FRAME_SAVED: Final = 4
 #: users take for themselves.
 STOP_SIGNAL: Final = signal.SIGUSR2
 
-_MAX_FRAME_BYTES: Final = 64 * 2**20
 #: What one look at the control pipe takes: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
 #: How long, in lockstep, a thread sleeps at most before it looks whether another one has read what it waits for.
@@ -99,6 +98,7 @@ class Session:
         self._control = -1
         self._lockstep = False
         self._timestamp = 0.0
+        self._epoch_s = time.time() - monotonic()
         self._last_report = b""
         self._message: Mapping[str, Any] = {}
         self._made_saver: Saver | None = None
@@ -123,13 +123,15 @@ class Session:
 
         Args:
             message: the start message. Its ``timestamp`` is that of the trial's last report in an earlier attempt; times
-                never go back behind it.
+                never go back behind it. Its ``epoch_s`` is the time, by the clock that all machines share, when the
+                monotonic clock was 0; by default by this machine's.
             fds: write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
                 read end of the control pipe, which does not block.
         """
         self._pipe = fds[0]
         self._control = fds[1] if len(fds) > 1 else -1
         self._timestamp = message["timestamp"]
+        self._epoch_s = message.get("epoch_s", self._epoch_s)
         self._lockstep = message.get("sync") == "lockstep"
         self.trial = TrialId(message.get("trial", ""))
         self.attempt = message.get("attempt", 0)
@@ -218,8 +220,8 @@ class Session:
             self._busy = True
         try:
             with self._lock:
-                # A clock that steps back must not reorder a trial's reports.
-                self._timestamp = max(time.time(), self._timestamp)
+                # The machine's own clock may be hours off and may step back; the server's may do that too.
+                self._timestamp = max(self._epoch_s + monotonic(), self._timestamp)
                 packed = pack_metrics(self._timestamp, metrics, name)
                 if data is not None:
                     self._send(FRAME_CHECKPOINT, encode_value([name, data]))
@@ -306,7 +308,7 @@ class Session:
                 data = os.read(self._control, _CONTROL_BYTES)
             except BlockingIOError:
                 return
-            for kind, number in RECORD.iter_unpack(data):
+            for kind, number in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size]):
                 if kind == STOP:
                     self._told = "stop"
                 elif kind == PAUSE:
@@ -359,10 +361,6 @@ class Session:
         return saved
 
     def _send(self, kind: int, body: bytes) -> None:
-        if len(body) > _MAX_FRAME_BYTES:
-            raise TypeError(
-                f"report: {len(body) >> 20} MiB of metrics in one report; the most is {_MAX_FRAME_BYTES >> 20} MiB"
-            )
         frame = FRAME.pack(len(body), kind) + body
         try:
             sent = os.write(self._pipe, frame)

@@ -7,12 +7,13 @@ import importlib
 import importlib.util
 import inspect
 import os
+import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from mqtune.errors import TrainableNotFound
 
@@ -25,6 +26,8 @@ Loaded = Callable[..., Any] | Path
 #: What a trainable is.
 Kind = Literal["function", "class", "script"]
 
+#: More than any path has that a system takes.
+_LONGEST_NAME: Final = 4_096
 #: What a function may take beside the config, by these names.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
@@ -52,9 +55,19 @@ class TrainableSpec:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
-        """Return what ``encode`` made the values of; unknown fields are ignored."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        """Return what ``encode`` made the values of; unknown fields are ignored.
+
+        Raises:
+            TrainableNotFound: they name nothing that could be below a code root.
+        """
+        found = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
+        is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
+        if not is_named or found.get("kind", "function") not in get_args(Kind):
+            raise TrainableNotFound(
+                f"{reprlib.repr(found)} names no trainable: its driver is another mqtune's, or none"
+            )
+        return cls(**found)
 
     @classmethod
     def of(cls, trainable: object) -> tuple[TrainableSpec, Path]:
@@ -104,13 +117,18 @@ class TrainableSpec:
         Raises:
             TrainableNotFound: there is none.
         """
-        base = code_root / (self.script or Path(*self.module.split(".")))
-        choices = [base] if self.script else [base.with_name(base.name + ".py"), base / "__init__.py"]
-        for path in choices:
-            if path.is_file() and code_root in path.absolute().parents and ".." not in path.parts:
-                return path
         what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
-        raise TrainableNotFound(f"{what} of trainable {self.name!r} is not below the code root {code_root}")
+        what = f"{what} of trainable {self.name!r}"
+        parts = Path(self.script).parts if self.script else self.module.split(".")
+        if not all(parts) or any(part == ".." or "/" in part for part in parts):
+            raise TrainableNotFound(f"{what} is no path below a code root")
+        base = code_root.joinpath(*parts)
+        choices = [base] if self.script else [base.with_name(base.name + ".py"), base / "__init__.py"]
+        path = next((path for path in choices if path.is_file()), None)
+        if path is None:
+            raise TrainableNotFound(f"{what} is not below the code root {code_root}")
+        _check_inside(path, code_root, what)
+        return path
 
     def load(self, code_root: Path) -> Loaded:
         """Import the function or class from below *code_root*, which goes first on ``sys.path``; user code runs.
@@ -129,18 +147,41 @@ class TrainableSpec:
             return path
         # A script finds what lies beside it, as it does when Python runs it.
         for folder in dict.fromkeys((str(code_root), str(path.parent) if self.script else str(code_root))):
-            if folder not in sys.path:
+            # Before all else, so that no installed module of the same name is imported instead.
+            if sys.path[0] != folder:
                 sys.path.insert(0, folder)
-        found: Any = _import_script(path) if self.script else importlib.import_module(self.module)
+        module = _import_script(path) if self.script else importlib.import_module(self.module)
+        file = getattr(module, "__file__", None)
+        if file is None or not os.path.samefile(file, path):
+            raise TrainableNotFound(
+                f"module {self.module!r} is {file or 'built into Python'} here, and not {path} below the code root: give the "
+                "trainable's module another name"
+            )
+        found: Any = module
         for part in self.name.split("."):
             found = getattr(found, part, None)
-        if not callable(found) or inspect.isclass(found) is not (self.kind == "class"):
+        # What the module has imported from elsewhere is not below the code root: subprocess.call would take a config too.
+        is_own = getattr(found, "__module__", None) == module.__name__
+        if not callable(found) or not is_own or inspect.isclass(found) is not (self.kind == "class"):
             raise TrainableNotFound(
                 f"{path} does not define the {self.kind} {self.name!r}; is the code on this machine up to date?"
             )
         if self.kind == "class":
             _check_class(found)
         return found  # type: ignore[no-any-return]
+
+
+def _check_inside(path: Path, code_root: Path, what: str) -> None:
+    """Raise TrainableNotFound unless a file below the code root is one of the operator's own."""
+    real = path.resolve()
+    if code_root.resolve() not in real.parents:
+        raise TrainableNotFound(f"{what} is a link to {real}, which is not below the code root {code_root}")
+    # A project's folder often has its virtual environment in it, whose programs run whatever their arguments say.
+    for folder in path.relative_to(code_root).parents:
+        if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
+            raise TrainableNotFound(
+                f"{what} is an installed package's, in {code_root / folder}: trainables are your own"
+            )
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,10 @@ class WatchedFolder:
             before: a file that was written after this is too new, in seconds since the epoch.
         """
         seen = self._look()
-        if not seen or seen == self._taken or max(changed_ns for _, changed_ns in seen.values()) > before * 1e9:
+        if not seen or seen == self._taken:
+            return None
+        # From after the present is what was written before the clock was set back, or by another machine's clock.
+        if before * 1e9 < max(changed_ns for _, changed_ns in seen.values()) <= time.time_ns():
             return None
         copy = draft()
         try:

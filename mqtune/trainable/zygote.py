@@ -25,7 +25,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -36,8 +35,10 @@ from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import loaded_files
 from mqtune.trainable.descendants import group_exists, has_descendants, own_children
+from mqtune.trainable.ending import describe_error
 from mqtune.trainable.environment import describe_environment
-from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare, shape_output
+from mqtune.trainable.output import shape_output
+from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
@@ -141,9 +142,8 @@ class Zygote:
                 # Looked up here once, and not by each trial.
                 extras_of(self._trainable)
         except BaseException as error:  # noqa: BLE001 - user code runs on import
-            kind = "TrainableNotFound" if isinstance(error, TrainableNotFound) else type(error).__name__
-            text = str(error) if isinstance(error, TrainableNotFound) else traceback.format_exc()
-            self._channel.send({"is": "broken", "error_type": kind, "error": text})
+            text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
+            self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
             return False
         # A trial that saves or loads a dict would take longer to import this than for all else until its first report.
         from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415

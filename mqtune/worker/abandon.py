@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 
 from mqtune.journal.base import Claim
@@ -22,7 +21,7 @@ def abandon(runtime: WorkerRuntime, client: Client, task_id: str) -> None:
     """Claim and end an attempt whose message Celery has just thrown away; otherwise the driver would publish it again."""
     experiment, trial, number = task_id.rsplit("/", 2)
     journal = RedisJournal(client, experiment, closing=runtime.closing)
-    claim, now = Claim(TrialId(trial), int(number), uuid.uuid4().hex), time.time()
+    claim, now = Claim(TrialId(trial), int(number), uuid.uuid4().hex), runtime.clock.time()
     started = AttemptStarted(
         trial=claim.trial,
         attempt=claim.attempt,

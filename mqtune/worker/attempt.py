@@ -10,23 +10,22 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from mqtune.errors import MqtuneError
+from mqtune.errors import BrokerUnavailable
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal
 from mqtune.messages import AttemptEnded, AttemptStarted
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.trial import AttemptEnd, Config, Intent, TrialId, is_in_memory
+from mqtune.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.wire import decode_value
 from mqtune.worker.control import Control
 from mqtune.worker.ending import Evidence
-from mqtune.worker.logs import Logs
-from mqtune.worker.scratch import Scratch
+from mqtune.worker.host import Host
+from mqtune.worker.readiness import Problem, find_zygote
 from mqtune.worker.slots import Slot, Turn
-from mqtune.worker.uplink import Stream, Uplink, Wake
-from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
+from mqtune.worker.uplink import Stream, Wake
+from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
-__all__ = ["STOP_S", "AttemptRun", "Host", "Outcome"]
+__all__ = ["AttemptRun", "Outcome", "stop_s"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +35,8 @@ TOLD_GRACE_S: Final = 10.0
 PAUSE_GRACE_S: Final = 600.0
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
-#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
-IMPORT_TIMEOUT_S: Final = 600.0
-#: The whole of the stop ladder, with a moment for the process to go.
-STOP_S: Final = TOLD_GRACE_S + TERMINATE_GRACE_S + 1.0
+#: How long a process may take to be gone after SIGKILL.
+_GO_S: Final = 1.0
 #: How long the rest of the reports may take once the process group is gone and nothing can add to them.
 _DETACH_POLL_S: Final = 1.0
 #: What of an experiment's definition its trainables are told.
@@ -55,29 +52,9 @@ _REACH: Final = {
 }
 
 
-class Host(Protocol):
-    """The worker, as an attempt sees it."""
-
-    name: str
-    host: str
-    queue: str
-    code_root: Path
-    logs: Logs
-    lease_s: float
-    closing: threading.Event
-    draining: bool
-    running: set[AttemptRun]
-    uplink: Uplink
-    scratch: Scratch
-
-    def check_store(self, url: str) -> None:
-        """Raise StoreUnavailable unless this worker can reach the checkpoint store and write to it."""
-
-    def offer(self, slot: Slot) -> None:
-        """Let the next attempt prepare in a slot whose trial has ended."""
-
-    def fetch_ahead(self) -> None:
-        """Have the next task fetched while a trial ends."""
+def stop_s(grace_s: float) -> float:
+    """Return how long the whole of the stop ladder takes, where a trial that is told has so many seconds."""
+    return grace_s + TERMINATE_GRACE_S + _GO_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +79,19 @@ class AttemptRun:
         self.stream: Stream | None = None
         self._intent = Intent.RUN
         self._reason = ""
+        self._reason_type = ""
         self._ending = threading.Event()
         self._slot: Slot | None = None
         self._wake = Wake()
         self._control = Control()
         #: The zygote of the trial's process and its number, while it may be signalled.
         self._process: tuple[ZygoteHandle, int] | None = None
+        #: The number of its last process; 0 when there was none.
+        self._pid = 0
         #: When the next rung of the stop ladder is climbed, and when the trial has outlived its time.
         self._rung_at = math.inf
         self._over_at = math.inf
-        self._outlived = False
+        self._outlived = self._has_gap = False
         self._forced = False
         self._lock = threading.Lock()
 
@@ -136,16 +116,28 @@ class AttemptRun:
             logger.warning(
                 "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
             )
+            self._has_gap = self._has_gap or answer == GAP
             self._want(Intent.STOP, kill=True)
             return
         for word in answer.split():
-            what, _, number = word.partition(":")
-            if what == "save":
-                self._control.wish(int(number))
-            elif what == "go":
-                self._control.clear(int(number))
-            else:
-                self._want(Intent(what))
+            try:
+                self._obey(word)
+            except ValueError as error:
+                # Of a driver that is newer, or none at all. Who calls serves other trials too.
+                what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
+                logger.warning("%s was told %.100r, which this mqtune can't obey: %s", what, word, error)
+
+    def _obey(self, word: str) -> None:
+        what, _, number = word.partition(":")
+        if what == "save":
+            self._control.wish(_counted(number))
+        elif what == "go":
+            self._control.clear(_counted(number))
+        elif what == UNDRIVEN:
+            self._reason_type = UNDRIVEN
+            self.hand_back("nobody drives the experiment any more")
+        else:
+            self._want(Intent(what))
 
     def on_end_frame(self) -> None:
         """Hear that the trainable has ended; the next attempt may prepare while its process is taken down."""
@@ -154,17 +146,17 @@ class AttemptRun:
         self._hurry(TOLD_GRACE_S)
 
     def hand_back(self, reason: str) -> None:
-        """End the attempt so that the trial can run again elsewhere."""
+        """End the attempt, within the worker's grace, so that the trial can run again elsewhere."""
         self._reason = reason
-        self._want(Intent.HAND_BACK)
-        self._hurry(TOLD_GRACE_S)
+        self._want(Intent.HAND_BACK, grace_s=self.runtime.grace_s)
+        self._hurry(self.runtime.grace_s)
 
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because a person said so."""
         self._reason = "terminated by hand"
         self._want(Intent.STOP, kill=kill)
 
-    def _want(self, intent: Intent, *, kill: bool = False) -> None:
+    def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
         resumable = intent in (Intent.PAUSE, Intent.HAND_BACK)
         with self._lock:
             further = _REACH[intent] > _REACH[self._intent]
@@ -181,7 +173,8 @@ class AttemptRun:
             if intent is not Intent.PAUSE:
                 # A pause may take minutes, for which no other trial should wait here.
                 self._mark_ending()
-            self._hurry(PAUSE_GRACE_S if intent is Intent.PAUSE else TOLD_GRACE_S)
+            usual_s = PAUSE_GRACE_S if intent is Intent.PAUSE else TOLD_GRACE_S
+            self._hurry(usual_s if grace_s is None else grace_s)
 
     def _hurry(self, grace_s: float) -> None:
         """Have the next rung of the stop ladder climbed in *grace_s* seconds at the latest."""
@@ -217,9 +210,11 @@ class AttemptRun:
             self._control.close()
 
     def _run(self, slot: Slot, turn: Turn) -> Outcome:
-        zygote, problem = self._ready_zygote(slot, turn)
+        zygote, problem = find_zygote(self.runtime, slot, turn, self.journal.experiment, self.definition)
         if self.runtime.draining:
             return Outcome(None, "not run: the worker is closing")
+        if not turn.take(stays=self._reuses):
+            return Outcome(None, "not run: a device of its slot is quarantined")
         stdout, stderr = self.runtime.logs.files(self.journal.experiment, self.claim)
         started = AttemptStarted(
             trial=self.claim.trial,
@@ -227,7 +222,7 @@ class AttemptRun:
             worker=self.runtime.name,
             host=self.runtime.host,
             devices=list(slot.devices),
-            at=time.time(),
+            at=self.runtime.clock.time(),
             stdout_path=str(stdout),
             stderr_path=str(stderr),
             queue=self.runtime.queue,
@@ -247,56 +242,46 @@ class AttemptRun:
             return Outcome(None, "superseded: its end was refused")
         return Outcome(ended.end, ended.error or self._reason)
 
-    def _ready_zygote(self, slot: Slot, turn: Turn) -> tuple[ZygoteHandle | None, tuple[str, str]]:
-        """Return a zygote that has imported the trainable, or why there is none.
-
-        This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
-        """
-        spec, root = TrainableSpec.decode(self.definition["trainable"]), self.runtime.code_root
-        try:
-            self.runtime.check_store(self.definition.get("store", ""))
-        except MqtuneError as error:
-            return None, (type(error).__name__, f"on worker {self.runtime.name}: {error}")
-        try:
-            zygote = slot.zygote(ZygoteKey.of(self.journal.experiment, self.definition, root), turn)
-            zygote.wait_ready(IMPORT_TIMEOUT_S)
-        except (ImportFailed, ZygoteDied, OSError) as error:
-            slot.close_zygote()
-            kind = error.kind if isinstance(error, ImportFailed) else type(error).__name__
-            return None, (kind, f"on worker {self.runtime.name}, trainable {spec} below code root {root}:\n{error}")
-        return zygote, ("", "")
-
     def _execute(
         self,
         turn: Turn,
         zygote: ZygoteHandle | None,
-        problem: tuple[str, str],
+        problem: Problem,
         grant: Grant,
         stdout: Path,
         stderr: Path,
     ) -> AttemptEnded:
         """Run the trial's process, if there is a zygote for it, and return how it ended."""
-        pid, status = 0, None
+        status = None
         if zygote is not None:
             folder = self.runtime.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self.runtime.logs.begin(stdout, stderr)
                 message = self._start_message(grant, stdout, stderr, folder)
-                pid, status = self._supervise(turn, zygote, message)
+                status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
                 problem = ("ZygoteDied", str(error))
-            except OSError as error:
-                problem = (type(error).__name__, f"the trial's process could not be started: {error}")
+            except BrokerUnavailable:
+                # Only when the worker is closing: until then the journal tries for ever.
+                raise
+            except Exception as error:
+                logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
+                text = f"on worker {self.runtime.name}: the trial's process could not be started: {error}"
+                problem = (type(error).__name__, text)
             finally:
                 self.runtime.scratch.remove(folder)
-        return self._ended(pid, status, problem, stdout, stderr)
+        if problem[0] and not self._pid and self._intent is Intent.RUN:
+            self.runtime.back_off.note_problem(f"{problem[0]}: {problem[1]}")
+        return self._ended(status, problem, stdout, stderr)
 
     def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> dict[str, Any]:
+        clock = self.runtime.clock
         config, checkpoint, _ = grant.assignment
         held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
         return {
             "config": config,
             "timestamp": grant.timestamp,
+            "epoch_s": clock.time() - clock.monotonic(),
             "stdout": str(stdout),
             "stderr": str(stderr),
             "trial": self.claim.trial,
@@ -311,8 +296,8 @@ class AttemptRun:
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
-    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> tuple[int, int | None]:
-        """Start the trial and see it to its end; returns its process id and wait status."""
+    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> int:
+        """Start the trial and see it to its end; returns its wait status."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
         try:
@@ -326,7 +311,8 @@ class AttemptRun:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
             status = None
             while status is None:
-                pid = zygote.wait_started()
+                self._pid = pid = zygote.wait_started()
+                self.runtime.back_off.note_started()
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
@@ -335,7 +321,11 @@ class AttemptRun:
                 status = zygote.wait_ended()
             if self._reuses and (self._outlived or self._forced):
                 zygote.drop()
-            return pid, status
+            return status
+        except Exception:
+            # Should it run all the same, it ends with its zygote.
+            zygote.end()
+            raise
         finally:
             with self._lock:
                 self._process = None
@@ -372,9 +362,7 @@ class AttemptRun:
                 with self._lock:
                     self._rung_at = now + TERMINATE_GRACE_S
 
-    def _ended(
-        self, pid: int, status: int | None, problem: tuple[str, str], stdout: Path, stderr: Path
-    ) -> AttemptEnded:
+    def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
         said = self.stream.end if self.stream is not None else None
         end, error_type, error = ending = Evidence(
             intent=self._intent,
@@ -382,18 +370,27 @@ class AttemptRun:
             problem=problem,
             status=status,
             forced=self._forced,
+            memory_ran_out=self.runtime.memory_kills.happened,
             outlived_s=self.assignment.ttl_s if self._outlived else None,
+            has_gap=self._has_gap,
         ).ending()
         return AttemptEnded(
             trial=TrialId(self.claim.trial),
             attempt=self.claim.attempt,
             end=end,
-            at=time.time(),
-            pid=pid,
+            at=self.runtime.clock.time(),
+            pid=self._pid,
             exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
-            error_type=error_type,
+            error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
             stdout_tail=self.runtime.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self.runtime.logs.end(stderr, ending.tail_bytes),
         )
+
+
+def _counted(text: str) -> int:
+    """Return the number in a word of an answer; the trial's pipe carries 64 bits."""
+    if (number := int(text)) not in range(2**64):
+        raise ValueError(f"{number:.3g} is no count")
+    return number

@@ -6,15 +6,13 @@ only module of the worker's side that imports celery.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
 from signal import SIGKILL
 from typing import Any, Final
@@ -30,34 +28,35 @@ from celery.worker import state
 from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport import redis as redis_transport
 from kombu.utils.objects import cached_property
 
 from mqtune.errors import BrokerUnavailable, MqtuneError, TrialFailed
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, celery_url, connect
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.keys import TASK_NAME
 from mqtune.resources import queue_name
 from mqtune.trainable.process import become_subreaper
 from mqtune.trial import AttemptEnd
 from mqtune.worker.abandon import abandon
-from mqtune.worker.attempt import STOP_S, AttemptRun
+from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.celery_settings import (
-    OWNED_SETTINGS,
-    TRANSPORT_OPTIONS,
+    celery_settings,
     check_broker,
     check_concurrency,
     check_folders,
     check_name,
     check_options,
     check_settings,
+    owned_settings,
 )
+from mqtune.worker.consuming import watch_consuming
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.leaving import THREADS_END_S, Leaving
+from mqtune.worker.leaving import THREADS_END_S, Leaving, leave_s
 from mqtune.worker.owner import end_with_owner
 from mqtune.worker.rows import Rows, Text, failure, latest_report
 from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
+from mqtune.worker.transport import TrialTransport
 from mqtune.worker.uplink import Wake
 
 __all__ = ["TrialApp", "TrialPool", "TrialWorker", "create_app"]
@@ -83,8 +82,9 @@ class TrialPool(BasePool):
         super().__init__(limit, *args, **kwargs)
         self.wake = Wake()
         self.runtime: WorkerRuntime | None = None
-        self._tokens = itertools.count(1)
-        self._tasks: dict[int, str] = {}
+        #: How many tasks have come so far, and those that are here, each by its number.
+        self.taken = 0
+        self.tasks: dict[int, str] = {}
         self._runs: dict[str, AttemptRun] = {}
         self._terminated: set[str] = set()
         self._futures: set[Future[None]] = set()
@@ -92,8 +92,8 @@ class TrialPool(BasePool):
 
     @property
     def num_processes(self) -> int:
-        """How many tasks the consumer may hold: one for each slot, and one for each slot that is about to be free."""
-        return int(self.limit) + (self.runtime.ending if self.runtime is not None else 0)
+        """How many tasks the consumer may hold."""
+        return int(self.limit) if self.runtime is None else self.runtime.capacity
 
     def on_start(self) -> None:
         # Twice the slots, because the next task of a slot arrives while the last one's process goes.
@@ -112,8 +112,8 @@ class TrialPool(BasePool):
         correlation_id: str = "",
         **_: Any,
     ) -> Future[None]:
-        token = next(self._tokens)
-        self._tasks[token] = correlation_id
+        self.taken = token = self.taken + 1
+        self.tasks[token] = correlation_id
 
         def work() -> None:
             try:
@@ -126,7 +126,7 @@ class TrialPool(BasePool):
             except Exception:
                 logger.exception("task %s: Celery's own bookkeeping failed", correlation_id)
             finally:
-                self._tasks.pop(token, None)
+                self.tasks.pop(token, None)
                 self._runs.pop(correlation_id, None)
                 self._terminated.discard(correlation_id)
                 self.wake.set()
@@ -146,7 +146,7 @@ class TrialPool(BasePool):
 
     def terminate_job(self, token: int, signal: int | None = None) -> None:
         """End one task's trial because a person said so (``revoke(terminate=True)``, Flower's Terminate)."""
-        task_id = self._tasks.get(token)
+        task_id = self.tasks.get(token)
         if task_id is not None:
             self._terminated.add(task_id)
             if run := self._runs.get(task_id):
@@ -188,35 +188,13 @@ class TrialPool(BasePool):
         return info
 
 
-class TrialChannel(redis_transport.Channel):
-    """kombu's channel without the round trip that acknowledges what nobody keeps, and with one client instead of many."""
-
-    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Do nothing: the worker's queue is consumed without acknowledgements."""
-
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a client for each command, which takes longer than the command; a client may be shared.
-        yield client or self._shared_client
-
-    @cached_property
-    def _shared_client(self) -> Client:
-        return Client(connection_pool=self.pool)
-
-
-class TrialTransport(redis_transport.Transport):
-    """kombu's Redis transport with the channel above."""
-
-    Channel = TrialChannel
-
-
 class TrialWorker(Worker):
     """Celery's worker, without what a fleet of hundreds can't afford, and only with the settings that it needs."""
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
             check_options(_is_given)
-            check_settings(self.app.conf)
+            check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
         except MqtuneError as error:
             # One line instead of a traceback.
@@ -230,14 +208,16 @@ class TrialWorker(Worker):
         # Flower switches task events on every five seconds: too late for the first trials, if it is already there.
         self.task_events: bool = self.task_events or self.app.is_watched()
         # A socket's URL leaves no other way to say which transport is meant; this is the worker's own process.
-        TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{TrialTransport.__name__}"))
+        TRANSPORT_ALIASES.update(
+            dict.fromkeys(("redis", "rediss"), f"{TrialTransport.__module__}:{TrialTransport.__name__}")
+        )
         return super().prepare_args(**kwargs)  # type: ignore[no-any-return]
 
     def install_platform_tweaks(self, worker: Any) -> None:
         super().install_platform_tweaks(worker)
         # Celery's own wait for trials to end by themselves, and then call them terminated by a person.
         self.app.trials = self.pool
-        leaving = Leaving(self._leave, self.app.hand_back_all)
+        leaving = Leaving(self._leave, self.app.hand_back_all, leave_s(self.app.settings.grace_s))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
 
@@ -286,7 +266,7 @@ class TrialApp(Celery):
         check_folders(self.settings.code_root, self.settings.log_root)
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
-        queue = queue_name(self.plan.offer)
+        queue = queue_name(self.plan.offer, self.settings.experiments)
         # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
         # for each trial, and save nothing, since a message that is lost is published again.
         self.conf.update(task_queues=[Queue(queue, no_ack=True)], task_default_queue=queue)
@@ -329,10 +309,13 @@ class RuntimeStep(bootsteps.StartStopStep):
             plan=app.plan,
             code_root=settings.code_root,
             log_root=settings.log_root,
+            experiments=settings.experiments,
+            grace_s=settings.grace_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
         )
         self._runtime.start()
+        watch_consuming(worker, self._runtime, is_leaving=lambda: state.should_stop is not None)
 
     def stop(self, worker: Any) -> None:
         if self._runtime is not None:
@@ -340,7 +323,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             if tasks := worker.consumer.task_consumer:
                 # A message that Redis hands out in this moment goes back into the queue now, not when all trials have ended.
                 ignore_errors(worker.consumer, tasks.channel.close)
-            self._runtime.close(grace_s=STOP_S)
+            self._runtime.close(grace_s=stop_s(worker.app.settings.grace_s))
 
     def terminate(self, worker: Any) -> None:
         if self._runtime is not None:
@@ -354,18 +337,17 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     """
     app = TrialApp("mqtune", set_as_current=False)
     app.settings = settings
-    app.conf.update(
-        OWNED_SETTINGS,
-        broker_url=celery_url(settings.broker),
-        broker_transport_options=TRANSPORT_OPTIONS,
-        task_create_missing_queues=False,
-    )
+    app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,))
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
         """Run one attempt, if it is still wanted and nobody else has it."""
-        run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
+        try:
+            run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
+        except MqtuneError as error:
+            logger.warning("task %.200s is not run: %s", self.request.id, error)
+            raise Ignore(f"not run: {error}") from None
         run.task_id = self.request.id
         return _run(app, run)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.errors import ConfigurationError, WorkerStartError
-from mqtune.journal.connection import celery_url, redact
+from mqtune.journal.connection import celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
+from mqtune.worker.settings import WorkerSettings
 
 __all__ = [
     "OWNED_SETTINGS",
     "TRANSPORT_OPTIONS",
+    "celery_settings",
     "check_broker",
     "check_name",
     "check_options",
     "check_settings",
+    "owned_settings",
 ]
 
 #: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
@@ -37,15 +40,14 @@ OWNED_SETTINGS: Final[dict[str, Any]] = {
     "task_serializer": "json",
     "accept_content": ["json"],
     "event_serializer": "json",
-    # Flower switches events on when it looks; without it they would cost and reach nobody.
-    "worker_send_task_events": False,
     # A broken connection must not end trials.
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
+    # A Redis that is full refuses a worker that connects again, which must wait then, and not end with its trials.
+    "broker_channel_error_retry": True,
     "worker_pool_restarts": False,
     "worker_disable_rate_limits": True,
-    "worker_enable_remote_control": True,
     "worker_hijack_root_logger": True,
     "worker_redirect_stdouts": False,
 }
@@ -75,6 +77,27 @@ _REFUSED_OPTIONS: Final = {
 }
 
 
+def owned_settings(settings: WorkerSettings) -> dict[str, Any]:
+    """Return the settings of Celery that a worker must have."""
+    return {
+        **OWNED_SETTINGS,
+        "worker_enable_remote_control": settings.remote_control,
+        # Flower switches events on when it looks; where it can't, they cost and perhaps reach nobody.
+        "worker_send_task_events": not settings.remote_control,
+    }
+
+
+def celery_settings(settings: WorkerSettings) -> dict[str, Any]:
+    """Return all settings of a worker's Celery app."""
+    return {
+        **owned_settings(settings),
+        "broker_url": celery_url(settings.broker),
+        "broker_use_ssl": celery_tls(settings.broker),
+        "broker_transport_options": TRANSPORT_OPTIONS,
+        "task_create_missing_queues": False,
+    }
+
+
 def check_options(is_given: Callable[[str], bool]) -> None:
     """Check the options of the ``celery worker`` that is being run.
 
@@ -86,13 +109,17 @@ def check_options(is_given: Callable[[str], bool]) -> None:
             raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
 
 
-def check_settings(conf: Any) -> None:
+def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None:
     """Check that the owned settings are in force.
+
+    Args:
+        conf: Celery's settings as they are.
+        owned: what they must be.
 
     Raises:
         WorkerStartError: something has changed one of them.
     """
-    for name, value in OWNED_SETTINGS.items():
+    for name, value in owned.items():
         found = getattr(conf, name)
         if found != value:
             shown = redact(found) if isinstance(found, str) else found

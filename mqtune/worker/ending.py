@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,14 @@ __all__ = ["Ending", "Evidence"]
 #: What the journal keeps of an attempt's output; the files have all of it.
 TAIL_BYTES: Final = 2_000
 TAIL_BYTES_FAILED: Final = 16_000
+_OUT_OF_MEMORY: Final = (
+    "the system killed it because memory ran out: give trials fewer, larger slots, or a config that needs less"
+)
+#: A shell's, and a script's, way to tell of a signal in an exit code: this and its number.
+_KILLED: Final = 128
+
+
+_GAP: Final = "Redis has not got, or could not take, all that it sent before, and so refused the rest"
 
 
 class Ending(NamedTuple):
@@ -40,7 +49,9 @@ class Evidence:
         problem: type and text of what kept it from running, or empty.
         status: the process's wait status, if there was a process.
         forced: whether its group was terminated or killed.
+        memory_ran_out: returns whether the system has just killed a process for that; asked where it matters.
         outlived_s: the time to live that it outlived, in seconds.
+        has_gap: whether the journal lacks something that it sent.
     """
 
     intent: Intent
@@ -48,7 +59,9 @@ class Evidence:
     problem: tuple[str, str] = ("", "")
     status: int | None = None
     forced: bool = False
+    memory_ran_out: Callable[[], bool] = lambda: False
     outlived_s: float | None = None
+    has_gap: bool = False
 
     def ending(self) -> Ending:
         """Return how the attempt ended.
@@ -57,6 +70,8 @@ class Evidence:
         wanted counts, with the error that there was on the way, if any.
         """
         said, intent = self.said, self.intent
+        if self.has_gap:
+            return Ending(AttemptEnd.LOST, "Gap", _GAP)
         heard = said is not None and bool(said.get("heard"))
         # One that raises StopTrial by itself has ended itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
@@ -73,11 +88,17 @@ class Evidence:
                 return Ending(AttemptEnd.STOPPED, *error)
             case Intent.PAUSE if not self._failed_before(heard=heard):
                 return Ending(AttemptEnd.PAUSED, *error)
-        if said is not None:
-            return Ending(AttemptEnd(said["end"]), *error)
-        if error[0] == "ZygoteDied":
-            return Ending(AttemptEnd.LOST, *error)
-        return Ending(AttemptEnd.FAILED, *(error if error[0] else _exit_words(self.status)))
+        if said is None and error[0]:
+            # Where it never ran, another worker may do better.
+            return Ending(AttemptEnd.LOST if error[0] == "ZygoteDied" else AttemptEnd.HANDED_BACK, *error)
+        if said is None:
+            error = _exit_words(self.status)
+        if not self.forced and _was_killed(self.status):
+            if self.memory_ran_out():
+                error = ("OutOfMemory", f"{error[1]}\n{_OUT_OF_MEMORY}")
+            elif said is None:
+                error = (error[0], f"{error[1]}; the system kills so when memory runs out")
+        return Ending(AttemptEnd.FAILED if said is None else AttemptEnd(said["end"]), *error)
 
     def _failed_before(self, *, heard: bool) -> bool:
         """Whether an attempt that was to pause had failed before it knew."""
@@ -94,12 +115,19 @@ def _outlived(ttl_s: float, error: str) -> str:
     return f"{text}\n{error}" if error else text
 
 
+def _was_killed(status: int | None) -> bool:
+    """Whether the process, or the script that it ran, was ended by SIGKILL."""
+    return status is not None and (
+        (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+        or (os.WIFEXITED(status) and os.WEXITSTATUS(status) == _KILLED + signal.SIGKILL)
+    )
+
+
 def _exit_words(status: int | None) -> tuple[str, str]:
     """Return type and text for a process that ended without a word."""
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-        hint = "; the system kills so when memory runs out" if number == signal.SIGKILL else ""
-        return "Killed", f"the trial's process was killed by {name}{hint}"
+        return "Killed", f"the trial's process was killed by {name}"
     code = os.WEXITSTATUS(status) if status is not None else "?"
     return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"

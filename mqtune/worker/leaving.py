@@ -11,17 +11,21 @@ from collections.abc import Callable
 from signal import SIGINT
 from typing import Final
 
-from mqtune.worker.attempt import STOP_S
-from mqtune.worker.runtime import KILL_GRACE_S
+from mqtune.worker.attempt import stop_s
 
-__all__ = ["LEAVE_S", "THREADS_END_S", "Leaving"]
+__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Leaving", "leave_s"]
 
 logger = logging.getLogger(__name__)
 
+#: How long killed trials may take to be gone, and their ends to be journaled.
+KILL_GRACE_S: Final = 5.0
 #: How long the slots' threads may take to end when their trials have.
 THREADS_END_S: Final = 5.0
-#: The longest that a worker takes to go: the stop ladder, the kill, the threads, and as much as they for Celery.
-LEAVE_S: Final = STOP_S + KILL_GRACE_S + 2 * THREADS_END_S
+
+
+def leave_s(grace_s: float) -> float:
+    """Return the longest that a worker takes to go: the stop ladder, the kill, the threads, and as much as they for Celery."""
+    return stop_s(grace_s) + KILL_GRACE_S + 2 * THREADS_END_S
 
 
 class Leaving:
@@ -30,11 +34,13 @@ class Leaving:
     Args:
         leave: has the main loop end; safe in a signal handler.
         hand_back: hands all trials back.
+        within_s: how long all of it may take.
     """
 
-    def __init__(self, leave: Callable[[], None], hand_back: Callable[[], None]) -> None:
+    def __init__(self, leave: Callable[[], None], hand_back: Callable[[], None], within_s: float) -> None:
         self._leave = leave
         self._hand_back = hand_back
+        self._within_s = within_s
         self._begun = False
         self._interrupted = False
 
@@ -55,8 +61,8 @@ class Leaving:
     def _see_to_it(self) -> None:
         """Hand back, and be gone in time, also when the main thread waits for a broker that is cut off."""
         self._hand_back()
-        time.sleep(LEAVE_S)
-        logger.error("not ended after %.0f s; ending at once", LEAVE_S)
+        time.sleep(self._within_s)
+        logger.error("not ended after %.0f s; ending at once", self._within_s)
         self.end_at_once()
 
     def end_at_once(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from mqtune.errors import TrialFailed
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd
 from mqtune.wire import decode_value
+from mqtune.words import in_words
 from mqtune.worker.attempt import AttemptRun, Outcome
 
 __all__ = ["Rows", "Text", "failure", "latest_report"]
@@ -94,7 +95,7 @@ class Rows:
         return {
             "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
             "args": "",
-            "kwargs": _words(run.config),
+            "kwargs": in_words(run.config),
             "result": latest_report(run),
             "received": since,
             "started": since,
@@ -106,7 +107,7 @@ def latest_report(run: AttemptRun) -> str:
     if run.stream is None or run.stream.last_report is None:
         return ""
     _, metrics, *_ = decode_value(run.stream.last_report)
-    return f"report {run.stream.sequence}: {_words(metrics)}"
+    return f"report {run.stream.sequence}: {in_words(metrics)}"
 
 
 class Text:
@@ -127,11 +128,3 @@ def failure(outcome: Outcome) -> TrialFailed:
     error = TrialFailed(lines[-1] if lines else outcome.note)
     error.add_note(outcome.note)
     return error
-
-
-def _words(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={_short(value)}" for name, value in values.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -5,25 +5,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import reprlib
 import socket
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any, Final
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.errors import BrokerUnavailable, ConfigurationError
+from mqtune.fields import decode_definition
 from mqtune.journal.base import Claim, Journal
+from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.redis import RedisJournal
+from mqtune.keys import is_name
 from mqtune.messages import WorkerInfo
-from mqtune.resources import queue_name
+from mqtune.resources import EVERY, queue_name
 from mqtune.version import __version__
-from mqtune.wire import decode_value
 from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.back_off import BackOff
+from mqtune.worker.device_memory import DeviceMemory
+from mqtune.worker.device_query import DriverQuery
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.leaving import KILL_GRACE_S, leave_s
+from mqtune.worker.logs import Logs
+from mqtune.worker.memory_kills import MemoryKills, find_counter
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.uplink import Uplink
@@ -38,8 +48,6 @@ LEASE_S: Final = 15.0
 HEARTBEAT_S: Final = 3.0
 #: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
 ZYGOTE_IDLE_S: Final = 120.0
-#: How long killed trials may take to be gone, and their ends to be journaled.
-KILL_GRACE_S: Final = 5.0
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -53,6 +61,8 @@ class WorkerRuntime:
         plan: its slots.
         code_root: the folder below which trainables may be.
         log_root: the folder for the trials' output.
+        experiments: the names of the experiments that it is for.
+        grace_s: how long trials have, once the worker is told to go, to save and to leave.
         wake_consumer: called, from any thread, when a slot becomes free or is about to.
         show: called now and then, from one thread, for each attempt that runs.
     """
@@ -65,43 +75,84 @@ class WorkerRuntime:
         plan: SlotPlan,
         code_root: Path,
         log_root: Path,
+        grace_s: float,
         wake_consumer: Callable[[], None],
         show: Callable[[AttemptRun], None],
+        experiments: str = EVERY,
     ) -> None:
         self.name = name
         self.host = socket.gethostname()
         self.plan = plan
         self.code_root = code_root
-        self.log_root = log_root
         self.lease_s = LEASE_S
+        self.grace_s = grace_s
         self.closing = threading.Event()
         self.running: set[AttemptRun] = set()
-        self.uplink = Uplink()
-        self.queue = queue_name(plan.offer)
+        self.clock = ServerClock(client)
+        self.uplink = Uplink(self.clock)
+        self.queue = queue_name(plan.offer, experiments)
+        self._experiments = experiments
         self.scratch = Scratch(log_root, self.host)
         self._stores: set[str] = set()
         self._client = client
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
-        self._slots = Slots(plan, log_root)
+        self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
+        self._slots = Slots(plan, log_root, self._memory)
+        self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
         self._journals: dict[str, RedisJournal] = {}
         self._definitions: dict[tuple[str, str], dict[str, Any]] = {}
         self._wake_consumer = wake_consumer
         self._show = show
-        self.draining = False
+        self.back_off = BackOff()
+        self.memory_kills = MemoryKills(find_counter())
+        #: Why the worker goes; empty until it is told to.
+        self._leaves = ""
         self._idle = threading.Event()
-        self._joined_at = time.time()
+        #: Ends the wait for the next heartbeat.
+        self._look = threading.Event()
+        self._told = ("", 0)
+        self._joined_at = self.clock.time()
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
         self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
 
     @property
-    def ending(self) -> int:
-        """How many attempts are about to free their slots, and so how many tasks may be fetched ahead."""
-        return sum(run.is_ending for run in tuple(self.running))
+    def draining(self) -> bool:
+        """Whether the worker was told to go, and starts nothing more."""
+        return bool(self._leaves)
+
+    @property
+    def capacity(self) -> int:
+        """How many tasks may be here at once: one for each place, and one for each trial that is about to end."""
+        if self.draining or self.back_off.allows == 0:
+            return 0
+        return self._places + sum(run.is_ending for run in tuple(self.running))
+
+    @property
+    def _places(self) -> int:
+        """How many slots take a trial, or have one."""
+        slots, running = self._slots.usable, len(self.running)
+        more = 0 if self.draining else self.back_off.allows
+        return slots if more is None else min(slots, running + more)
+
+    @property
+    def _note(self) -> str:
+        """Why not all slots take trials; empty while they do."""
+        if self._leaves:
+            return f"is leaving: {self._leaves}"
+        notes = (self._memory.note if self._memory is not None else "", self.back_off.why)
+        return "; ".join(note for note in notes if note)
+
+    def _on_quarantine(self) -> None:
+        """Take trials for the slots that can have some, and tell drivers of it: a device was quarantined, or is no more."""
+        self._slots.review()
+        self._look.set()
+        self._wake_consumer()
 
     def start(self) -> None:
         """Start the threads and join the fleet."""
         self.scratch.sweep()
         self.uplink.start()
+        self.logs.start()
         self._fleet.join(self._info(), self.lease_s)
         self._heart.start()
         self._control.start()
@@ -117,34 +168,50 @@ class WorkerRuntime:
             queue=self.queue,
             gpus=offer.gpus,
             cpus=offer.cpus,
-            slots=len(self._slots.all),
+            slots=self._places,
             devices=[",".join(devices) for devices in self.plan.devices],
             code_root=str(self.code_root),
             joined_at=self._joined_at,
             gpu_memory_gb=offer.gpu_memory_gb,
             tags=sorted(offer.tags),
+            note=self._note,
+            experiments=self._experiments,
+            leaves_within_s=leave_s(self.grace_s),
         )
 
     def run(self, run: AttemptRun) -> Outcome:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
-            if self.draining:
+            if self.draining or not self._slots.usable:
                 break
-        if slot is None or self.draining:
+        if self.draining:
             return Outcome(None, "not run: the worker is closing")
+        if slot is None:
+            return Outcome(None, "not run: all devices are quarantined")
         try:
             return run.run(slot)
         finally:
             self._idle.set()
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
-        """Return the run of an attempt, whose experiment's definition is read once."""
+        """Return the run of an attempt, whose experiment's definition is read once.
+
+        Raises:
+            MqtuneError: there is no such experiment, its definition can't be read, or this worker may not read it.
+        """
+        if not (is_name(experiment) and is_name(trial) and type(attempt) is int and type(digest) is str):
+            # Names become paths.
+            what = reprlib.repr([experiment, trial, attempt, digest])
+            raise ConfigurationError(f"{what} is no attempt: no driver of mqtune sends that")
         journal = self._journals.get(experiment)
         if journal is None:
-            journal = self._journals[experiment] = RedisJournal(self._client, experiment, closing=self.closing)
+            journal = RedisJournal(self._client, experiment, closing=self.closing)
         definition = self._definitions.get((experiment, digest))
         if definition is None:
-            definition = self._definitions[experiment, digest] = decode_value(journal.definition() or b"\x80")
+            definition = decode_definition(experiment, journal.definition())
+            self._definitions[experiment, digest] = definition
+            # One that there is: nothing grows by messages that name others.
+            journal = self._journals.setdefault(experiment, journal)
         return AttemptRun(self, journal, Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
 
     def check_store(self, url: str) -> None:
@@ -160,6 +227,14 @@ class WorkerRuntime:
             open_store(url).check()
             self._stores.add(url)
 
+    def waiting(self) -> int:
+        """Return how many tasks wait for slots like these, as soon as Redis says so.
+
+        Raises:
+            BrokerUnavailable: the worker is closing.
+        """
+        return self._fleet.waiting(self.queue)
+
     def fetch_ahead(self) -> None:
         """Have the consumer fetch the next task while a trial ends."""
         self._wake_consumer()
@@ -169,10 +244,15 @@ class WorkerRuntime:
         self._slots.offer(slot)
 
     def hand_back_all(self, reason: str) -> None:
-        """Start nothing more, and end all attempts so that their trials can run elsewhere."""
-        self.draining = True
+        """Start nothing more, and end all attempts so that their trials can run elsewhere; the first reason counts."""
+        self._leaves = self._leaves or reason
         for run in tuple(self.running):
-            run.hand_back(reason)
+            run.hand_back(self._leaves)
+        if self._memory is not None:
+            # Nothing will start for which it would have to be back.
+            self._memory.close()
+        # Drivers hear of it at once.
+        self._look.set()
 
     def close(self, *, grace_s: float) -> None:
         """Leave the fleet, hand everything back and end; what still runs after *grace_s* seconds is killed.
@@ -185,12 +265,14 @@ class WorkerRuntime:
                 slot.kill()
             self._wait_until_idle(KILL_GRACE_S)
         self.closing.set()
+        self._look.set()
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
         for slot in self._slots.all:
             # One that is not vacant is importing a trainable for an attempt that was not claimed.
             slot.close_zygote() if slot.is_vacant else slot.kill()
         self.uplink.close()
+        self.logs.close()
         self.scratch.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
@@ -203,9 +285,14 @@ class WorkerRuntime:
 
     def _beat(self) -> None:
         """Renew leases, and stay in the fleet."""
-        while not self.closing.wait(HEARTBEAT_S):
+        while not self.closing.is_set():
+            self._look.wait(HEARTBEAT_S)
+            self._look.clear()
+            if self.closing.is_set():
+                return
             try:
-                self._fleet.keep(self._info(), self.lease_s)
+                self._tell_fleet()
+                self.memory_kills.look()
                 by_journal: dict[Journal, list[AttemptRun]] = defaultdict(list)
                 for run in tuple(self.running):
                     by_journal[run.journal].append(run)
@@ -219,6 +306,19 @@ class WorkerRuntime:
                 return
             except Exception:
                 logger.exception("the heartbeat failed; the next one follows")
+
+    def _tell_fleet(self) -> None:
+        """Stay in the fleet, say what has changed, and hear whether to drain."""
+        info = self._info()
+        has_changed = (info.note, info.slots) != self._told
+        self._told = (info.note, info.slots)
+        if self._fleet.keep(info, self.lease_s) and not self.draining:
+            logger.warning("told to drain: the trials are handed back, and then this worker ends")
+            self.hand_back_all("its worker was drained")
+            # From here it is as if an operator had ended it.
+            os.kill(os.getpid(), SIGTERM)
+        if has_changed:
+            self._fleet.announce(self.name, "changed")
 
     def _hear(self) -> None:
         """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""
@@ -234,6 +334,9 @@ class WorkerRuntime:
                 self._obey(*hint)
 
     def _obey(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
+        if not experiment:
+            # It concerns the worker, and what is wanted of that stands in the register.
+            self._look.set()
         for run in tuple(self.running):
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)

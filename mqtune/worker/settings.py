@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from mqtune.errors import ConfigurationError
 from mqtune.home import mqtune_home
+from mqtune.resources import EVERY, check_experiments
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 
 __all__ = ["WorkerSettings"]
 
+#: How long trials have to save and to leave when their worker is told to go: some clouds leave a machine 30 s in all.
+GRACE_S: Final = 10.0
+#: A day: whoever asks for more has taken seconds for something else.
+LONGEST_GRACE_S: Final = 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One worker's broker, devices and folders."""
+    """One worker's broker, devices and folders.
+
+    Raises:
+        ConfigurationError: the grace, or what stands for names of experiments, makes no sense.
+    """
 
     broker: str
     gpus: str = "auto"
@@ -30,8 +42,22 @@ class WorkerSettings:
     #: Trainables must be below it.
     code_root: Path = field(default_factory=Path.cwd)
     log_root: Path = field(default_factory=mqtune_home)
+    #: How long trials have, once the worker is told to go, to save and to leave.
+    grace_s: float = GRACE_S
+    #: The names of the experiments that it takes trials of, with * for any letters.
+    experiments: str = EVERY
+    #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
+    remote_control: bool = True
     #: A pipe whose other end the driver that started this worker holds.
     owner_fd: int | None = None
+
+    def __post_init__(self) -> None:
+        check_experiments(self.experiments)
+        if not math.isfinite(self.grace_s) or not 0 <= self.grace_s <= LONGEST_GRACE_S:
+            raise ConfigurationError(
+                f"--grace {self.grace_s:g} makes no sense; give the seconds that trials have to save when the worker is "
+                f"told to go, from 0 to {LONGEST_GRACE_S:g}"
+            )
 
     def plan(self) -> SlotPlan:
         """Return the worker's slots.
@@ -55,7 +81,8 @@ class WorkerSettings:
         """Return the settings in the environment.
 
         They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_GPU_MEMORY, MQTUNE_CPUS,
-        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT and MQTUNE_LOG_ROOT.
+        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT, MQTUNE_LOG_ROOT, MQTUNE_GRACE, MQTUNE_EXPERIMENTS and
+        MQTUNE_REMOTE_CONTROL (0 switches it off).
 
         Raises:
             ConfigurationError: the broker is missing, or a number is not one.
@@ -77,8 +104,19 @@ class WorkerSettings:
             tags=get("MQTUNE_TAGS") or "",
             code_root=Path(get("MQTUNE_CODE_ROOT") or Path.cwd()).absolute(),
             log_root=Path(get("MQTUNE_LOG_ROOT") or mqtune_home()).absolute(),
+            grace_s=_seconds(environment, "MQTUNE_GRACE", GRACE_S),
+            experiments=get("MQTUNE_EXPERIMENTS") or EVERY,
+            remote_control=_number(environment, "MQTUNE_REMOTE_CONTROL") != 0,
             owner_fd=_number(environment, "MQTUNE_OWNER_FD"),
         )
+
+
+def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:
+    text = environment.get(name, "").strip()
+    try:
+        return float(text) if text else otherwise
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r} is not a number of seconds") from None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -14,15 +14,15 @@ import os
 import selectors
 import struct
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
 from mqtune.messages import CheckpointSaved
-from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_REPORT, FRAME_SAVED
+from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.trial import CheckpointId
 from mqtune.wire import decode_value, segment_bytes
 
@@ -32,11 +32,16 @@ logger = logging.getLogger(__name__)
 
 #: What is taken from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
+#: How many bytes of reports one entry has before what else there is goes into the next: a script that appends more would hold
+#: up everybody else's, and a few hundred slots would come near the longest value that Redis takes (512 MB).
+_ENTRY_BYTES: Final = 4 * 2**20
 #: What the first read asks for, which most pipes never hold: for a buffer of more than 128 KiB the C library asks the system
 #: for memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
 #: How much a pipe holds while Redis is away; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
+#: Far more than anything that a trial sends.
+_MAX_FRAME_BYTES: Final = 64 * 2**20
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 #: Where a packed report's timestamp stands: after the bytes for "list of two" and "64-bit float".
 _TIMESTAMP: Final = struct.Struct(">d")
@@ -174,6 +179,8 @@ class Stream:
             length, kind = FRAME.unpack_from(data, at)
             end = at + head + length
             if end > size:
+                if length > _MAX_FRAME_BYTES:
+                    raise ValueError(f"a frame of {length:,} bytes")
                 break
             if kind == FRAME_REPORT:
                 reports.append(data[at + head : end])
@@ -183,17 +190,26 @@ class Stream:
             at = end
             if kind == FRAME_CHECKPOINT:
                 checkpoint, content = decode_value(body)
-                self._held.append((checkpoint, content))
+                if type(checkpoint) is not str or type(content) is not bytes:
+                    raise TypeError("a checkpoint without a name or bytes")
+                self._held.append((CheckpointId(checkpoint), content))
             elif kind == FRAME_SAVED:
                 self._saved = CheckpointId(body.decode())
                 # What comes behind it must be journaled behind it.
                 self.has_more = True
                 break
+            elif kind != FRAME_END:
+                raise ValueError(f"a frame of kind {kind}")
             else:
                 self.end = body
                 self.listener.on_end_frame()
         self._rest = data[at:]
         return reports
+
+    def give_up(self) -> None:
+        """Read nothing more of it: what comes can't be told apart."""
+        self._ended, self.has_more, self._rest = True, False, b""
+        self._held, self._saved = [], None
 
     def close(self) -> None:
         """Close the read end."""
@@ -201,9 +217,14 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes what they hold, one entry for each experiment at a time."""
+    """Reads the streams of all attempts and writes what they hold, one entry for each experiment at a time.
 
-    def __init__(self) -> None:
+    Args:
+        clock: tells the time that all machines share.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -280,16 +301,26 @@ class Uplink:
         """Write the next batch of these streams, and all that follows a checkpoint in it."""
         while ready:
             batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
+            size = 0
             for stream in ready:
-                cut = stream.read()
-                if cut is not None:
-                    batches[stream.journal].append((stream, cut))
-            for journal, batch in batches.items():
-                self._write(journal, batch)
+                cut = _read(stream)
+                if cut is None:
+                    continue
+                batches[stream.journal].append((stream, cut))
+                size += len(cut.segment.data) if cut.segment is not None else 0
+                if size > _ENTRY_BYTES:
+                    self._write_all(batches)
+                    size = 0
+            self._write_all(batches)
             for stream in ready:
                 if stream.is_over:
                     self._drop(stream)
             ready = [stream for stream in ready if stream.has_more]
+
+    def _write_all(self, batches: dict[Journal, list[tuple[Stream, Cut]]]) -> None:
+        for journal, batch in batches.items():
+            self._write(journal, batch)
+        batches.clear()
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
         """Write what was cut: checkpoints first, then all reports as one entry, then that there are checkpoints without one."""
@@ -314,10 +345,22 @@ class Uplink:
 
     def _announce(self, stream: Stream, checkpoint: CheckpointId) -> None:
         journal, claim = stream.journal, stream.claim
-        event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=time.time())
+        event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=self._clock.time())
         (answer,) = _tried(journal, 1, lambda: [journal.saved(claim, checkpoint, event.encode())])
         if answer:
             stream.listener.on_answer(answer)
+
+
+def _read(stream: Stream) -> Cut | None:
+    """Read a stream; one that no trial of this mqtune writes so ends, with its attempt, and no other."""
+    try:
+        return stream.read()
+    except (ValueError, TypeError, struct.error) as error:
+        trial, attempt, _ = stream.claim
+        logger.warning("trial %s attempt %d: what it sends can't be read (%s); it ends here", trial, attempt, error)
+        stream.give_up()
+        stream.listener.on_answer(GAP)
+        return None
 
 
 def _tried(journal: Journal, count: int, write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:

@@ -14,17 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mqtune.errors import ConfigurationError
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import are_current
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
 from mqtune.wire import encode_value
+from mqtune.worker.logs import open_log
 
 __all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
 
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
 _CLOSE_TIMEOUT_S: Final = 5.0
+#: What carries the broker's password, which no trial needs, nor whoever logs a trial's environment.
+_SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
 
 
 class ZygoteDied(Exception):
@@ -56,7 +60,10 @@ class ZygoteKey:
         """Return the key for the trials of an experiment with this definition."""
         spec = TrainableSpec.decode(definition["trainable"])
         reuse = encode_value([experiment, dict(definition)]) if definition.get("reuse") else b""
-        return cls(spec, code_root, definition.get("start_method", "fork"), reuse)
+        start_method = definition.get("start_method", "fork")
+        if start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
+        return cls(spec, code_root, start_method, reuse)
 
 
 class ZygoteHandle:
@@ -74,11 +81,10 @@ class ZygoteHandle:
         self._telling = threading.Lock()
         self._files: list[tuple[str, int]] | None = None
         self._channel, theirs = Channel.pair()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with open_log(log) as output:
             self._process = subprocess.Popen(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
-                env={**os.environ, **environment},
+                env={**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

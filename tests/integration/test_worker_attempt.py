@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ from mqtune.resources import Resources
 from mqtune.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.back_off import BackOff
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.logs import Logs
+from mqtune.worker.memory_kills import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot
 from mqtune.worker.uplink import Uplink
@@ -38,6 +42,9 @@ import os, time
 from pathlib import Path
 import msgpack
 import mqtune
+
+def raises(config):
+    raise ValueError("no luck")
 
 def steady(config):
     for epoch in range(1, 4):
@@ -106,7 +113,7 @@ class Steps(mqtune.Trainable):
         self.epoch = 0
     def step(self):
         self.epoch += 1
-        time.sleep(0.02)
+        time.sleep(self.config.get("step_s", 0.02))
         return {"epoch": self.epoch}
     def save_checkpoint(self, folder):
         return {"epoch": self.epoch}
@@ -120,17 +127,20 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.name, self.host, self.queue = "w1@here", "here", "mqtune.cpu1"
-        self.code_root, self.log_root = folder / "code", folder / "logs"
+        self.code_root, log_root = folder / "code", folder / "logs"
         self.code_root.mkdir()
         (self.code_root / "worker_code.py").write_text(CODE)
-        self.lease_s = 60.0
+        self.lease_s, self.grace_s = 60.0, 10.0
         self.closing = threading.Event()
         self.draining = False
         self.running: set[AttemptRun] = set()
-        self.uplink = Uplink()
+        self.clock = time
+        self.uplink = Uplink(self.clock)
         self.uplink.start()
-        self.scratch = Scratch(self.log_root, self.host)
-        self.slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), self.log_root)
+        self.scratch = Scratch(log_root, self.host)
+        self.logs = Logs(log_root)
+        self.back_off, self.memory_kills = BackOff(), MemoryKills(None)
+        self.slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
         self.server = MemoryServer()
         self.driver = MemoryJournal(self.server, "e")
         self.driver.lock("driver", "a test", 600)
@@ -222,7 +232,7 @@ class Attempt:
         return self
 
     def ended(self) -> AttemptEnded:
-        self._thread.join(DEADLINE_S)
+        self._thread.join(3 * DEADLINE_S)
         assert not self._thread.is_alive()
         (ended,) = self.of(AttemptEnded)
         return ended  # type: ignore[no-any-return]
@@ -314,6 +324,32 @@ def test_a_class_ends_its_step_and_saves_before_it_pauses_or_is_handed_back(
     assert second.reports[0].metrics["epoch"] == one.reports[-1].metrics["epoch"] + 1
 
 
+def test_a_function_that_is_handed_back_can_save_where_it_is(machine: Machine) -> None:
+    one = machine.start("saves_late").has_reported(2)
+
+    one.run.hand_back("its worker was drained")
+
+    ended = one.ended()
+    assert (ended.end, ended.error) == (AttemptEnd.HANDED_BACK, "its worker was drained")
+    (saved,) = one.of(CheckpointSaved)
+    assert machine.driver.checkpoint(saved.checkpoint) is not None
+
+
+@pytest.mark.parametrize(("grace_s", "saves"), [(60.0, True), (0.1, False)])
+def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, grace_s: float, saves: bool
+) -> None:
+    """Longer than a trial that is told to stop may take."""
+    monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
+    machine.grace_s = grace_s
+    one = machine.start("Steps", {"step_s": 1.5}, kind="class").has_reported(1)
+
+    one.run.hand_back("its worker was drained")
+
+    assert one.ended().end is AttemptEnd.HANDED_BACK
+    assert len(one.of(CheckpointSaved)) == saves
+
+
 def test_a_class_is_stopped_in_the_middle_of_a_step(machine: Machine) -> None:
     one = machine.start("Steps", kind="class").has_reported(1).intend(Intent.ABANDON)
 
@@ -378,8 +414,9 @@ def test_one_that_ends_in_time_is_not_stopped(machine: Machine) -> None:
 def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for grace in ("TOLD_GRACE_S", "TERMINATE_GRACE_S", "PAUSE_GRACE_S"):
+    for grace in ("TERMINATE_GRACE_S", "PAUSE_GRACE_S"):
         monkeypatch.setattr(attempt_module, grace, 0.1)
+    machine.grace_s = 0.1
 
     paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE).ended()
     handed_back = machine.start("deaf", trial="0002").has_reported(1)
@@ -390,8 +427,8 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
 
 
 def test_a_pause_has_time_and_a_worker_that_closes_has_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for grace in ("TOLD_GRACE_S", "TERMINATE_GRACE_S"):
-        monkeypatch.setattr(attempt_module, grace, 0.1)
+    monkeypatch.setattr(attempt_module, "TERMINATE_GRACE_S", 0.1)
+    machine.grace_s = 0.1
     one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
 
     one.run.hand_back("its worker was shut down")
@@ -399,7 +436,7 @@ def test_a_pause_has_time_and_a_worker_that_closes_has_none(machine: Machine, mo
     assert one.ended().end is AttemptEnd.PAUSED
 
 
-def test_a_store_that_can_not_be_reached_fails_the_attempt_before_anything_runs(
+def test_a_store_that_can_not_be_reached_has_the_attempt_handed_back_before_anything_runs(
     machine: Machine, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreUnavailable):
@@ -407,9 +444,86 @@ def test_a_store_that_can_not_be_reached_fails_the_attempt_before_anything_runs(
 
     ended = machine.start("steady", store=str(tmp_path / "nowhere")).ended()
 
-    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.FAILED, "StoreUnavailable", 0)
+    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.HANDED_BACK, "StoreUnavailable", 0)
     assert "w1@here" in ended.error
     assert str(tmp_path / "nowhere") in ended.error
+
+
+def test_a_trainable_that_can_not_be_imported_has_the_attempt_handed_back_with_the_reason(machine: Machine) -> None:
+    ended = machine.start("no_such").ended()
+
+    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.HANDED_BACK, "TrainableNotFound", 0)
+    assert "no_such" in ended.error
+    assert "w1@here" in ended.error
+
+
+def test_an_import_that_ends_its_process_has_the_attempt_handed_back(machine: Machine) -> None:
+    (machine.code_root / "worker_code.py").write_text("import os; os._exit(5)")
+
+    ended = machine.start("steady").ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
+    assert "died with 5" in ended.error
+
+
+@pytest.mark.parametrize("broken", ["definition", "store", "code root", "checkpoint"])
+def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """Else the driver would publish it again and again."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    definition: dict[str, Any] = {}
+    match broken:
+        case "definition":
+            definition["trainable"] = {"script": 7}
+        case "store":
+            monkeypatch.setattr(machine, "check_store", fail)
+        case "code root":
+            monkeypatch.setattr(machine, "code_root", machine.code_root / "gone")
+        case "checkpoint":
+            monkeypatch.setattr(AttemptRun, "_start_message", fail)
+
+    ended = machine.start("steady", **definition).ended()
+
+    assert (ended.end, ended.pid) == (AttemptEnd.HANDED_BACK, 0)
+    assert ended.error_type
+    assert "w1@here" in ended.error
+    monkeypatch.undo()
+    assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
+
+
+def test_a_worker_that_can_start_nothing_takes_nothing_for_a_while_until_it_can(machine: Machine) -> None:
+    for trial in ("0001", "0002", "0003"):
+        assert machine.back_off.allows is None
+        machine.start("no_such", trial=trial).ended()
+
+    assert machine.back_off.allows == 0
+    assert "no_such" in machine.back_off.why
+    machine.start("steady", trial="0004").ended()
+    assert machine.back_off.allows is None
+
+
+def test_trials_that_fail_by_themselves_are_no_reason_to_take_nothing(machine: Machine) -> None:
+    for trial in ("0001", "0002", "0003", "0004"):
+        assert machine.start("raises", trial=trial).ended().end is AttemptEnd.FAILED
+
+    assert machine.back_off.allows is None
+
+
+def test_a_trial_whose_zygote_is_killed_is_lost_and_its_slot_serves_the_next(machine: Machine) -> None:
+    one = machine.start("endless").has_reported(1)
+    zygote = machine.slot._zygote
+    assert zygote is not None
+
+    zygote._process.kill()
+
+    ended = one.ended()
+    assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteDied")
+    assert ended.pid
+    assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
 def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Machine) -> None:

@@ -452,6 +452,30 @@ def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, cap
     assert "'A 100'" in caplog.text
 
 
+def test_why_a_worker_takes_fewer_trials_is_logged_when_it_says_so_and_not_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def say(note: str, slots: int) -> list[str]:
+        """What is logged when the second worker says this, at two looks."""
+        world.workers[1] = replace(world.workers[1], note=note, slots=slots)
+        caplog.clear()
+        backend.refresh()
+        backend.refresh()
+        return caplog.messages
+
+    world.join(SMALL, 2, name="one@h")
+    world.join(SMALL, 2, name="two@h")
+    backend = backend_of(SMALL)
+    assert backend.slots == 4
+
+    assert say("device 0 is quarantined", 1) == ["worker two@h: device 0 is quarantined"]
+    assert backend.slots == 3
+    assert say("all devices are quarantined", 0) == ["worker two@h: all devices are quarantined"]
+    assert backend.slots == 2
+    assert say("", 2) == []
+    assert say("device 0 is quarantined", 1) == ["worker two@h: device 0 is quarantined"]
+
+
 @pytest.fixture
 def bare(world: World) -> Iterator[CeleryBackend]:
     backend = backend_of(Resources(gpus=1, gpu_memory_gb=40, tags=["nvlink"]))

@@ -21,7 +21,9 @@ from mqtune.worker.celery_settings import (
     check_name,
     check_options,
     check_settings,
+    owned_settings,
 )
+from mqtune.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -139,3 +141,22 @@ def test_a_container_that_was_restarted_has_its_workers_number_again() -> None:
 
 def test_other_names_are_no_matter() -> None:
     check_name(fleet_with("gpu@b", "elsewhere", os.getppid()), "gpu@a")
+
+
+def test_a_worker_without_remote_control_sends_events_without_being_asked() -> None:
+    on, off = (owned_settings(WorkerSettings(broker="redis://h", remote_control=is_on)) for is_on in (True, False))
+
+    assert (on["worker_enable_remote_control"], on["worker_send_task_events"]) == (True, False)
+    assert (off["worker_enable_remote_control"], off["worker_send_task_events"]) == (False, True)
+    with pytest.raises(WorkerStartError, match="worker_enable_remote_control is True, but trials need False"):
+        check_settings(SimpleNamespace(**on), off)
+
+
+def test_the_environment_switches_remote_control_off_and_names_experiments() -> None:
+    given = {"MQTUNE_BROKER": "redis://h", "MQTUNE_REMOTE_CONTROL": "0", "MQTUNE_EXPERIMENTS": "team-a-*"}
+    settings = WorkerSettings.from_environment(given)
+
+    assert (settings.remote_control, settings.experiments) == (False, "team-a-*")
+    assert WorkerSettings.from_environment({"MQTUNE_BROKER": "redis://h"}).remote_control
+    with pytest.raises(ConfigurationError, match="can't be names of experiments"):
+        WorkerSettings.from_environment({**given, "MQTUNE_EXPERIMENTS": "team/a"})

@@ -26,8 +26,8 @@ from mqtune.journal.connection import connect
 from mqtune.journal.server import find_binary
 from mqtune.resources import Resources
 from mqtune.worker.celery import create_app
-from mqtune.worker.leaving import LEAVE_S
-from mqtune.worker.settings import WorkerSettings
+from mqtune.worker.leaving import leave_s
+from mqtune.worker.settings import GRACE_S, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 BROKER = "redis://:redis-secret@head:6379/0"
@@ -221,8 +221,8 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
 
 
 def test_a_stop_leaves_the_worker_the_time_that_it_takes() -> None:
-    assert float(unit()["TimeoutStopSec"]) > LEAVE_S
-    assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > LEAVE_S
+    assert float(unit()["TimeoutStopSec"]) > leave_s(GRACE_S)
+    assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > leave_s(GRACE_S)
 
 
 def test_systemd_leaves_the_trials_to_the_worker() -> None:

@@ -20,7 +20,7 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.errors import CheckpointBroken, CheckpointGone, ConfigurationError
+from mqtune.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportTooLarge, StoreUnavailable
 from mqtune.trainable import process, session
 from mqtune.trainable.control import Told
 from mqtune.trainable.ending import Ending
@@ -106,16 +106,6 @@ def stoppable(trial: Session) -> Iterator[Session]:
     signal.signal(STOP_SIGNAL, before)
 
 
-class SteppingClock:
-    """The machine's clock, which may step back."""
-
-    def __init__(self, *times: float) -> None:
-        self._times = list(times)
-
-    def time(self) -> float:
-        return self._times.pop(0)
-
-
 # Reporting.
 
 
@@ -137,23 +127,23 @@ def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: 
     assert pipe.frames()[-1] == (FRAME_END, b"how it ended")
 
 
-def test_times_never_go_back_even_when_the_clock_does(
-    trial: Session, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "time", SteppingClock(100.0, 105.0, 90.0, 104.9, 106.5))
-
-    for _ in range(5):
-        report({"loss": 1})
-
-    assert [at for at, _ in pipe.reports()] == [100.0, 105.0, 105.0, 105.0, 106.5]
-
-
-def test_times_never_go_back_behind_an_earlier_attempt_on_another_machine(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "time", SteppingClock(100.0, 205.0))
+def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's own clock, which may be hours off and may step back, has no part in it."""
+    monkeypatch.setattr(session, "monotonic", iter([0.0, 0.0, 1.0, 5.0, 6.5, 7.0]).__next__)
+    monkeypatch.setattr(session.time, "time", lambda: 0.0)
     current = Session()
-    current.open({"timestamp": 200.0}, [pipe.write_end])
+    current.open({"timestamp": 0.0, "epoch_s": 1000.0}, [pipe.write_end])
+
+    for _ in range(3):
+        current.report({"loss": 1})
+
+    assert [at for at, _ in pipe.reports()] == [1005.0, 1006.5, 1007.0]
+
+
+def test_times_never_go_back_behind_an_earlier_attempt(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "monotonic", iter([0.0, 0.0, 1.0, 100.0, 205.0]).__next__)
+    current = Session()
+    current.open({"timestamp": 200.0, "epoch_s": 0.0}, [pipe.write_end])
 
     current.report({"loss": 1})
     current.report({"loss": 1})
@@ -171,13 +161,11 @@ def test_a_report_that_can_not_be_sent_sends_nothing_and_the_next_one_is_fine(tr
     assert [metrics for _, metrics in pipe.reports()] == [{"loss": 1}]
 
 
-def test_a_report_that_is_too_large_is_refused_with_its_size(
-    trial: Session, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_MAX_FRAME_BYTES", 2**20)
-
-    with pytest.raises(TypeError, match="3 MiB of metrics in one report; the most is 1 MiB"):
-        report({"raw": bytes(3 * 2**20)})
+def test_a_report_that_is_too_large_is_refused_with_its_size_and_its_largest_value(trial: Session, pipe: Pipe) -> None:
+    with pytest.raises(
+        ReportTooLarge, match=r"2 metrics have 3,145,\d{3} bytes and the most is 1,048,576; .* is 'raw'"
+    ):
+        report({"raw": bytes(3 * 2**20), "loss": 1.0})
 
     assert pipe.frames() == []
 
@@ -932,6 +920,17 @@ def test_a_forked_child_may_not_save_and_does_not_take_what_its_parent_is_told(
 
 
 # Where a trial is.
+
+
+def test_a_folder_that_can_not_be_made_is_an_error_that_names_it_and_the_way_out(
+    attempt: Session, tmp_path: Path
+) -> None:
+    (tmp_path / "attempt").write_text("in the way")
+
+    with pytest.raises(
+        StoreUnavailable, match=f"folder can't be made: .*{tmp_path}/attempt.*; free space there, or give"
+    ):
+        mqtune.get_context()
 
 
 def test_a_trial_knows_which_it_is_and_has_a_folder(attempt: Session, tmp_path: Path) -> None:

@@ -257,6 +257,17 @@ def test_an_endless_line_is_not_kept():
     assert len(lines._rest) <= 2**20
 
 
+def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
+    lines = MetricLines()
+
+    found = [*lines.feed(b'[tune-metric]: {"loss": 1}\n[tune-metric]: {"text": "'), *lines.feed(b"x" * 2**21)]
+
+    metrics, problem = found
+    assert metrics == {"loss": 1}
+    assert str(problem).startswith("no report: a line of more than 1,048,576 bytes was printed: '[tune-metric]: {")
+    assert len(str(problem)) < 2_000
+
+
 # Reports by the function.
 
 
@@ -332,7 +343,7 @@ def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_as
         ("mqtune.report({'loss': 1}, checkpoint='/nowhere')", "ConfigurationError"),
         ("mqtune.report({'loss': 1}, checkpoint='.')", "ConfigurationError"),
         ("mqtune.report({'loss': 1}, checkpoint={'a': 'x' * 2_000_000})", "ConfigurationError"),
-        ("mqtune.report({'loss': 'x' * (65 << 20)})", "TypeError"),
+        ("mqtune.report({'loss': 'x' * (2 << 20)})", "ReportTooLarge"),
     ],
 )
 def test_what_can_not_be_reported_is_an_error_in_the_script(trial: Trial, call: str, kind: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def book() -> Book:
 
 @pytest.fixture
 def uplink() -> Iterator[Uplink]:
-    uplink = Uplink()
+    uplink = Uplink(time)
     uplink.start()
     yield uplink
     uplink.close()
@@ -133,6 +134,21 @@ def test_what_is_read_at_once_is_one_entry(book: Book, uplink: Uplink, sender: C
     send_all(uplink, one)
 
     assert book.calls == ["report 0001:1-3"]
+
+
+def test_much_that_comes_at_once_is_cut_into_entries_of_some_megabytes(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtune.worker.uplink._ENTRY_BYTES", 100)
+    streams = [sender(f"{number:04d}") for number in range(1, 7)]
+    for one in streams:
+        one.frames(*[a_report()] * 5)
+        one.close()
+
+    uplink._carry([one.stream for one in streams])
+
+    # Each has some 110 bytes of reports, and none waits until the others have nothing more to say.
+    assert book.calls == [f"report {number:04d}:1-5" for number in range(1, 7)]
 
 
 def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_batch_stays_one_entry(

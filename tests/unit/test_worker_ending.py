@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trial import AttemptEnd, Intent
-from mqtune.worker.ending import Ending, Evidence, tail
+from mqtune.worker.ending import Ending, Evidence
 
 WANTED = {
     Intent.STOP: AttemptEnd.STOPPED,
@@ -87,7 +86,11 @@ def test_one_that_was_made_to_pause_is_paused(evidence: Evidence) -> None:
     [
         (Evidence(intent=Intent.RUN, said=FAILED, status=exited(1)), AttemptEnd.FAILED, "ValueError"),
         (Evidence(intent=Intent.RUN, problem=("ZygoteDied", "gone")), AttemptEnd.LOST, "ZygoteDied"),
-        (Evidence(intent=Intent.RUN, problem=("TrainableNotFound", "where?")), AttemptEnd.FAILED, "TrainableNotFound"),
+        (
+            Evidence(intent=Intent.RUN, problem=("TrainableNotFound", "where?")),
+            AttemptEnd.HANDED_BACK,
+            "TrainableNotFound",
+        ),
         (Evidence(intent=Intent.RUN, status=signal.SIGKILL), AttemptEnd.FAILED, "Killed"),
         (Evidence(intent=Intent.RUN, status=exited(0)), AttemptEnd.FAILED, "Exited"),
         (Evidence(intent=Intent.RUN, said=said("stopped", "stop"), status=0), AttemptEnd.COMPLETED, ""),
@@ -108,8 +111,8 @@ def test_one_that_outlived_its_time_has_failed_with_the_seconds_and_its_own_erro
     assert in_time.end is AttemptEnd.COMPLETED
 
 
-def test_the_tail_of_an_output_is_its_end_and_what_can_not_be_read_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("first line\nlast line\n")
+@pytest.mark.parametrize("intent", Intent)
+def test_one_whose_reports_did_not_all_arrive_is_lost_whatever_it_did(intent: Intent) -> None:
+    ending = Evidence(intent=intent, said=said("completed"), status=0, has_gap=True).ending()
 
-    assert tail(tmp_path / "out", 10) == "last line\n"
-    assert tail(tmp_path / "none", 10) == ""
+    assert (ending.end, ending.error_type) == (AttemptEnd.LOST, "Gap")

@@ -1,0 +1,89 @@
+"""``mqtune acl``: the accounts of a Redis that several share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from typing import Final
+
+import click
+
+from mqtune.errors import ConfigurationError
+from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
+
+__all__ = ["command"]
+
+#: Where a password may come from, so that no process list shows it.
+_VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
+
+
+@click.command("acl")
+@click.argument("role", type=click.Choice(ROLES))
+@click.option("--user", help="The account's name; by default mqtune-ROLE.")
+@click.option(
+    "--password-stdin",
+    is_flag=True,
+    help=f"Take the password from standard input. It may also stand in {_VARIABLE}; by default a new one is made.",
+)
+@click.option("--password-hash", "hashed", help="The password's SHA-256 in hex, in place of a password.")
+@click.option(
+    "--experiments",
+    default="*",
+    show_default=True,
+    help="The names of the experiments that it is for, with * for any letters: 'team-a-*'.",
+)
+@click.option(
+    "--remote-control",
+    is_flag=True,
+    help="A monitor may send Celery's remote commands, which Flower needs, and which can end trials.",
+)
+@click.option(
+    "--db", type=click.IntRange(min=0), default=0, show_default=True, help="The database, as in the broker's URL."
+)
+@click.option("--aclfile", is_flag=True, help="Print the line for an ACL file instead of a command for redis-cli.")
+def command(
+    role: Role,
+    user: str | None,
+    password_stdin: bool,
+    hashed: str | None,
+    experiments: str,
+    remote_control: bool,
+    db: int,
+    aclfile: bool,
+) -> None:
+    r"""Print what makes an account for drivers, workers or monitors on a Redis (7 or later) or Valkey.
+
+    \b
+    mqtune acl worker | redis-cli
+
+    Only the hash of the password is printed; one that was made here is said on standard error.
+    """
+    user = user or f"mqtune-{role}"
+    made = ""
+    if hashed is None:
+        password = _password(from_stdin=password_stdin)
+        if not password:
+            password = made = secrets.token_urlsafe(24)
+        hashed = password_hash(password)
+    elif password_stdin:
+        raise ConfigurationError("--password-stdin and --password-hash: give one of them")
+    rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control)
+    line = account(user, hashed, rules, aclfile=aclfile)
+    if made:
+        click.echo(
+            f"the password of {user}, shown only here: {made}\nbroker: redis://{user}:{made}@HOST:6379/{db}", err=True
+        )
+    click.echo(line)
+
+
+def _password(*, from_stdin: bool) -> str:
+    """Return the password that was given, or an empty text."""
+    if not from_stdin:
+        return os.environ.get(_VARIABLE, "")
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise ConfigurationError(
+            "--password-stdin: there is nothing on standard input; give the password as its first line"
+        )
+    return password

@@ -1,0 +1,98 @@
+"""``mqtune drain``: empties workers, and waits until they are gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from mqtune.errors import ConfigurationError, MqtuneError
+
+if TYPE_CHECKING:
+    from mqtune.journal.fleet import Fleet
+    from mqtune.messages import WorkerInfo
+
+__all__ = ["command"]
+
+#: How often the register is looked at.
+_LOOK_S: Final = 0.2
+#: On top of what a worker takes to go: the register keeps one that has died until its heartbeat runs out.
+_REGISTER_S: Final = 20.0
+
+
+@click.command("drain")
+@click.argument("workers", nargs=-1, metavar="WORKER…")
+@click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the workers use: redis://:password@head:6379/0.")
+@click.option("--all", "everyone", is_flag=True, help="Drain all workers that are connected.")
+def command(workers: tuple[str, ...], broker: str | None, everyone: bool) -> None:
+    """Have workers hand their trials back and end; returns when they are gone.
+
+    WORKER is a name such as gpu@node7, or gpu if only one is called so. Its trials save a checkpoint if they can, and go
+    on elsewhere; they have as long for it as their worker's --grace says. It is no failure of theirs.
+    """
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+
+    if not broker:
+        raise click.UsageError(
+            "--broker is missing; give the Redis that the workers use: redis://:password@head:6379/0"
+        )
+    if everyone == bool(workers):
+        raise click.UsageError("name the workers to drain, or give --all")
+    client = connect(broker, role="operator")
+    try:
+        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+        there = fleet.workers()
+        chosen = there if everyone else [_find(name, there) for name in workers]
+        if not chosen:
+            click.echo("no worker is connected")
+        for info in chosen:
+            fleet.drain(info)
+            click.echo(
+                f"{info.name} is told to drain: its trials save and go back to the queue, "
+                f"which takes {info.leaves_within_s:.0f} s at most"
+            )
+        _wait(fleet, chosen)
+    finally:
+        client.close()
+
+
+def _find(name: str, there: list[WorkerInfo]) -> WorkerInfo:
+    """Return the worker of this name, or of this name before the @.
+
+    Raises:
+        ConfigurationError: there is none, or there are several.
+    """
+    found = [info for info in there if info.name == name] or [
+        info for info in there if info.name.partition("@")[0] == name
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(info.name for info in found or there)
+    if found:
+        raise ConfigurationError(f"{name!r} may be any of {len(found)} workers: {names}; give one's whole name")
+    raise ConfigurationError(f"no worker {name!r} is connected; there {f'are: {names}' if there else 'is none at all'}")
+
+
+def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
+    """Wait until workers are gone.
+
+    Raises:
+        MqtuneError: one has not gone in time.
+    """
+    began = time.monotonic()
+    left = {(info.name, info.joined_at): info for info in told}
+    while left:
+        here = {(info.name, info.joined_at) for info in fleet.workers()}
+        waited_s = time.monotonic() - began
+        for key in [key for key in left if key not in here]:
+            click.echo(f"{left.pop(key).name} is gone after {waited_s:.0f} s")
+        late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
+        if late:
+            raise MqtuneError(
+                f"after {waited_s:.0f} s these workers are still there: {', '.join(late)}; look at their logs, or end "
+                "them on their machines: their trials then go on elsewhere when their leases run out"
+            )
+        if left:
+            time.sleep(_LOOK_S)

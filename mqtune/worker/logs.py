@@ -1,0 +1,149 @@
+"""What trials and zygotes print, in files that stay short: of a long one the first and the last part are kept."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from mqtune.journal.base import Claim
+
+__all__ = ["Logs", "open_log"]
+
+logger = logging.getLogger(__name__)
+
+#: A file that is longer is shortened: some million lines, which nobody reads, and a full disk only after thousands of trials.
+MAX_BYTES: Final = 64 * 2**20
+#: What is kept of it. The last part may double while it is moved, and the file must then still be shorter than the most.
+FIRST_BYTES: Final = 8 * 2**20
+LAST_BYTES: Final = 24 * 2**20
+#: How often all files are looked at. Between two looks a trial may write what the disk takes, at most some gigabyte.
+LOOK_S: Final = 0.5
+#: How long a look that is under way may take when the worker ends: a network's disk may hang.
+_CLOSE_S: Final = 5.0
+#: How much is moved at once.
+_MOVED_BYTES: Final = 2**20
+
+
+class Logs:
+    """Keeps what is written now within ``MAX_BYTES`` a file; a trial that writes never waits for it.
+
+    The middle of a file that has become too long is cut out, and a line in its place says how much. Lines that come in that
+    moment may be lost with it. Trials must write at the end of their files, wherever that is (O_APPEND).
+
+    Args:
+        root: the worker's log folder.
+        zygotes: the files of its zygotes, which may write at any time.
+    """
+
+    def __init__(self, root: Path, zygotes: Iterable[Path] = ()) -> None:
+        self._root = root
+        self._written = set(zygotes)
+        #: How much was cut out of a file so far.
+        self._cut: dict[Path, int] = {}
+        #: Why there is no folder for a file.
+        self._missing: dict[Path, OSError] = {}
+        self._looking = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqtune-logs", daemon=True)
+
+    def start(self) -> None:
+        """Look at the files from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closing.set()
+        self._thread.join(_CLOSE_S)
+
+    def files(self, experiment: str, claim: Claim) -> tuple[Path, Path]:
+        """Return where an attempt's stdout and stderr go."""
+        folder = self._root / experiment / claim.trial
+        return folder / f"{claim.attempt}.stdout", folder / f"{claim.attempt}.stderr"
+
+    def begin(self, *paths: Path) -> None:
+        """Watch these files, whose folder is made; where that fails, a trial runs without them."""
+        for path in paths:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                logger.warning("nothing that a trial prints to %s is kept: %s", path, error)
+                self._missing[path] = error
+        self._written.update(paths)
+
+    def end(self, path: Path, size: int) -> str:
+        """Return the last *size* bytes, as text, of a file that nobody writes to any more."""
+        self._written.discard(path)
+        with self._looking:
+            self._look(path)
+            self._cut.pop(path, None)
+        missing = self._missing.pop(path, None)
+        return _tail(path, size) if missing is None else f"(what was printed is not kept: {missing})\n"
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            for path in tuple(self._written):
+                with self._looking:
+                    self._look(path)
+
+    def _look(self, path: Path) -> None:
+        try:
+            if os.stat(path).st_size > MAX_BYTES:
+                self._cut[path] = _shorten(path, self._cut.get(path, 0))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("%s can't be shortened: %s", path, error)
+
+
+def _shorten(path: Path, before: int) -> int:
+    """Cut the middle out of a file, *before* having been cut out of it already; return how much that is in all."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        cut = before + size - FIRST_BYTES - LAST_BYTES
+        to = FIRST_BYTES + os.pwrite(file, _mark(cut), FIRST_BYTES)
+        come_from = size - LAST_BYTES
+        # What is written meanwhile comes along, unless it comes faster than it can be moved.
+        until = come_from + 2 * LAST_BYTES
+        while come_from < until and (data := os.pread(file, min(_MOVED_BYTES, until - come_from), come_from)):
+            come_from += len(data)
+            while data:
+                moved = os.pwrite(file, data, to)
+                to, data = to + moved, data[moved:]
+        os.ftruncate(file, to)
+        return cut
+    finally:
+        os.close(file)
+
+
+def _mark(cut: int) -> bytes:
+    """Return the line that stands for what was cut out."""
+    return (
+        f"\n… mqtune: {cut // 2**20:,} MiB of output were here; a file keeps its first and its last part …\n".encode()
+    )
+
+
+def _tail(path: Path, size: int) -> str:
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"(what was printed can't be read: {error})\n"
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file to write at its end; where there can be none, what is written is dropped."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        logger.warning("nothing that is printed to %s is kept: %s", path, error)
+        return open(os.devnull, "ab")

@@ -1,0 +1,54 @@
+"""What an attempt needs before it is claimed: a store that can be reached, and a zygote that has its trainable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mqtune.errors import MqtuneError
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.host import Host
+from mqtune.worker.slots import Slot, Turn
+from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
+
+__all__ = ["NO_PROBLEM", "Problem", "find_zygote"]
+
+logger = logging.getLogger(__name__)
+
+#: Type and text of what keeps an attempt from running.
+Problem = tuple[str, str]
+NO_PROBLEM: Final = ("", "")
+#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
+IMPORT_TIMEOUT_S: Final = 600.0
+
+
+def find_zygote(
+    host: Host, slot: Slot, turn: Turn, experiment: str, definition: Mapping[str, Any]
+) -> tuple[ZygoteHandle | None, Problem]:
+    """Return a zygote that has imported an experiment's trainable, or why there is none; whatever is wrong, it doesn't raise.
+
+    This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
+    """
+    where = f"on worker {host.name}"
+    try:
+        host.check_store(definition.get("store", ""))
+        spec = TrainableSpec.decode(definition["trainable"])
+        where += f", trainable {spec} below code root {host.code_root}"
+        zygote = slot.zygote(ZygoteKey.of(experiment, definition, host.code_root), turn)
+        try:
+            zygote.wait_ready(IMPORT_TIMEOUT_S)
+        except BaseException:
+            slot.close_zygote()
+            raise
+    except ImportFailed as error:
+        return None, (error.kind, f"{where}:\n{error}")
+    except ZygoteDied as error:
+        return None, ("ImportDied", f"{where}: the import ended its process: {error}")
+    except (MqtuneError, OSError) as error:
+        return None, (type(error).__name__, f"{where}: {error}")
+    except Exception as error:
+        # Unless the attempt ends by it, it is published again and again.
+        logger.exception("%s: an attempt of experiment %s could not be made ready", where, experiment)
+        return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
+    return zygote, NO_PROBLEM

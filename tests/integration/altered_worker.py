@@ -1,0 +1,97 @@
+"""A real ``mqtune worker`` that a test has altered before it starts, and trials for it that go on until they are let go.
+
+As a program, ``altered_worker.py SOURCE worker …``, it runs the Python source and then the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import mqtune
+
+HERE: Final = Path(__file__).parent
+#: Where trials look whether they may end; a worker's environment says it.
+FOLDER: Final = "ALTERED_WORKER_FOLDER"
+SPACE: Final = {"number": mqtune.randint(0, 1000)}
+
+
+def held(config: dict[str, Any]) -> None:
+    """Report the first device, and end when there is a file with this trial's number."""
+    loss = float(os.environ.get("CUDA_VISIBLE_DEVICES") or -1)
+    mqtune.report({"loss": loss})
+    gate = Path(os.environ[FOLDER], f"end-{config['number']}")
+    while not gate.exists():
+        time.sleep(0.01)
+    mqtune.report({"loss": loss})
+
+
+def let_go(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        (folder / f"end-{number}").touch()
+
+
+@contextlib.contextmanager
+def altered_worker(
+    broker: str, folder: Path, alteration: str, *options: str, goes_within_s: float = 20
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker in the fleet of a broker, whose log is ``worker.log``; it is gone afterwards."""
+    # The rest needs nothing of it, and runs in each trial too.
+    from waiting import eventually
+
+    from mqtune.journal.connection import connect
+    from mqtune.journal.fleet import Fleet
+
+    command = [sys.executable, str(Path(__file__)), alteration, "worker", "--name", "altered", "--code-root", str(HERE)]
+    log = folder / "worker.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, *options],
+            env={
+                **os.environ,
+                "MQTUNE_BROKER": broker,
+                "MQTUNE_LOG_ROOT": str(folder),
+                "PYTHONFAULTHANDLER": "1",
+                FOLDER: str(folder),
+            },
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        with contextlib.closing(connect(broker)) as client:
+            fleet = Fleet(client, patience_s=5)
+
+            def joined() -> bool:
+                assert process.poll() is None, log.read_text()
+                return any(info.pid == process.pid for info in fleet.workers())
+
+            eventually(joined, 30)
+        yield process
+    except BaseException:
+        print(log.read_text()[-10_000:])
+        raise
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=goes_within_s)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    # Not on the path of a worker.
+    sys.path.remove(str(HERE))
+    exec(sys.argv.pop(1))
+    from mqtune.cli import main
+
+    main()

@@ -1,0 +1,195 @@
+"""A real worker goes on taking trials whatever happens to its connections, and mends itself when its consumer has stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from altered_worker import SPACE, altered_worker, held, let_go
+from waiting import eventually, lives
+
+import mqtune
+from mqtune.journal.connection import connect
+from mqtune.journal.server import ServerBinary
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import Nothing, drive
+from mqtune.trial import AttemptEnd
+
+#: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
+QUICK = """
+from pathlib import Path
+from mqtune.worker import consuming, transport
+consuming.LOOK_S, consuming.LOOKS = 0.5, 8
+stuck = Path({stuck!r})
+ask = transport.TrialChannel._brpop_start
+"""
+#: Its first connection asks the queue for nothing more, as soon as there is a file that says so.
+STUCK_UNTIL_RECONNECTED = (
+    QUICK
+    + """
+channels = []
+def ask_if_not_stuck(channel, timeout=None):
+    if channel not in channels:
+        channels.append(channel)
+    if channel is not channels[0] or not stuck.exists():
+        ask(channel, timeout)
+transport.TrialChannel._brpop_start = ask_if_not_stuck
+"""
+)
+#: The same on all connections, until the process begins anew.
+STUCK_UNTIL_RESTARTED = (
+    QUICK
+    + """
+stuck.unlink(missing_ok=True)
+def ask_if_not_stuck(channel, timeout=None):
+    if not stuck.exists():
+        ask(channel, timeout)
+transport.TrialChannel._brpop_start = ask_if_not_stuck
+"""
+)
+SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
+
+
+class Server:
+    """A Redis that can be ended and started again where it was."""
+
+    def __init__(self, binary: ServerBinary, folder: Path) -> None:
+        socket = folder / "s"
+        self.url = f"unix://{socket}?db=0"
+        self._command = [str(binary.path), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
+        self._command += ["--appendonly", "yes", "--save", ""]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+
+
+@pytest.fixture
+def server(server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(server_binary, tmp_path_factory.mktemp("s"))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    eventually(lambda: Path(server.url[len("unix://") :].partition("?")[0]).exists())
+    with contextlib.closing(connect(server.url)) as client:
+        yield client
+
+
+@pytest.fixture
+def tuner(server: Server, client: redis.Redis) -> Iterator[mqtune.Tuner]:
+    tuner = mqtune.Tuner(
+        held,
+        SPACE,
+        metric="loss",
+        mode="min",
+        broker=server.url,
+        name="stuck",
+        searcher=Nothing(),
+        resources=mqtune.Resources(cpus=1),
+        progress=False,
+    )
+    with contextlib.closing(tuner):
+        yield tuner
+
+
+def wait_until_stuck(client: redis.Redis, file: Path) -> None:
+    """Have the worker's consumer stop; it has no question under way afterwards that a trial could be the answer to."""
+    file.touch()
+    eventually(lambda: client.info("clients")["blocked_clients"] == 0, 30)
+
+
+@pytest.mark.timeout(150)
+def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
+    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "no-more"
+    with altered_worker(server.url, tmp_path, STUCK_UNTIL_RECONNECTED.format(stuck=str(stuck)), *SLOTS) as worker:
+        first = tuner.start_trial({"number": 1})
+        drive(tuner, lambda: first.attempt.reports)
+        wait_until_stuck(client, stuck)
+        let_go(tmp_path, 2)
+
+        second = tuner.start_trial({"number": 2})
+        drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
+
+        assert first.status is TrialStatus.RUNNING
+        let_go(tmp_path, 1)
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+        assert (first.attempt.number, second.attempt.number) == (1, 1)
+        assert worker.poll() is None
+        log = (tmp_path / "worker.log").read_text()
+        assert log.count("reconnecting") == 1
+        assert "starts anew" not in log
+
+
+@pytest.mark.timeout(150)
+def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_starts_anew(
+    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "no-more"
+    with altered_worker(server.url, tmp_path, STUCK_UNTIL_RESTARTED.format(stuck=str(stuck)), *SLOTS) as worker:
+        first = tuner.start_trial({"number": 1})
+        drive(tuner, lambda: first.attempt.reports)
+        began = psutil.Process(worker.pid).create_time()
+        wait_until_stuck(client, stuck)
+        let_go(tmp_path, 2)
+
+        second = tuner.start_trial({"number": 2})
+        drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
+        drive(tuner, lambda: first.attempt.number == 2 and first.attempt.reports)
+
+        handed_back = tuner.results().experiment.trials[first.id].attempts[0]
+        assert handed_back.end is AttemptEnd.HANDED_BACK
+        assert "its worker took nothing any more and started anew" in handed_back.error
+        assert psutil.Process(worker.pid).create_time() == began, "to its supervisor it is the same process"
+        let_go(tmp_path, 1)
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+        assert first.failures == 0
+        children = psutil.Process(worker.pid).children()
+        assert all(lives(child) for child in children), "nothing is left of the time before"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == os.EX_OK
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_restarted_time_and_again(
+    server: Server, client: redis.Redis, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    with altered_worker(server.url, tmp_path, "", *SLOTS) as worker:
+        let_go(tmp_path, *range(100))
+        numbers = iter(range(100))
+
+        def a_trial_completes() -> None:
+            trial = tuner.start_trial({"number": next(numbers)})
+            drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
+
+        a_trial_completes()
+        for _ in range(3):
+            with contextlib.suppress(redis.ConnectionError):
+                # Those that wait for a message, and those that are between two.
+                client.client_kill_filter(_type="normal", skipme=True)
+                client.client_kill_filter(_type="pubsub", skipme=True)
+            a_trial_completes()
+            server.stop()
+            server.start()
+            a_trial_completes()
+
+        assert worker.poll() is None

@@ -1,0 +1,212 @@
+"""A real worker whose device stays full after a trial: nothing more runs there, everybody can see it, and it comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from altered_worker import SPACE, altered_worker, held, let_go
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import EmbeddedServer
+from mqtune.messages import WorkerInfo
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import Nothing, drive
+from mqtune.trial import Trial
+
+GB = 1_000_000_000
+#: Answers as the driver would, with what a file says, and notes that it was asked.
+DRIVER = """
+import json, sys
+for line in sys.stdin:
+    open({file!r} + ".asked", "a").write("?")
+    used = json.load(open({file!r}))
+    print(json.dumps({{"used": {{d: used[d] for d in json.loads(line)}}, "unknown": {{}}}}), flush=True)
+"""
+#: A worker that asks it, and waits for seconds where a real one waits for a minute.
+ALTERATION = """
+import functools
+from mqtune.worker import device_memory, device_query, runtime
+device_memory.RETURN_S = {return_s}
+device_memory.LOOK_S = 0.2
+runtime.DriverQuery = functools.partial(device_query.DriverQuery, [{python!r}, {driver!r}])
+"""
+
+
+class Machine:
+    """GPUs that have in use what a test says, and a worker that believes it."""
+
+    def __init__(self, broker: str, folder: Path, number: int) -> None:
+        self.folder = folder
+        self._used = {str(device): 0 for device in range(number)}
+        self._file = folder / "used.json"
+        self.set("0", 0)
+        self._driver = folder / "driver.py"
+        self._driver.write_text(DRIVER.format(file=str(self._file)))
+        self.gpus = ",".join(self._used) + ","
+        self._client = connect(broker)
+        self._fleet = Fleet(self._client, patience_s=5)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def set(self, device: str, used: int) -> None:
+        self._used[device] = used
+        new = self._file.with_name("used.new")
+        new.write_text(json.dumps(self._used))
+        new.replace(self._file)
+
+    @property
+    def asked(self) -> int:
+        """How many questions the driver was asked."""
+        return Path(f"{self._file}.asked").stat().st_size
+
+    def alteration(self, return_s: float) -> str:
+        return ALTERATION.format(python=sys.executable, driver=str(self._driver), return_s=return_s)
+
+    def info(self) -> WorkerInfo:
+        (info,) = self._fleet.workers()
+        return info
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedServer.start(tmp_path / "server") as server:
+        yield server.url
+
+
+@pytest.fixture
+def machine(broker: str, tmp_path: Path) -> Iterator[Callable[[int], Machine]]:
+    """Returns a machine with so many GPUs."""
+    with contextlib.ExitStack() as made:
+        yield lambda number: made.enter_context(contextlib.closing(Machine(broker, tmp_path, number)))
+
+
+@pytest.fixture
+def tuner(broker: str) -> Iterator[mqtune.Tuner]:
+    tuner = mqtune.Tuner(
+        held,
+        SPACE,
+        metric="loss",
+        mode="min",
+        broker=broker,
+        name="full",
+        searcher=Nothing(),
+        resources=mqtune.Resources(gpus=1, cpus=1),
+        progress=False,
+    )
+    with contextlib.closing(tuner):
+        yield tuner
+
+
+def has_reported(tuner: mqtune.Tuner, trial: Trial) -> str:
+    """Wait until a trial runs, and return its device."""
+    drive(tuner, lambda: trial.attempt.reports)
+    return f"{trial.last_metrics['loss']:.0f}"
+
+
+@pytest.mark.timeout(120)
+def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
+    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(2)
+    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus) as worker:
+        first = tuner.start_trial({"number": 1})
+        full = has_reported(tuner, first)
+        gpus.set(full, 5 * GB)
+        let_go(tmp_path, 1, 2, 3, 4, 5)
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+
+        assert eventually(lambda: gpus.info().slots == 1)
+        assert gpus.info().note == f"device {full} is quarantined, 5.0 GB of its memory did not come back"
+        for number in (2, 3, 4):
+            trial = tuner.start_trial({"number": number})
+            assert has_reported(tuner, trial) != full
+            drive(tuner, lambda trial=trial: trial.status is TrialStatus.COMPLETED)
+            assert trial.attempt.number == 1
+
+        gpus.set(full, 100_000_000)
+        eventually(lambda: gpus.info().slots == 2)
+        assert gpus.info().note == ""
+        together = [tuner.start_trial({"number": number}) for number in (6, 7)]
+        assert {has_reported(tuner, trial) for trial in together} == {"0", "1"}
+        let_go(tmp_path, 6, 7)
+        drive(tuner, lambda: not tuner.busy_trials)
+
+        log = (tmp_path / "worker.log").read_text()
+        assert f"device {full} is quarantined" in log
+        assert f"device {full} is in use again" in log
+        if Path("/proc/self/maps").exists():
+            assert "nvidia" not in Path(f"/proc/{worker.pid}/maps").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_whose_devices_are_all_quarantined_takes_nothing_and_drivers_can_say_why(
+    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(1)
+    with (
+        altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus),
+        contextlib.closing(connect(broker)) as client,
+    ):
+        first = tuner.start_trial({"number": 1})
+        has_reported(tuner, first)
+        gpus.set("0", 5 * GB)
+        let_go(tmp_path, 1, 2)
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+        info = eventually(lambda: gpus.info() if gpus.info().slots == 0 else None)
+        # What it had asked the queue for before is answered within a second.
+        eventually(lambda: client.info("clients")["blocked_clients"] == 0)
+
+        second = tuner.start_trial({"number": 2})
+        drive(tuner, lambda: "device 0 is quarantined" in tuner.debug_string())
+        assert second.status is TrialStatus.STAGED
+        assert client.llen(info.queue) == 1
+
+        gpus.set("0", 0)
+        drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
+        assert second.attempt.number == 1
+
+
+@pytest.mark.timeout(120)
+def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not(
+    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    gpus = machine(1)
+    with altered_worker(broker, tmp_path, gpus.alteration(600), "--gpus", gpus.gpus) as worker:
+
+        def wait_for_looks() -> None:
+            asked = gpus.asked
+            eventually(lambda: gpus.asked > asked + 5, 30, why="a trial has ended, and its memory is waited for")
+
+        first = tuner.start_trial({"number": 1})
+        has_reported(tuner, first)
+        gpus.set("0", 5 * GB)
+        let_go(tmp_path, 1)
+        second = tuner.start_trial({"number": 2})
+        drive(tuner, lambda: "[full/0002/1] received" in (tmp_path / "worker.log").read_text())
+        wait_for_looks()
+        tuner.step(0)
+        assert (first.status, second.status) == (TrialStatus.RUNNING, TrialStatus.STAGED)
+        gpus.set("0", 0)
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+        has_reported(tuner, second)
+
+        family = psutil.Process(worker.pid).children(recursive=True)
+        assert any("driver.py" in " ".join(process.cmdline()) for process in family)
+        gpus.set("0", 5 * GB)
+        let_go(tmp_path, 2)
+        wait_for_looks()
+        worker.terminate()
+
+        assert worker.wait(30) == os.EX_OK
+        eventually(lambda: not any(process.is_running() for process in family), 30)

@@ -1,0 +1,90 @@
+"""A worker that can't start what it takes leaves it to others for a while, longer each time, and comes back by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtune.worker import back_off
+from mqtune.worker.back_off import FIRST_S, IN_A_ROW, LONGEST_S, BackOff
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(back_off, "time", clock)
+    return clock
+
+
+def failed(times: int, worker: BackOff | None = None) -> BackOff:
+    worker = worker or BackOff()
+    for _ in range(times):
+        worker.note_problem("StoreUnavailable: on worker w:\nnot mounted")
+    return worker
+
+
+def test_a_worker_in_order_takes_any_number(clock: Clock) -> None:
+    worker = failed(IN_A_ROW - 1)
+
+    assert (worker.allows, worker.why) == (None, "")
+
+
+def test_after_some_in_a_row_it_takes_none_and_then_one_to_try(clock: Clock) -> None:
+    worker = failed(IN_A_ROW)
+
+    assert worker.allows == 0
+    clock.now += FIRST_S - 0.1
+    assert worker.allows == 0
+    clock.now += 0.2
+    assert worker.allows == 1
+
+
+def test_it_says_what_was_wrong(clock: Clock) -> None:
+    assert failed(IN_A_ROW).why == f"could not start its last {IN_A_ROW} attempts (not mounted)"
+
+
+def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> None:
+    worker = failed(IN_A_ROW)
+    rests = []
+    for _ in range(6):
+        began = clock.now
+        while not worker.allows:
+            clock.now += 1
+        rests.append(clock.now - began)
+        failed(1, worker)
+
+    assert rests == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S, LONGEST_S, LONGEST_S]
+
+
+def test_those_that_were_taken_together_are_one_try(clock: Clock) -> None:
+    worker = failed(IN_A_ROW + 5)
+
+    clock.now += FIRST_S
+    assert worker.allows == 1
+
+
+def test_one_that_starts_puts_it_back_in_order(clock: Clock) -> None:
+    worker = failed(IN_A_ROW)
+    clock.now += FIRST_S
+    failed(1, worker)
+
+    worker.note_started()
+
+    assert (worker.allows, worker.why) == (None, "")
+    failed(IN_A_ROW, worker)
+    clock.now += FIRST_S
+    assert worker.allows == 1
+
+
+def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -> None:
+    """Else one broken worker could end it before anybody else had a try."""
+    from mqtune.experiment import LOST_BUDGET
+
+    assert IN_A_ROW < LOST_BUDGET

@@ -1,0 +1,78 @@
+"""Which workers ``mqtune drain`` means, and what it says when they don't go."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtune.cli import drain
+from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.messages import WorkerInfo
+
+
+def worker(name: str, joined_at: float = 1.0) -> WorkerInfo:
+    return WorkerInfo(
+        name=name,
+        host="h",
+        pid=1,
+        version="0",
+        queue="q",
+        gpus=0,
+        cpus=1,
+        slots=1,
+        devices=[],
+        code_root="/",
+        joined_at=joined_at,
+    )
+
+
+A, B, OTHER = worker("gpu@a"), worker("gpu@b"), worker("cpu@a")
+
+
+class Fleet:
+    """A register that shows these, one after the other."""
+
+    def __init__(self, *shown: list[WorkerInfo]) -> None:
+        self._shown = list(shown)
+
+    def workers(self) -> list[WorkerInfo]:
+        return self._shown.pop(0) if len(self._shown) > 1 else self._shown[0]
+
+
+@pytest.mark.parametrize(("name", "meant"), [("gpu@b", B), ("cpu@a", OTHER), ("cpu", OTHER)])
+def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str, meant: WorkerInfo) -> None:
+    assert drain._find(name, [A, B, OTHER]) is meant
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "words"),
+    [
+        ("gpu", [A, B, OTHER], "'gpu' may be any of 2 workers: gpu@a, gpu@b"),
+        ("tpu", [A, OTHER], "no worker 'tpu' is connected; there are: gpu@a, cpu@a"),
+        ("tpu", [], "no worker 'tpu' is connected; there is none at all"),
+    ],
+)
+def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[WorkerInfo], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        drain._find(name, there)
+
+
+def test_each_is_said_to_be_gone_when_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drain, "_LOOK_S", 0.0)
+
+    drain._wait(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B])  # type: ignore[arg-type]
+
+    assert [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["gpu@a", "gpu@b"]
+
+
+def test_one_that_was_started_anew_under_its_name_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    drain._wait(Fleet([worker("gpu@a", 2.0)]), [A])  # type: ignore[arg-type]
+
+
+def test_one_that_does_not_go_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "_LOOK_S", 0.0)
+    monkeypatch.setattr(drain, "_REGISTER_S", -A.leaves_within_s)
+
+    with pytest.raises(MqtuneError, match="these workers are still there: gpu@a;"):
+        drain._wait(Fleet([A, B]), [A])  # type: ignore[arg-type]

@@ -1,0 +1,358 @@
+"""A slot is free when its devices' memory is back; a device that stays full takes no trial until it is back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from mqtune.resources import Resources
+from mqtune.worker import device_memory
+from mqtune.worker.device_memory import TOLERANCE_BYTES, DeviceMemory
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.slots import Slot, Slots
+
+GB = 1_000_000_000
+MB = 1_000_000
+
+
+class Gpus:
+    """Says what it was told that devices have in use, and notes who asked for what."""
+
+    def __init__(self, **used: int) -> None:
+        self.now = {name.removeprefix("gpu"): value for name, value in used.items()}
+        self.asked: list[tuple[str, ...]] = []
+        self.is_closed = False
+
+    def used(self, devices: Sequence[str]) -> dict[str, int]:
+        self.asked.append(tuple(devices))
+        return {device: self.now[device] for device in devices if device in self.now}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Watched:
+    """The memory of some devices, and how often it was said that something changed."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self.gpus = gpus
+        self.changes = 0
+        self.memory = DeviceMemory(gpus, self._count)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "POLL_S", 0.001)
+    monkeypatch.setattr(device_memory, "RETURN_S", 0.05)
+    monkeypatch.setattr(device_memory, "LOOK_S", 0.005)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched(Gpus(gpu0=100 * MB, gpu1=100 * MB))
+    yield watched
+    watched.memory.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what must come before anybody gives up."""
+    monkeypatch.setattr(device_memory, "RETURN_S", 60.0)
+
+
+def in_thread(work: object, *arguments: object, **options: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, kwargs=options, daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watched: Watched) -> None:
+    gpus = watched.gpus
+    assert watched.memory.enter(0, ("0", "1"))
+    gpus.now = {"0": 20 * GB, "1": 30 * GB}
+
+    settling = in_thread(watched.memory.settle, 0, ("0", "1"))
+    asked = len(gpus.asked)
+    eventually(lambda: len(gpus.asked) > asked + 3)
+    gpus.now["0"] = 100 * MB
+    asked = len(gpus.asked)
+    eventually(lambda: len(gpus.asked) > asked + 3)
+    assert settling.is_alive(), "the second device is not back"
+
+    gpus.now["1"] = 100 * MB + TOLERANCE_BYTES
+    settling.join(10)
+    assert not settling.is_alive()
+    assert watched.memory.quarantined == set()
+    assert watched.changes == 0
+
+
+def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 5_100 * MB
+
+    with caplog.at_level(logging.WARNING):
+        watched.memory.settle(0, ("0",))
+
+        assert set(watched.memory.quarantined) == {"0"}
+        assert not watched.memory.enter(0, ("0",))
+        assert not watched.memory.enter(1, ("1", "0")), "one device of several is enough"
+        assert watched.memory.enter(2, ("1",))
+        assert watched.memory.note == "device 0 is quarantined, 5.0 GB of its memory did not come back"
+        assert watched.changes == 1
+        asked = len(watched.gpus.asked)
+        eventually(lambda: len(watched.gpus.asked) > asked + 2, why="it is looked at now and then")
+        assert watched.changes == 1
+
+        watched.gpus.now["0"] = 120 * MB
+        eventually(lambda: watched.changes == 2)
+
+    assert watched.memory.note == ""
+    assert watched.memory.enter(0, ("0",))
+    first, last = [record.getMessage() for record in caplog.records]
+    assert "device 0 is quarantined: 5.1 GB" in first
+    assert "0.1 GB before" in first
+    assert last == "device 0 is in use again: its memory is back"
+
+
+def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
+    watched.memory.enter(0, ("0", "1"))
+    watched.gpus.now = {"0": GB, "1": GB}
+    watched.memory.settle(0, ("0", "1"))
+    assert set(watched.memory.quarantined) == {"0", "1"}
+
+    watched.gpus.now["1"] = 0
+    eventually(lambda: set(watched.memory.quarantined) == {"0"})
+    watched.gpus.now["0"] = 0
+    eventually(lambda: not watched.memory.quarantined)
+
+    # The thread that looked is gone, and another device gets another.
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    watched.memory.settle(0, ("0",))
+    watched.gpus.now["0"] = 0
+    eventually(lambda: not watched.memory.quarantined)
+
+
+def test_what_others_have_in_use_from_before_is_not_the_trials(watched: Watched) -> None:
+    watched.gpus.now["0"] = 40 * GB
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 40 * GB + 200 * MB
+
+    watched.memory.settle(0, ("0",))
+
+    assert not watched.memory.quarantined
+
+
+def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(watched: Watched) -> None:
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 10 * GB
+    watched.memory.enter(1, ("0",))
+    watched.gpus.now["0"] = 20 * GB
+    asked = list(watched.gpus.asked)
+
+    watched.memory.settle(0, ("0",))
+    assert watched.gpus.asked == asked, "the other's memory says nothing of this one's"
+
+    watched.gpus.now["0"] = 10 * GB
+    watched.memory.settle(1, ("0",))
+    assert set(watched.memory.quarantined) == {"0"}, "the first has left something"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_trial_that_begins_on_a_shared_device_ends_the_wait_of_the_one_before(watched: Watched) -> None:
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    settling = in_thread(watched.memory.settle, 0, ("0",))
+    asked = len(watched.gpus.asked)
+    eventually(lambda: len(watched.gpus.asked) > asked + 2)
+
+    assert watched.memory.enter(1, ("0",))
+    settling.join(10)
+    assert not settling.is_alive()
+
+    settling = in_thread(watched.memory.settle, 1, ("0",))
+    asked = len(watched.gpus.asked)
+    eventually(lambda: len(watched.gpus.asked) > asked + 2, why="what the first one left is still missing")
+    watched.gpus.now["0"] = 100 * MB
+    settling.join(10)
+    assert not settling.is_alive()
+
+
+def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
+    watched = Watched(Gpus())
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    watched.memory.settle(0, ("0",))
+    assert not watched.memory.quarantined
+
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 3 * GB
+    del watched.gpus.now["0"]
+    watched.memory.settle(0, ("0",))
+    assert not watched.memory.quarantined
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_worker_that_closes_waits_for_no_memory(watched: Watched) -> None:
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    settling = in_thread(watched.memory.settle, 0, ("0",))
+
+    watched.memory.close()
+    settling.join(10)
+
+    assert not settling.is_alive()
+    assert watched.gpus.is_closed
+    assert not watched.memory.quarantined
+
+
+# Slots and turns.
+
+TWO_GPUS = SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",)))
+
+
+def quarantine(watched: Watched, slots: Slots, slot: Slot) -> None:
+    turn = slot.next_turn()
+    assert turn.take(stays=False)
+    watched.gpus.now[slot.devices[0]] = GB
+    turn.end()
+    slots.review()
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_next_attempt_may_prepare_but_has_the_devices_when_their_memory_is_back(
+    watched: Watched, tmp_path: Path
+) -> None:
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    first, second = slot.next_turn(), slot.next_turn()
+    assert first.take(stays=False)
+    watched.gpus.now["0"] = GB
+    taken: list[bool] = []
+    waiting = in_thread(lambda: taken.append(second.take(stays=False)))
+
+    ending = in_thread(first.end)
+    asked = len(watched.gpus.asked)
+    eventually(lambda: len(watched.gpus.asked) > asked + 2)
+    assert taken == []
+    assert not slot.is_vacant
+    watched.gpus.now["0"] = 0
+
+    waiting.join(10)
+    ending.join(10)
+    assert taken == [True]
+
+
+def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    first, second = slot.next_turn(), slot.next_turn()
+    assert first.take(stays=False)
+    watched.gpus.now["0"] = GB
+
+    first.end()
+
+    assert not second.take(stays=False)
+    second.end()
+    assert slot.is_vacant
+
+
+def test_a_turn_looks_at_the_memory_once(watched: Watched, tmp_path: Path) -> None:
+    turn = Slot(0, TWO_GPUS, tmp_path, watched.memory).next_turn()
+    turn.take(stays=False)
+    turn.end()
+    asked = list(watched.gpus.asked)
+    assert asked == [("0",), ("0",)]
+
+    turn.end()
+
+    assert watched.gpus.asked == asked
+
+
+def test_a_turn_ends_also_when_the_memory_can_not_be_looked_at(watched: Watched, tmp_path: Path) -> None:
+    slot = Slot(0, TWO_GPUS, tmp_path, watched.memory)
+    turn = slot.next_turn()
+    turn.take(stays=False)
+    watched.gpus.now = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError):
+        turn.end()
+
+    assert slot.is_vacant
+
+
+def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
+    slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path)
+    first, second = slot.next_turn(), slot.next_turn()
+
+    assert second.take(stays=False), "it may be claimed while the trial before is taken down"
+    first.end()
+    second.end()
+    assert slot.is_vacant
+
+
+def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, tmp_path: Path) -> None:
+    shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
+    slots = [Slot(index, shared, tmp_path, watched.memory) for index in range(2)]
+    staying, other = slots[0].next_turn(), slots[1].next_turn()
+    staying.take(stays=True)
+    watched.gpus.now["0"] = 2 * GB
+    staying.end()
+    assert not watched.memory.quarantined
+
+    other.take(stays=False)
+    other.end()
+    assert not watched.memory.quarantined, "what is in use is the process that stays"
+
+    class Zygote:
+        def close(self) -> None:
+            pass
+
+    slots[0]._zygote = Zygote()  # type: ignore[assignment]
+    slots[0].close_zygote()
+    last = slots[1].next_turn()
+    last.take(stays=False)
+    last.end()
+    assert set(watched.memory.quarantined) == {"0"}, "now it should be back"
+
+
+def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:
+    slots = Slots(TWO_GPUS, tmp_path, watched.memory)
+    first = slots.acquire(1)
+    assert first is not None
+    assert first.devices == ("0",)
+    assert slots.usable == 2
+    quarantine(watched, slots, first)
+    slots.offer(first)
+
+    assert slots.usable == 1
+    second = slots.acquire(0.01)
+    assert second is not None
+    assert second.devices == ("1",)
+    assert slots.acquire(0.01) is None
+
+    watched.gpus.now["0"] = 0
+    eventually(lambda: not watched.memory.quarantined)
+    slots.review()
+    assert slots.usable == 2
+    assert slots.acquire(1) is first
+
+
+def test_when_all_slots_are_quarantined_none_can_be_used(watched: Watched, tmp_path: Path) -> None:
+    slots = Slots(TWO_GPUS, tmp_path, watched.memory)
+    for slot in slots.all:
+        quarantine(watched, slots, slot)
+
+    assert slots.usable == 0
+    assert slots.acquire(0.01) is None
+    slots.review()
+    assert slots.acquire(0.01) is None

@@ -1,0 +1,258 @@
+"""A worker runs what its operator has put below its code root, and nothing else, whatever a message names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.zygotes import ZygoteKey
+
+_numbers = itertools.count(1)
+
+CODE = """
+import os
+import subprocess
+import subprocess as process
+from collections import OrderedDict
+from subprocess import call
+from functools import wraps
+
+def decorated(function):
+    @wraps(function)
+    def inner(config):
+        return function(config)
+    return inner
+
+def train(config):
+    pass
+
+@decorated
+def wrapped(config):
+    pass
+
+class Holder:
+    @staticmethod
+    def train(config):
+        pass
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A code root with a module of a name that was never imported; what is imported from it is forgotten afterwards."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    before, modules = list(sys.path), set(sys.modules)
+    yield folder
+    sys.path[:] = before
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def module(root: Path) -> str:
+    name = f"own_code_{next(_numbers)}"
+    (root / f"{name}.py").write_text(CODE)
+    return name
+
+
+def spec(**values: Any) -> TrainableSpec:
+    return TrainableSpec.decode({"name": "train", **values})
+
+
+# What is found.
+
+
+@pytest.mark.parametrize("name", ["train", "wrapped", "Holder.train"])
+def test_what_a_module_below_the_code_root_defines_is_found(root: Path, module: str, name: str):
+    assert callable(spec(name=name, module=module).load(root))
+
+
+def test_a_code_root_that_is_a_link_is_the_folder_behind_it(root: Path, module: str, tmp_path: Path):
+    (tmp_path / "current").symlink_to(root)
+
+    assert spec(module=module).locate(tmp_path / "current") == tmp_path / "current" / f"{module}.py"
+
+
+def test_a_link_to_a_file_below_the_code_root_is_that_file(root: Path, module: str):
+    (root / "linked.py").symlink_to(root / f"{module}.py")
+
+    assert spec(script="linked.py", kind="script").locate(root) == root / "linked.py"
+
+
+# What is not.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "subprocess.call",
+        "call",
+        "process.run",
+        "os.system",
+        "os.path.join",
+        "OrderedDict",
+        "__builtins__",
+        "train.__globals__",
+        "absent",
+        "",
+    ],
+)
+def test_what_a_module_has_only_imported_is_not_its_own(root: Path, module: str, name: str):
+    with pytest.raises(TrainableNotFound, match="does not define the function"):
+        spec(name=name, module=module).load(root)
+
+
+def test_a_class_that_a_module_has_imported_is_not_its_own(root: Path, module: str):
+    with pytest.raises(TrainableNotFound, match="does not define the class"):
+        spec(name="subprocess.Popen", module=module, kind="class").load(root)
+
+
+@pytest.mark.parametrize(
+    "name", ["os", "subprocess", "json.tool", "mqtune.cli", "mqtune.demo", "pytest", "pip", "builtins"]
+)
+def test_an_installed_module_is_not_below_the_code_root(root: Path, name: str):
+    with pytest.raises(TrainableNotFound, match="is not below the code root"):
+        spec(name="main", module=name).load(root)
+
+
+def test_a_file_that_is_called_like_a_module_of_pythons_doesnt_lend_it_its_place(root: Path):
+    # The one that Python has imported already would be used.
+    (root / "subprocess.py").write_text("def call(config): pass")
+
+    with pytest.raises(TrainableNotFound, match=r"module 'subprocess' is .*subprocess.py here, and not .*another name"):
+        spec(name="call", module="subprocess").load(root)
+
+
+def outside(tmp_path: Path) -> Path:
+    """A program beside the code root."""
+    path = tmp_path / "outside.py"
+    path.write_text("def train(config): pass")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["function", "script"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.py",
+        "{tmp}/outside.py",
+        "x/../../outside.py",
+        "./../outside.py",
+        "/etc/passwd",
+        "//etc/passwd",
+        "..",
+        ".",
+        "/",
+    ],
+)
+def test_no_path_of_a_script_leads_out(root: Path, tmp_path: Path, kind: str, name: str):
+    outside(tmp_path)
+    (root / "x").mkdir()
+
+    with pytest.raises(TrainableNotFound, match="code root"):
+        spec(script=name.format(tmp=tmp_path), kind=kind).locate(root)
+
+
+@pytest.mark.parametrize("name", ["..outside", "....outside", ".", "..", "/etc/passwd", "a/b", "a..b", ".a", "a."])
+def test_no_name_of_a_module_leads_out(root: Path, tmp_path: Path, name: str):
+    outside(tmp_path)
+
+    with pytest.raises(TrainableNotFound, match="code root"):
+        spec(module=name).locate(root)
+
+
+def link_to_file(root: Path, target: Path) -> str:
+    (root / "link.py").symlink_to(target)
+    return "link.py"
+
+
+def link_to_folder(root: Path, target: Path) -> str:
+    (root / "folder").symlink_to(target.parent)
+    return "folder/outside.py"
+
+
+def chain_of_links(root: Path, target: Path) -> str:
+    (root / "far.py").symlink_to(target)
+    (root / "near.py").symlink_to("far.py")
+    return "near.py"
+
+
+@pytest.mark.parametrize("link", [link_to_file, link_to_folder, chain_of_links])
+def test_no_link_leads_out(root: Path, tmp_path: Path, link: Callable[[Path, Path], str]):
+    script = link(root, outside(tmp_path))
+
+    with pytest.raises(TrainableNotFound, match=r"is a link to .*outside.py, which is not below"):
+        spec(script=script, kind="script").locate(root)
+    with pytest.raises(TrainableNotFound, match="is a link to"):
+        spec(module=script.removesuffix(".py").replace("/", ".")).locate(root)
+
+
+def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainables(root: Path):
+    # As it lies in most projects: what it runs stands in its arguments, which are the config.
+    for place in (".venv/bin/tool", "venv/lib/python3.11/site-packages/tool.py", "packed/site-packages/tool.py"):
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    for environment in (".venv", "venv"):
+        (root / environment / "pyvenv.cfg").touch()
+
+    for script in (".venv/bin/tool", "venv/lib/python3.11/site-packages/tool.py", "packed/site-packages/tool.py"):
+        with pytest.raises(TrainableNotFound, match="is an installed package's"):
+            spec(script=script, kind="script").locate(root)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": 5},
+        {"name": None},
+        {"name": "train\0"},
+        {"name": "x" * 100_000},
+        {"module": ["os"]},
+        {"script": b"x.py"},
+        {"script": "x\0.py"},
+        {"kind": "shell"},
+        {"kind": ["script"]},
+        {"kind": None},
+    ],
+)
+def test_what_names_no_trainable_is_refused_before_anything_is_looked_for(values: dict[str, Any]):
+    with pytest.raises(TrainableNotFound, match="names no trainable"):
+        spec(**values)
+
+
+def test_a_name_is_needed():
+    with pytest.raises(TrainableNotFound, match="names no trainable"):
+        TrainableSpec.decode({"module": "m"})
+
+
+def test_a_name_with_newlines_is_found_like_any_other_or_not_at_all(root: Path):
+    with pytest.raises(TrainableNotFound, match="is not below the code root"):
+        spec(script="a\nb.py", kind="script").locate(root)
+
+
+@pytest.mark.parametrize("method", ["spare", "-c", "", None, ["fork"]])
+def test_a_process_is_started_in_the_two_ways_that_there_are(tmp_path: Path, method: Any):
+    definition = {"trainable": {"name": "train", "module": "m"}, "start_method": method}
+
+    with pytest.raises(ConfigurationError, match="there are only 'fork' and 'spawn'"):
+        ZygoteKey.of("e", definition, tmp_path)
+
+
+def test_a_program_that_is_not_executable_is_not_made_so(root: Path):
+    (root / "tool").write_text("#!/bin/sh\n")
+    os.chmod(root / "tool", 0o644)
+
+    with pytest.raises(TrainableNotFound, match="not executable"):
+        spec(script="tool", kind="script").load(root)

@@ -1,0 +1,122 @@
+"""What a trial prints, and what it says when it fails: never a reason to end, and never more than can be kept."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempts import TrialProcess
+
+from mqtune.trainable.spec import TrainableSpec
+
+CODE = """
+import resource, subprocess, sys
+import mqtune
+
+def prints(config):
+    print("to stdout", "x" * 100_000)
+    print("to stderr", file=sys.stderr)
+    sys.stdout.buffer.write(b"bytes")
+    sys.stdout.flush()
+    mqtune.report({"loss": 1})
+
+def meets_a_full_disk(config):
+    print("before")
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+    for _ in range(10):
+        print("123456789")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    print("after")
+    mqtune.report({"loss": 1})
+
+def closes_its_output(config):
+    sys.stdout.close()
+    sys.stderr.close()
+    raise ValueError("no luck")
+
+def fails_at_length(config):
+    raise ValueError("begin " + "x" * 10_000_000 + " end")
+
+def exits_at_length(config):
+    sys.exit("begin " + "x" * 10_000_000 + " end")
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+def fails_without_words(config):
+    raise Unprintable
+
+def exits_without_words(config):
+    sys.exit(Unprintable())
+"""
+
+
+def ran(folder: Path, name: str, **message: Any) -> tuple[TrialProcess, dict[str, Any]]:
+    """Run a function to its end; return the attempt, what was said of it, and in that what it reported."""
+    root = folder / "code"
+    root.mkdir()
+    (root / "functions_that_print.py").write_text(CODE)
+    spec = TrainableSpec.decode({"name": name, "module": "functions_that_print", "kind": "function"})
+    with contextlib.closing(TrialProcess(folder, spec, root, **message)) as one:
+        one.start({})
+        said = one.wait()
+        return one, {**said, "losses": one.values()}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_trial_whose_output_finds_no_room_goes_on_without(tmp_path: Path) -> None:
+    _, said = ran(tmp_path, "prints", stdout="/dev/full", stderr="/dev/full")
+
+    assert (said["end"], said["losses"]) == ("completed", [1])
+
+
+def test_a_trial_whose_output_can_not_be_written_anywhere_goes_on_without(tmp_path: Path) -> None:
+    _, said = ran(tmp_path, "prints", stdout="/nowhere/out", stderr="/nowhere/err")
+
+    assert (said["end"], said["losses"]) == ("completed", [1])
+
+
+def test_output_goes_on_where_there_is_room_again_and_says_what_was_lost(tmp_path: Path) -> None:
+    one, said = ran(tmp_path, "meets_a_full_disk")
+
+    assert (said["end"], said["losses"]) == ("completed", [1])
+    assert one.stdout() == "before\n\n… mqtune: 100 bytes of output were lost: the disk was full …\nafter\n"
+
+
+def test_what_a_trial_printed_is_in_its_files(tmp_path: Path) -> None:
+    one, _ = ran(tmp_path, "prints")
+
+    assert one.stdout() == "to stdout " + "x" * 100_000 + "\nbytes"
+    assert one.stderr() == "to stderr\n"
+
+
+def test_one_that_closed_its_output_still_says_what_it_failed_with(tmp_path: Path) -> None:
+    _, said = ran(tmp_path, "closes_its_output")
+
+    assert (said["end"], said["error_type"]) == ("failed", "ValueError")
+    assert said["error"].endswith("ValueError: no luck\n")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fails_at_length", "ValueError"), ("exits_at_length", "SystemExit")])
+def test_of_an_error_of_megabytes_both_ends_are_kept(tmp_path: Path, name: str, kind: str) -> None:
+    one, said = ran(tmp_path, name)
+
+    assert (said["end"], said["error_type"]) == ("failed", kind)
+    assert len(said["error"]) < 20_000
+    assert f"{kind}: begin xxx" in said["error"]
+    assert said["error"].rstrip().endswith("xxx end")
+    assert len(one.stderr()) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("fails_without_words", "Unprintable"), ("exits_without_words", "SystemExit")]
+)
+def test_an_error_that_can_not_be_printed_is_told_by_its_type(tmp_path: Path, name: str, kind: str) -> None:
+    _, said = ran(tmp_path, name)
+
+    assert (said["end"], said["error_type"]) == ("failed", kind)
+    assert kind in said["error"]

@@ -1,0 +1,172 @@
+"""Logs: however much a trial prints, its file stays short, and keeps its beginning and its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from mqtune.journal.base import Claim
+from mqtune.trial import TrialId
+from mqtune.worker import logs as module
+from mqtune.worker.logs import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Logs, open_log
+
+CLAIM = Claim(TrialId("0001"), 2, "token")
+LINE = b"%09d\n"
+LINE_BYTES = len(LINE % 0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files kept within 10,000 bytes."""
+    monkeypatch.setattr(module, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(module, "FIRST_BYTES", 1_000)
+    monkeypatch.setattr(module, "LAST_BYTES", 3_000)
+    monkeypatch.setattr(module, "_MOVED_BYTES", 700)
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Logs]:
+    found = Logs(tmp_path / "logs")
+    yield found
+    found.close() if found._thread.is_alive() else None
+
+
+def numbered(first: int, size: int) -> bytes:
+    """Return lines of ten bytes with their numbers, so many bytes of them."""
+    return b"".join(LINE % number for number in range(first, first + size // LINE_BYTES))
+
+
+def begin(logs: Logs) -> tuple[Path, Path]:
+    files = logs.files("exp", CLAIM)
+    logs.begin(*files)
+    return files
+
+
+def test_an_attempt_has_a_file_for_each_stream_and_a_short_one_stays_as_it_is(logs: Logs, tmp_path: Path) -> None:
+    stdout, stderr = begin(logs)
+    stdout.write_text("first line\nlast line\n")
+    stderr.write_bytes(b"bad \xff")
+
+    assert (stdout, stderr) == (tmp_path / "logs/exp/0001/2.stdout", tmp_path / "logs/exp/0001/2.stderr")
+    assert (logs.end(stdout, 10), logs.end(stderr, 100)) == ("last line\n", "bad �")
+    assert stdout.read_text() == "first line\nlast line\n"
+
+
+def test_an_attempt_that_never_printed_has_no_last_words(logs: Logs) -> None:
+    stdout, _ = begin(logs)
+
+    assert logs.end(stdout, 10) == ""
+
+
+@pytest.mark.usefixtures("short")
+def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_missing(logs: Logs) -> None:
+    stdout, _ = begin(logs)
+    stdout.write_bytes(numbered(0, 5_000_000))
+
+    tail = logs.end(stdout, 20)
+
+    data = stdout.read_bytes()
+    first, mark, last = data[:1_000], data[1_000:-3_000].decode(), data[-3_000:]
+    assert first == numbered(0, 1_000)
+    assert last == numbered(500_000 - 300, 3_000)
+    assert "4 MiB" in mark
+    assert tail == "000499998\n000499999\n"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_file_is_shortened_again_and_again_and_counts_all_that_is_missing(logs: Logs) -> None:
+    stdout, _ = begin(logs)
+    with stdout.open("ab", buffering=0) as file:
+        for part in range(4):
+            file.write(numbered(part * 2**18, 10 * 2**18))
+            with logs._looking:
+                logs._look(stdout)
+            assert stdout.stat().st_size < 10_000
+
+    assert "9 MiB" in stdout.read_bytes()[1_000:1_200].decode(errors="replace")
+    assert logs.end(stdout, LINE_BYTES) == f"{4 * 2**18 - 1:09d}\n"
+
+
+@pytest.mark.usefixtures("short")
+def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -> None:
+    """The writer holds its file open for appending, as trials do."""
+    stdout, _ = begin(logs)
+    stdout.touch()
+    logs.start()
+    over = threading.Event()
+
+    def write() -> None:
+        with stdout.open("ab", buffering=0) as file:
+            number = 0
+            while not over.is_set():
+                file.write(LINE % number)
+                number += 1
+            file.write(b"the end\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+
+        def was_shortened_often() -> bool:
+            data = stdout.read_bytes()
+            return data.startswith(numbered(0, 1_000)) and b"1 MiB" in data[1_000:1_200]
+
+        eventually(was_shortened_often, 60)
+    finally:
+        over.set()
+        writer.join()
+
+    assert logs.end(stdout, 8) == "the end\n"
+    assert stdout.stat().st_size <= 10_000
+    assert b"\0" not in stdout.read_bytes()
+
+
+@pytest.mark.usefixtures("short")
+def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
+    log = tmp_path / "slot-0.log"
+    logs = Logs(tmp_path, [log])
+    logs.start()
+    try:
+        log.write_bytes(b"x" * 100_000)
+        eventually(lambda: log.stat().st_size < 10_000, 60)
+    finally:
+        logs.close()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs) -> None:
+    stdout, stderr = begin(logs)
+    stderr.mkdir()
+    logs.start()
+    stdout.write_bytes(b"x" * 100_000)
+    eventually(lambda: stdout.stat().st_size < 10_000, 60)
+    stdout.unlink()
+
+    assert logs.end(stdout, 10) == ""
+    assert "can't be read" in logs.end(stderr, 10)
+    other, _ = files = logs.files("other", CLAIM)
+    logs.begin(*files)
+    other.write_bytes(b"y" * 100_000)
+    eventually(lambda: other.stat().st_size < 10_000, 60)
+
+
+def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    logs = Logs(tmp_path / "logs")
+
+    stdout, stderr = begin(logs)
+
+    assert "Not a directory" in logs.end(stdout, 100)
+    assert "Not a directory" in logs.end(stderr, 100)
+    with open_log(tmp_path / "logs" / "slot-0.log") as file:
+        file.write(b"goes nowhere")
+
+
+def test_what_is_kept_fits_into_what_a_file_may_have() -> None:
+    """Also when the last part doubled while it was moved."""
+    assert FIRST_BYTES + 2 * LAST_BYTES < MAX_BYTES
