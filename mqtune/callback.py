@@ -77,5 +77,8 @@ class Callback:
     def on_trial_end(self, trial: Trial) -> None:
         """A trial has reached a status that nothing follows."""
 
+    def on_restore(self, entries: int, missing: int) -> None:
+        """Redis came back without *missing* of the journal's *entries*; they were put back, and attempts under way are lost."""
+
     def on_end(self) -> None:
         """The driver ends; nothing is told after it."""

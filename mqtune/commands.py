@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from mqtune.backends.base import Backend
 from mqtune.clock import Clock
-from mqtune.errors import ConfigurationError, InvalidTransition
+from mqtune.errors import CheckpointGone, ConfigurationError, InvalidTransition
 from mqtune.experiment import Experiment
-from mqtune.journal.base import Assignment, Cleared, Journal
+from mqtune.journal.base import Assignment, Cleared, DriverSide
 from mqtune.messages import (
     AttemptEnded,
     CheckpointsDropped,
@@ -22,7 +22,9 @@ from mqtune.messages import (
     TrialStaged,
 )
 from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Trial, TrialId
+from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Trial, TrialId, is_in_memory, trial_of
+from mqtune.wire import encode_value
+from mqtune.words import name_in_words
 
 __all__ = ["Commands", "next_trial_id"]
 
@@ -47,6 +49,9 @@ _MAY_OVERRIDE = {
     Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE}),
 }
 
+#: The most bytes that a config may have, packed, with all else that stages an attempt: driver and Redis remember those of all.
+MAX_CONFIG_BYTES: Final = 2**20
+
 
 class Commands:
     """The driver's hand; every event that it writes carries the driver's cursor.
@@ -63,7 +68,7 @@ class Commands:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: DriverSide,
         backend: Backend,
         experiment: Experiment,
         *,
@@ -92,11 +97,19 @@ class Commands:
         source: TrialId | None = None,
         ttl_s: float | None = None,
     ) -> Trial:
-        """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots."""
+        """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
+
+        Raises:
+            InvalidTransition: it can't run now.
+            ConfigurationError: the config is larger than ``MAX_CONFIG_BYTES``.
+        """
         known = self._experiment.trials.get(trial)
         if known is not None:
             known.check(TrialStatus.STAGED)
         attempt = 1 if known is None else len(known.attempts) + 1
+        if is_in_memory(checkpoint) and checkpoint not in self._experiment.trials[trial_of(checkpoint)].checkpoints:
+            # Redis has lost it since it was named.
+            checkpoint, source = _newest(known), None
         event = TrialStaged(
             trial=trial,
             attempt=attempt,
@@ -110,7 +123,15 @@ class Commands:
             source=source or "",
             ttl_s=ttl_s,
         )
-        self._journal.stage(trial, attempt, Assignment(config, checkpoint, ttl_s), event.encode())
+        packed = event.encode()
+        if len(packed) > MAX_CONFIG_BYTES:
+            raise ConfigurationError(_too_large(trial, config, len(packed)))
+        try:
+            self._journal.stage(trial, attempt, Assignment(config, checkpoint, ttl_s), packed)
+        except CheckpointGone:
+            return self.stage(
+                trial, config, by=by, suggested=suggested, reason=reason, checkpoint=_newest(known), ttl_s=ttl_s
+            )
         self._experiment.apply(event)
         self._backend.publish(trial, attempt, config)
         staged = self._experiment.trials[trial]
@@ -281,17 +302,18 @@ class Commands:
         self._journal.drop_checkpoints(checkpoints, event.encode())
         self._on_event(event)
 
-    def begin(self, driver: str, version: str) -> None:
-        """Journal that a driver begins."""
-        self._record(DriverStarted(driver=driver, version=version, at=self._clock.time(), cursor=self._cursor()))
+    def begin(self, driver: str, version: str, *, definition: bytes | None = None) -> None:
+        """Journal that a driver begins, and with which definition if that is another than before."""
+        started = DriverStarted(driver=driver, version=version, at=self._clock.time(), cursor=self._cursor())
+        self._record(started, definition)
 
     def end(self, outcome: str, reason: str) -> None:
         """Journal that the driver is done."""
         if self._experiment.outcome != outcome:
             self._record(ExperimentEnded(outcome=outcome, reason=reason, at=self._clock.time(), cursor=self._cursor()))
 
-    def _record(self, event: DriverStarted | ExperimentEnded) -> None:
-        self._journal.record(event.encode())
+    def _record(self, event: DriverStarted | ExperimentEnded, definition: bytes | None = None) -> None:
+        self._journal.record(event.encode(), definition=definition)
         self._experiment.apply(event)
 
 
@@ -301,3 +323,17 @@ _ENDS = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUS
 def next_trial_id(experiment: Experiment) -> TrialId:
     """Return the id of the next new trial: ids count from 0001."""
     return TrialId(f"{len(experiment.trials) + 1:04d}")
+
+
+def _newest(trial: Trial | None) -> CheckpointId:
+    """Return the newest of a trial's own checkpoints."""
+    return CheckpointId("") if trial is None else next(reversed(trial.checkpoints), CheckpointId(""))
+
+
+def _too_large(trial: TrialId, config: Config, size: int) -> str:
+    sizes = {name: len(encode_value({name: value})) for name, value in config.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"the config of trial {trial} has {size:,} bytes and the most is {MAX_CONFIG_BYTES:,}; its largest value is "
+        f"{name_in_words(largest)} with {sizes[largest]:,}: give trials the name of a file that has it"
+    )

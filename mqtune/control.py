@@ -219,7 +219,7 @@ class Control(ABC):
         return self.get_trials(TrialStatus.RUNNING)
 
     def new_reports(self) -> list[Report]:
-        """Return the reports since this was last called, first all; by their worker's time, and by sequence within a trial.
+        """Return the reports since this was last called, first all; by their times, and by sequence within a trial.
 
         Reports that came after a decision on their trial are left out; the results keep them, marked.
         """

@@ -22,6 +22,8 @@ from mqtune.filling import Filling
 from mqtune.interrupts import Interrupted, Interrupts
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.file import JournalFile
+from mqtune.journal.reader import JournalReader
+from mqtune.journal.restoring import RestoringJournal
 from mqtune.keeping import Keeping
 from mqtune.limits import LOOK_S, Limits
 from mqtune.lockstep import Lockstep
@@ -35,7 +37,6 @@ from mqtune.messages import (
     TrialStaged,
     decode_event,
 )
-from mqtune.replay import driver_events
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
@@ -47,9 +48,8 @@ from mqtune.wire import encode_value
 
 __all__ = ["Driver"]
 
-#: Entries that one read takes: enough for a flood, few enough to look at timers in between.
-READ_COUNT: Final = 1_000
-_REPLAY_COUNT: Final = 10_000
+#: Entries of a replay between two looks at the lock: a second's work when each is as large as a worker makes them.
+_LOOK_EVERY: Final = 64
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
 
@@ -104,8 +104,10 @@ class Driver:
         self._clock = clock
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         self._entry, self._number = START
-        self._read_to = START.entry
+        self._reader = JournalReader(journal, copy, clock)
         self._pending: dict[Cursor, list[Event]] = {}
+        #: The entries at which something is pending.
+        self._awaited: set[str] = set()
         self._draining = False
         self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
@@ -113,8 +115,10 @@ class Driver:
         if type(searcher).on_report is not Searcher.on_report:
             self.hear_reports(searcher.on_report)
         self.telling = Telling(experiment, backend, scheduler, searcher, keeping, callbacks, limits)
+        hand = RestoringJournal(journal, self._reader, copy, owner, clock, on_restore=self.telling.restored)
+        self._hand = hand
         self.commands = Commands(
-            journal,
+            hand,
             backend,
             experiment,
             clock=clock,
@@ -136,7 +140,7 @@ class Driver:
             hold=keeping.hold,
         )
         self._upkeep = Upkeep(
-            journal,
+            hand,
             backend,
             experiment,
             owner=owner,
@@ -144,7 +148,7 @@ class Driver:
             cursor=lambda: self._cursor,
             clock=clock,
         )
-        keeping.bind(self.commands)
+        keeping.bind(self.commands, journal.checkpoints)
 
     @property
     def is_finished(self) -> bool:
@@ -184,10 +188,14 @@ class Driver:
         if self._callbacks.hears("on_report"):
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
         if not self.is_finished:
-            self.commands.begin(driver, __version__)
+            packed = encode_value(definition)
+            is_known = self._journal.definition() == packed
+            self.commands.begin(driver, __version__, definition=None if is_known else packed)
         self._lockstep.clear_again(self.experiment)
         self._keeping.look_through()
         self.backend.refresh()
+        # What an earlier driver staged, and died before it was published, need not wait until it is overdue.
+        self._upkeep.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
 
     def step(self, block_s: float) -> None:
@@ -213,10 +221,9 @@ class Driver:
         entries: list[Entry] = []
         block_s = 0.0 if self.is_finished else max(0.0, until - now)
         with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
-            entries = self._journal.read(self._read_to, count=READ_COUNT, block_s=block_s)
-        if entries:
-            self._copy.append(entries)
-            self._read_to = entries[-1].id
+            entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
+        if not self._hand.look() and entries:
+            self._reader.keep(entries)
             for entry in entries:
                 self._take(entry)
             self._keeping.look_at_best()
@@ -246,16 +253,14 @@ class Driver:
             if not trial.status.is_terminal and decided in (None, Action.PAUSE):
                 self.commands.decide(trial, Action.STOP, by=by, reason=reason)
 
-    def forfeit_leases(self) -> None:
-        """End all running attempts as lost; for when no worker can be left."""
-        self._upkeep.forfeit_leases()
+    def forfeit_leases(self, *, error_type: str = "") -> None:
+        """End all running attempts as lost; for when no worker can be left; UNDRIVEN says that this was no worker's fault."""
+        self._upkeep.forfeit_leases(error_type=error_type)
 
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal in the copy."""
         self.commands.end(outcome, reason)
-        while entries := self._journal.read(self._read_to, count=_REPLAY_COUNT):
-            self._copy.append(entries)
-            self._read_to = entries[-1].id
+        self._reader.finish()
 
     def hear_reports(self, hear: Callable[[Trial, Report], object]) -> None:
         """Have *hear* called with each report from now on, when the scheduler has seen it."""
@@ -278,24 +283,22 @@ class Driver:
     # Taking events in.
 
     def _replay(self) -> None:
-        entries: list[Entry] = []
-        while found := self._journal.read(entries[-1].id if entries else START.entry, count=_REPLAY_COUNT):
-            entries += found
-        self._copy.begin(entries)
-        if entries:
-            self._read_to = entries[-1].id
-        self._pending = driver_events(entries)
-        for entry in entries:
+        self._pending = self._hand.catch_up()
+        self._awaited = {cursor.entry for cursor in self._pending}
+        for number, entry in enumerate(self._reader.again()):
             self._take(entry)
+            if not number % _LOOK_EVERY:
+                self._upkeep.keep_lock_if_due()
         for events in list(self._pending.values()):
             for event in events:
                 self._apply_written(event)
-        self._pending = {}
+        self._pending, self._awaited = {}, set()
 
     def _take(self, entry: Entry) -> None:
-        event = decode_event(entry.data)
+        event = decode_event(entry.data, entry.id)
         if event is None or getattr(event, "cursor", None) is not None:
             # The driver's own events were applied when they were written, or come with their cursors.
+            self._hand.read_back(entry.data)
             return
         if isinstance(event, Reports):
             self._take_reports(entry.id, event)
@@ -307,7 +310,7 @@ class Driver:
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         self._entry = entry
-        lockstep = self._lockstep.is_on
+        lockstep, is_awaited = self._lockstep.is_on, entry in self._awaited
         apply, decide, rule = self.experiment.apply_report, self._scheduler.on_report, self._rule
         for number, report in enumerate(reports, 1):
             self._number = number
@@ -324,7 +327,7 @@ class Driver:
                     self._lockstep.passed(report)
             if report.checkpoint:
                 self.telling.saved(self.experiment.trials[report.trial], report.checkpoint)
-            if self._pending:
+            if is_awaited:
                 self._catch_up()
 
     def _obey(self, trial: Trial, sequence: int, decision: Decision, by: str) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from mqtune.errors import InvalidTransition
 from mqtune.messages import (
     AttemptEnded,
     AttemptStarted,
@@ -22,6 +23,8 @@ from mqtune.messages import (
 )
 from mqtune.status import TrialStatus
 from mqtune.trial import (
+    FORGOTTEN,
+    UNDRIVEN,
     Action,
     Attempt,
     AttemptEnd,
@@ -37,12 +40,13 @@ from mqtune.trial import (
     TrialId,
     trial_of,
 )
+from mqtune.words import names_in_words
 
 __all__ = ["Experiment", "Mode"]
 
 Mode = Literal["min", "max"]
 
-#: Attempts of one trial that may be lost or handed back before the trial counts as failed: more than a flaky machine
+#: Attempts of one trial that may be lost, or handed back without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
 
@@ -109,6 +113,15 @@ class Experiment:
         Raises:
             InvalidTransition: the event can't follow what came before.
         """
+        try:
+            self._apply(event)
+        except LookupError as error:
+            what = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
+            raise InvalidTransition(
+                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {what}, which can't be there: {error!r}"
+            ) from error
+
+    def _apply(self, event: Event) -> None:
         match event:
             case TrialStaged():
                 self._stage(event)
@@ -141,7 +154,12 @@ class Experiment:
 
     def apply_report(self, report: Report) -> Trial | None:
         """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
-        trial = self.trials[report.trial]
+        try:
+            trial = self.trials[report.trial]
+        except KeyError:
+            raise InvalidTransition(
+                f"experiment {self.name!r}: its journal has a report of trial {report.trial!r}, which there is none of"
+            ) from None
         attempt = trial.attempts[-1]
         is_current = report.attempt == attempt.number and attempt.end is None
         if report.checkpoint and is_current:
@@ -207,13 +225,13 @@ class Experiment:
 
     def _start(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
-        attempt = trial.attempt
+        attempt = trial.attempts[event.attempt - 1]
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at
         attempt.environment = event.environment
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
-        if event.attempt == attempt.number and attempt.end is None:
+        if attempt is trial.attempt and attempt.end is None:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _decide(self, event: DecisionTaken) -> None:
@@ -288,10 +306,17 @@ class Experiment:
             return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
         if end is AttemptEnd.FAILED:
             return self._status_of_failed(trial, _in_short(attempt))
-        # What the driver took back itself says nothing against the trial.
-        gone = [a for a in trial.attempts if a.intent is not Intent.HAND_BACK]
-        lost = sum(a.end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) for a in gone)
-        what = f"{end.value if end else 'lost'} by {attempt.worker or 'its worker'}"
+        if attempt.error_type == FORGOTTEN:
+            return TrialStatus.STAGED, attempt.error
+        # What the driver took back itself, was given back because there was none, or was lost with Redis, says nothing
+        # against the trial.
+        gone = [a for a in trial.attempts if a.intent is not Intent.HAND_BACK and a.error_type not in _BLAMELESS]
+        # Nor does a worker that was told to go, as in a cloud it is every few hours: it must only get somewhere in between.
+        lost = sum(a.end is AttemptEnd.LOST or (a.end is AttemptEnd.HANDED_BACK and not a.reports) for a in gone)
+        worker = attempt.worker or "its worker"
+        what = f"{end.value if end else 'lost'} by {worker}"
+        if attempt.could_not_start:
+            what = f"could not be started by {worker}: {_in_short(attempt)}"
         if lost > LOST_BUDGET:
             return (
                 TrialStatus.FAILED,
@@ -305,7 +330,7 @@ class Experiment:
         hint = f"call mqtune.report({{{self.metric!r}: …}})"
         if not trial.last_metrics and not trial.attempt.reports:
             return self._status_of_failed(trial, f"ended without any report: {hint}")
-        keys = ", ".join(map(repr, trial.last_metrics))
+        keys = names_in_words(trial.last_metrics)
         return self._status_of_failed(
             trial,
             f"none of its {trial.attempt.reports} reports has a number for {self.metric!r} (the last has {keys}): {hint}",
@@ -317,6 +342,7 @@ class Experiment:
         return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
 
 
+_BLAMELESS: Final = (UNDRIVEN, FORGOTTEN)
 #: What a trial is when its attempt has ended as was decided.
 _AFTER_DECISION: Final = {
     Action.STOP: TrialStatus.EARLY_STOPPED,

@@ -78,10 +78,11 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def _standard(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    # Comprehensions would take twice the frames, and values that can be reported may be nested 500 deep.
     if isinstance(value, Mapping):
-        return {str(key): _standard(inner) for key, inner in value.items()}
+        return dict(zip(map(str, value), map(_standard, value.values()), strict=True))
     if isinstance(value, list | tuple):
-        return [_standard(inner) for inner in value]
+        return list(map(_standard, value))
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 

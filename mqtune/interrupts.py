@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 __all__ = ["Interrupted", "Interrupts"]
@@ -50,6 +51,13 @@ class Interrupts:
             yield
         finally:
             self._waiting = False
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long; a signal, also one that has come before, ends the wait as KeyboardInterrupt."""
+        with suppress(Interrupted), self.may_end_wait():
+            time.sleep(seconds)
+        if self.count:
+            raise KeyboardInterrupt
 
     def _end_wait(self) -> None:
         if not self._raised:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from mqtune.checkpoints import CheckpointStore, References, Retention
 from mqtune.errors import MqtuneError
 from mqtune.experiment import Experiment
 from mqtune.status import TrialStatus
-from mqtune.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+from mqtune.trial import FORGOTTEN, CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
 
 if TYPE_CHECKING:
     from mqtune.commands import Commands
@@ -48,21 +48,38 @@ class Keeping:
         self._store = store
         self._delete_checkpoints = delete_checkpoints
         self._commands: Commands | None = None
+        self._held: Callable[[], set[CheckpointId]] = set
+        self._may_be_lost = False
         self._references = References()
-        self._best: Trial | None = None
+        #: Trials that have ended and keep what they have because they are, or were, the best.
+        self._spared: dict[TrialId, None] = {}
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def bind(self, commands: Commands) -> None:
-        """Say what journals that checkpoints are given up; once, before all else."""
+    def bind(self, commands: Commands, held: Callable[[], set[CheckpointId]]) -> None:
+        """Say what journals that checkpoints are given up, and what returns those that Redis has; once, before all else."""
         self._commands = commands
+        self._held = held
+
+    def look_for_lost(self) -> None:
+        """Give up the checkpoints in memory that Redis has lost: now, and once more when what was read is taken in."""
+        self._may_be_lost = True
+        known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
+        held = self._held() if known else set()
+        if (lost := [one for one in known if one not in held]) and self._commands is not None:
+            logger.warning(
+                "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin anew", len(lost)
+            )
+            self._commands.drop(lost)
 
     def look_through(self) -> None:
         """Look at every trial, after a replay."""
+        if any(a.error_type == FORGOTTEN for trial in self._experiment.trials.values() for a in trial.attempts):
+            self.look_for_lost()
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
-        self._best = self._experiment.best
         self._look_at(list(self._experiment.trials))
+        self._give_up_unnamed()
         if self._store is not None:
             self._start()
 
@@ -75,10 +92,15 @@ class Keeping:
         self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
     def look_at_best(self) -> None:
-        """Give up what nothing needs of the trial that was the best one at the last look, if it is no more."""
-        before, self._best = self._best, self._experiment.best
-        if before is not None and before is not self._best:
-            self._look_at([before.id])
+        """Give up what nothing needs of trials that had ended as the best one, and are it no more."""
+        if self._may_be_lost:
+            self.look_for_lost()
+            self._may_be_lost = False
+        best = self._experiment.best
+        over = [id_ for id_ in self._spared if best is None or id_ != best.id]
+        for id_ in over:
+            del self._spared[id_]
+        self._look_at(over)
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
         """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""
@@ -114,11 +136,21 @@ class Keeping:
 
     def _to_give_up(self, trial: Trial) -> list[CheckpointId]:
         over = set(self._retention.to_delete(trial.checkpoints, self._references))
-        if trial.status.is_terminal and trial is not self._experiment.best:
+        if trial.status.is_terminal and trial is self._experiment.best:
+            self._spared[trial.id] = None
+        elif trial.status.is_terminal:
             loses_all = self._delete_checkpoints and trial.status in _DELETABLE
             # A dict in Redis is there to go on from, not to be archived.
             over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
+
+    def _give_up_unnamed(self) -> None:
+        """Give up what Redis has and no event names, nor ever will: its worker died before it was reported."""
+        trials = self._experiment.trials
+        named = {one for trial in trials.values() for one in trial.checkpoints}
+        left = [one for one in self._held() - named if (trial := trials.get(trial_of(one))) and _is_past(one, trial)]
+        if left and self._commands is not None:
+            self._commands.drop(sorted(left))
 
     def _delete(self, checkpoints: list[CheckpointId]) -> None:
         if self._store is None:

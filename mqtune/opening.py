@@ -18,14 +18,18 @@ from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, find_server
 from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.clock import Clock, SystemClock
+from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
+from mqtune.interrupts import Interrupts
 from mqtune.journal.base import Journal
-from mqtune.journal.connection import connect
+from mqtune.journal.clock import ServerClock
+from mqtune.journal.connection import Client, connect, redact
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.recovery import bring_back, kept_definition
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.takeover import take_lock
 from mqtune.plan import Plan
-from mqtune.wire import encode_value
+from mqtune.wire import decode_value, encode_value
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
 
@@ -58,8 +62,18 @@ class Opening:
 class Place(Protocol):
     """Where an experiment may run."""
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
-        """Connect, and take the experiment's lock; *stack* lets go of everything."""
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+        """Connect, and take the experiment's lock; *stack* lets go of everything, and *interrupts* may end a wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A Redis that is up, whether a worker is to be started beside it, and whether it is this run's own."""
+
+    url: str
+    is_local: bool
+    is_private: bool
+    client: Client
 
 
 class BrokerPlace:
@@ -73,14 +87,60 @@ class BrokerPlace:
     """
 
     def __init__(
-        self, broker: str | None, *, local_slots: int | None, checkpoints: str | Path | None, queue_trials: bool
+        self,
+        broker: str | None,
+        *,
+        local_slots: int | None = None,
+        checkpoints: str | Path | None = None,
+        queue_trials: bool = True,
     ) -> None:
+        self.local_slots = local_slots
+        self.queue_trials = queue_trials
+        #: The URL of the experiment's own checkpoint store, or empty for none; None where *checkpoints* says which.
+        self.store: str | None = None
         self._broker = broker
-        self._local_slots = local_slots
         self._checkpoints = checkpoints
-        self._queue_trials = queue_trials
+        self._server: _Server | None = None
+        #: Lets go of the server.
+        self._held = ExitStack()
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a server without the experiment's folder."""
+        return self._broker is not None or isinstance(find_server(), ExternalServer)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the server is this run's own, so that nobody else can have written to it."""
+        return self._server is None or self._server.is_private
+
+    @property
+    def shown(self) -> str:
+        """The server, for people."""
+        return "this machine" if self._server is None or self.is_private else redact(self._server.url)
+
+    def definition(self, name: str, folder: Path) -> dict[str, Any] | None:
+        """Return an experiment's definition, or None when neither server nor folder has it; the connection stays.
+
+        Raises:
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+        """
+        kept = RedisJournal(self._connect(folder).client, name, patience_s=_PATIENCE_S).definition()
+        if kept is None:
+            # Redis may have lost it; whoever opens it puts it back.
+            kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
+        return None if kept is None else decode_value(kept)
+
+    def experiments(self) -> list[str]:
+        """Return the names of the experiments on the server, newest first."""
+        assert self._server is not None  # noqa: S101 - who asks has looked for one
+        return RedisJournal(self._server.client, "", patience_s=_PATIENCE_S).experiments()
+
+    def let_go(self) -> None:
+        """Let go of a server that was never opened."""
+        self._held.close()
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -89,19 +149,25 @@ class BrokerPlace:
             StoreUnavailable: the checkpoint store can't be reached or written from here.
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
         """
-        broker, is_local, is_private = self._find_broker(folder, stack)
-        client = connect(broker, role="driver")
-        stack.callback(client.close)
+        stack.callback(self._held.close)
+        server = self._connect(folder)
+        broker, client, is_local = server.url, server.client, server.is_local
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
+        journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
-        take_lock(journal, owner)
+        take_lock(journal, owner, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, owner)
         folder.mkdir(parents=True, exist_ok=True)
         store = self._store(plan.name, folder if is_local else None)
         if store is not None:
             store.create()
             plan.store = store.url
+        clock = ServerClock(client)
         kept = journal.definition()
+        if kept is None:
+            copy = JournalFile(folder / JOURNAL_FILE)
+            bring_back(journal, copy, owner=owner, at=clock.time(), accept=plan.definition)
+            kept = journal.definition()
         definition = plan.definition(kept)
         backend = CeleryBackend(
             client,
@@ -113,7 +179,7 @@ class BrokerPlace:
             patience_s=_PATIENCE_S,
         )
         stack.callback(backend.close)
-        if not self._queue_trials and not is_local:
+        if not self.queue_trials and not is_local:
             backend.refresh()
             backend.check_offer()
 
@@ -124,30 +190,41 @@ class BrokerPlace:
                 broker,
                 folder=folder,
                 code_root=plan.code_root,
-                slots=self._local_slots,
+                slots=self.local_slots,
                 gpus="auto" if plan.resources.gpus else "0",
             )
 
         return Opening(
             journal=journal,
             backend=backend,
-            clock=SystemClock(),
+            clock=clock,
             owner=owner,
             driver=f"process {os.getpid()} on {socket.gethostname()}",
             store=store,
             definition=definition,
             is_new=kept is None,
-            is_private=is_private,
+            is_private=server.is_private,
             start_worker=start_worker,
         )
 
     def _store(self, experiment: str, folder: Path | None) -> CheckpointStore | None:
+        if self.store is not None:
+            return open_store(self.store) if self.store else None
         if self._checkpoints is not None:
             return open_store(experiment_url(self._checkpoints, experiment))
         return None if folder is None else open_store(str(folder / CHECKPOINTS))
 
-    def _find_broker(self, folder: Path, stack: ExitStack) -> tuple[str, bool, bool]:
-        """Return the broker's URL, whether a worker is to be started here, and whether the server is this run's own."""
+    def _connect(self, folder: Path) -> _Server:
+        """Return the server, with a connection to it; once."""
+        if self._server is None:
+            url, is_local, is_private = self._find(folder)
+            client = connect(url, role="driver")
+            self._held.callback(client.close)
+            self._server = _Server(url, is_local, is_private, client)
+        return self._server
+
+    def _find(self, folder: Path) -> tuple[str, bool, bool]:
+        """Return the server's URL, whether a worker is to be started here, and whether the server is this run's own."""
         if self._broker is not None:
             return self._broker, False, False
         found = find_server()
@@ -155,7 +232,7 @@ class BrokerPlace:
             return found.url, True, False
         folder.mkdir(parents=True, exist_ok=True)
         server = EmbeddedServer.start(folder, binary=found)
-        stack.callback(server.stop)
+        self._held.callback(server.stop)
         return server.url, True, True
 
 
@@ -171,7 +248,7 @@ class SimulatedPlace:
         self._simulated = simulated
         self._queue_trials = queue_trials
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack) -> Opening:
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
         """Take the experiment's lock.
 
         Raises:
@@ -185,6 +262,7 @@ class SimulatedPlace:
             if not backend.slots:
                 raise InsufficientResources(backend.why_no_slot())
         journal = backend.journal()
+        journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)

@@ -7,13 +7,18 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from mqtune.checkpoints import Retention
+from mqtune.describing import CLASS, described
 from mqtune.errors import ConfigurationError, NameTaken
 from mqtune.experiment import Experiment, Mode
-from mqtune.limits import FailFast, Limits, at_least
+from mqtune.fields import decode_definition
+from mqtune.journal.base import LossPolicy, OnLoss
+from mqtune.keys import is_name
+from mqtune.limits import FailFast, Limits, at_least, positive
 from mqtune.resources import Resources
 from mqtune.schedulers import FIFO, Scheduler
 from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
@@ -25,18 +30,37 @@ from mqtune.trial import Config
 from mqtune.version import __version__
 from mqtune.wire import decode_value, encode_value
 
-__all__ = ["Plan", "Sync"]
+__all__ = ["DRIVER_LOSS_GRACE_S", "Plan", "Sync"]
 
 Sync = Literal["stream", "lockstep"]
 
-#: Names become keys, file names and parts of task ids.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-#: What may differ when an experiment goes on: how far it goes, and which mqtune does it.
-_MAY_CHANGE: Final = frozenset({"max_trials", "version"})
+#: For how long nobody need drive an experiment before its workers do what was to happen then: long enough to run a script
+#: again, also on another machine.
+DRIVER_LOSS_GRACE_S: Final = 600.0
+#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune does it, where.
+_MAY_CHANGE: Final = (
+    "max_trials",
+    "max_concurrent",
+    "ttl_s",
+    "time_budget_s",
+    "trial_time_budget_s",
+    "fail_fast",
+    "stop",
+    "retention",
+    "delete_checkpoints",
+    "queue_trials",
+    "local_slots",
+    "on_driver_loss",
+    "driver_loss_grace_s",
+    "code_root",
+    "version",
+)
 
 
 class Plan:
     """One experiment as its user wants it; see ``Tuner`` for the arguments.
+
+    A trainable may be given by its name, a ``TrainableSpec``, with the code root that it was found below.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -71,11 +95,22 @@ class Plan:
         retention: Retention | None,
         delete_checkpoints: bool,
         reuse: bool,
+        on_driver_loss: LossPolicy = "continue",
+        driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
+        queue_trials: bool = True,
+        local_slots: int | None = None,
+        code_root: Path | None = None,
     ) -> None:
-        self.spec, self.code_root = TrainableSpec.of(trainable)
         self.reuse = bool(reuse)
-        if reuse:
-            check_reusable(trainable)
+        if isinstance(trainable, TrainableSpec):
+            self.spec, self.code_root = trainable, code_root if code_root is not None else Path.cwd()
+        else:
+            self.spec, self.code_root = TrainableSpec.of(trainable)
+            if reuse:
+                check_reusable(trainable)
+        self.on_loss = _on_loss(on_driver_loss, driver_loss_grace_s)
+        self.queue_trials = queue_trials
+        self.local_slots = at_least("local_slots", local_slots, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
         self.name = name if name is not None else _new_name(self.spec)
@@ -114,7 +149,7 @@ class Plan:
         )
 
     def _check(self, max_failures: object) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not is_name(self.name):
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
@@ -163,12 +198,12 @@ class Plan:
     def definition(self, kept: bytes | None) -> dict[str, Any]:
         """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
 
-        A seed that was left out is drawn, or taken from what was kept.
+        What may change is as this plan has it. A seed that was left out is drawn, or taken from what was kept.
 
         Raises:
             NameTaken: an experiment with another definition has the name.
         """
-        before: dict[str, Any] | None = None if kept is None else decode_value(kept)
+        before: dict[str, Any] | None = None if kept is None else decode_definition(self.name, kept)
         if self.seed is None:
             self.seed = before["seed"] if before is not None else secrets.randbits(32)
         now: dict[str, Any] = decode_value(encode_value(self._describe()))
@@ -178,7 +213,7 @@ class Plan:
         if differing:
             shown = "; ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in differing)
             raise NameTaken(f"experiment {self.name!r} exists with another definition ({shown}); choose another name")
-        return before
+        return {**before, **{key: now[key] for key in _MAY_CHANGE}}
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -186,8 +221,8 @@ class Plan:
             "space": self.space.describe(),
             "metric": self.experiment.metric,
             "mode": self.experiment.mode,
-            "searcher": self.searcher().describe(),
-            "scheduler": self.scheduler.describe(),
+            "searcher": described(self.searcher()),
+            "scheduler": described(self.scheduler),
             "resources": self.resources.encode(),
             "max_failures": self.experiment.max_failures,
             "seed": self.seed,
@@ -199,14 +234,35 @@ class Plan:
             "pass_checkpoint_dir": self.pass_checkpoint_dir,
             "store": self.store,
             "max_trials": self.max_trials,
+            "max_concurrent": self.limits.max_concurrent,
+            "ttl_s": self.limits.ttl_s,
+            "time_budget_s": self.limits.time_budget_s,
+            "trial_time_budget_s": self.limits.trial_time_budget_s,
+            "fail_fast": self.limits.fail_fast,
+            "stop": None if self.limits.rule is None else described(self.limits.rule),
+            "retention": asdict(self.retention),
+            "delete_checkpoints": self.delete_checkpoints,
+            "queue_trials": self.queue_trials,
+            "local_slots": self.local_slots,
+            "on_driver_loss": self.on_loss.policy,
+            "driver_loss_grace_s": self.on_loss.grace_s,
+            "code_root": str(self.code_root),
             "version": __version__,
         }
 
 
+def _on_loss(policy: object, grace_s: object) -> OnLoss:
+    if policy not in get_args(LossPolicy):
+        known = ", ".join(map(repr, get_args(LossPolicy)))
+        raise ConfigurationError(f"on_driver_loss={policy!r} is none of {known}")
+    return OnLoss(policy, positive("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)  # type: ignore[arg-type]
+
+
 def _same(value: Any) -> Any:
-    """Return what must be equal; a script may be started from another folder."""
-    if isinstance(value, dict) and "script" in value:
-        return {**value, "script": Path(value["script"]).name}
+    """Return what must be equal; a script may be started from another folder, or a class be imported by another name."""
+    if isinstance(value, dict):
+        value = {key: inner for key, inner in value.items() if key != CLASS}
+        return {**value, "script": Path(value["script"]).name} if "script" in value else value
     return value
 
 

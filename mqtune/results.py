@@ -20,6 +20,7 @@ from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers import PolicyStep, policy_of
 from mqtune.status import TrialStatus
 from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
+from mqtune.words import names_in_words
 
 __all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
 
@@ -223,7 +224,7 @@ class Results:
         if experiment.metric_seen:
             return f"experiment {self.name!r} has no best trial: no value of {metric!r} that counts is a number"
         keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})
-        return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {', '.join(map(repr, keys))}"
+        return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {names_in_words(keys)}"
 
     @property
     def budget(self) -> Budget:

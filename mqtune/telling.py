@@ -12,7 +12,7 @@ from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Decis
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd, CheckpointId, Trial, TrialId
+from mqtune.trial import CheckpointId, Trial, TrialId
 
 __all__ = ["Telling"]
 
@@ -76,6 +76,11 @@ class Telling:
         if len(trial.attempts) > 1 and trial.history[-2].status is TrialStatus.PAUSED:
             self._tell("on_trial_resume", trial.id)
 
+    def restored(self, entries: int, missing: int) -> None:
+        """Tell that Redis had lost entries of the journal, and that they were put back."""
+        self._keeping.look_for_lost()
+        self._callbacks.tell("on_restore", entries, missing)
+
     def saved(self, trial: Trial, checkpoint: CheckpointId) -> None:
         """Tell that *trial* has a checkpoint; the fold knows it already."""
         self._tell("on_checkpoint", trial.id, checkpoint)
@@ -87,12 +92,17 @@ class Telling:
         self._backend.ended(trial.id, attempt.number)
         self._changed(trial)
         self._tell("on_attempt_end", trial.id, attempt)
-        if attempt.end is AttemptEnd.FAILED and not attempt.pid and not self._experiment.reports:
+        if attempt.could_not_start and not self._could_ever_start():
             error = StoreUnavailable if attempt.error_type == StoreUnavailable.__name__ else TrainableNotFound
             self.failure = error(f"trial {trial.id} could not be started: {attempt.error}")
         if trial.status is TrialStatus.FAILED:
             self._trial_failed(trial)
         self._trial_rests(trial)
+
+    def _could_ever_start(self) -> bool:
+        """Whether any worker had all that an attempt needs; else it is the trainable, or the store, and not a worker."""
+        trials = self._experiment.trials.values()
+        return bool(self._experiment.reports) or any(a.environment for trial in trials for a in trial.attempts)
 
     def _trial_rests(self, trial: Trial) -> None:
         """Tell what has become of a trial whose process is gone."""

@@ -13,6 +13,7 @@ from mqtune.status import ALLOWED, TrialStatus
 
 __all__ = [
     "CONTINUE",
+    "UNDRIVEN",
     "Action",
     "Attempt",
     "AttemptEnd",
@@ -38,6 +39,12 @@ TrialId = NewType("TrialId", str)
 CheckpointId = NewType("CheckpointId", str)
 Config = dict[str, Any]
 Metrics = dict[str, Any]
+
+#: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
+#: attempt is then handed back.
+UNDRIVEN: Final = "undriven"
+#: The type of error of an attempt that is lost because Redis has lost what it had of it.
+FORGOTTEN: Final = "forgotten"
 
 #: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"
@@ -73,7 +80,7 @@ class AttemptEnd(Enum):
     PAUSED = "paused"  #: it was told to pause, and did
     FAILED = "failed"  #: user code raised, exited or was killed
     LOST = "lost"  #: its worker's lease ran out
-    HANDED_BACK = "handed_back"  #: its worker was preempted or drained, or its driver interrupted
+    HANDED_BACK = "handed_back"  #: its worker was drained or preempted, or could not start it; or its driver left
 
 
 class Intent(Enum):
@@ -119,9 +126,9 @@ CONTINUE: Final = Decision(Action.CONTINUE)
 class Report(NamedTuple):
     """One metrics dict from a trainable.
 
-    ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is the worker's clock in
-    seconds since the epoch (UTC) and never goes backwards within a trial. ``checkpoint`` is the one that was
-    saved with it, or empty.
+    ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is when it was made, by the server's
+    clock, in seconds since the epoch (UTC), and never goes backwards within a trial. ``checkpoint`` is the one that
+    was saved with it, or empty.
     """
 
     trial: TrialId
@@ -194,6 +201,12 @@ class Attempt:
     stdout_tail: str = ""
     stderr_tail: str = ""
     reports: int = 0
+
+    @property
+    def could_not_start(self) -> bool:
+        """Whether its worker gave it back because it could not even start its process; ``error`` says why."""
+        has_error = self.error_type not in ("", UNDRIVEN)
+        return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
 
 @dataclass(slots=True)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqtune.backends.base import Backend
 from mqtune.clock import Clock
 from mqtune.experiment import Experiment
-from mqtune.journal.base import Journal
+from mqtune.journal.base import DriverSide
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.messages import AttemptEnded, Cursor
 from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd
+from mqtune.trial import AttemptEnd, TrialId
 
-__all__ = ["REAP_GRACE_S", "Upkeep"]
+__all__ = ["REAP_GRACE_S", "STALL_S", "Upkeep"]
 
 logger = logging.getLogger(__name__)
 
 #: How often leases that ran out are looked for; a lost trial waits this long at most on top of its lease.
-REAP_S: Final = 2.0
-#: For how long no lease is reaped after the driver begins, or after Redis was away: leases ran out meanwhile, and their
-#: workers, which renew them every 3 s, must have had their turn.
+REAP_S: Final = 0.5
+#: For how long no lease is reaped after the driver begins, or after Redis was away, frozen, or its clock was set forward:
+#: leases ran out meanwhile, and their workers, which renew them every 3 s, must have had their turn.
 REAP_GRACE_S: Final = 8.0
+#: After this long without a look, the server may have been frozen without anybody's noticing. A healthy lease has 12 s left, so
+#: that no shorter stall makes it run out.
+STALL_S: Final = 8.0
 #: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
 REFRESH_S: Final = 5.0
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
@@ -45,7 +48,7 @@ class Upkeep:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: DriverSide,
         backend: Backend,
         experiment: Experiment,
         *,
@@ -55,19 +58,22 @@ class Upkeep:
         clock: Clock,
     ) -> None:
         self._journal = journal
+        self._owner = owner
         self._backend = backend
         self._experiment = experiment
         self._end = end
         self._cursor = cursor
         self._clock = clock
-        self._outages = 0
+        self._outages = journal.outages
         now = clock.monotonic()
+        #: When leases were looked at last.
+        self._looked_at = now
         self._reap_from = now + REAP_GRACE_S
         self._timers = [
-            _Timer(KEEP_LOCK_S, lambda: journal.lock(owner, "", LOCK_S), now),
+            _Timer(KEEP_LOCK_S, self._keep_lock, now),
             _Timer(REAP_S, self._reap, now),
             _Timer(REFRESH_S, backend.refresh, now),
-            _Timer(UNCLAIMED_S, self._publish_lost, now),
+            _Timer(UNCLAIMED_S, self.publish_lost, now),
         ]
         #: When the next of it is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
@@ -80,20 +86,35 @@ class Upkeep:
                 timer.run_if_due(now)
             self.due = min(timer.due for timer in self._timers)
 
-    def forfeit_leases(self) -> None:
+    def keep_lock_if_due(self) -> None:
+        """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
+        self._timers[0].run_if_due(self._clock.monotonic())
+
+    def _keep_lock(self) -> None:
+        self._journal.lock(self._owner, "", LOCK_S)
+
+    def forfeit_leases(self, *, error_type: str = "") -> None:
         """End all running attempts as lost; for when no worker can be left."""
         self._journal.forfeit_leases()
-        self._reap_from = 0.0
-        self._reap()
+        self._end_lost(self._journal.expired(), error_type)
 
     def _reap(self) -> None:
-        """End attempts whose lease has run out."""
-        if self._journal.outages != self._outages:
+        """End attempts whose lease has run out, unless their workers may have had no chance to renew it."""
+        expired = self._journal.expired()
+        if expired:
+            # A server that is full answers, and takes no renewal of a lease: a write waits until it does.
+            self._keep_lock()
+        now = self._clock.monotonic()
+        # The look itself may have waited for a server that was away, or frozen.
+        if self._journal.outages != self._outages or now - self._looked_at > STALL_S:
             self._outages = self._journal.outages
-            self._reap_from = self._clock.monotonic() + REAP_GRACE_S
-        if self._clock.monotonic() < self._reap_from:
-            return
-        for id_ in self._journal.expired():
+            self._reap_from = now + REAP_GRACE_S
+        self._looked_at = now
+        if now >= self._reap_from:
+            self._end_lost(expired)
+
+    def _end_lost(self, expired: Sequence[TrialId], error_type: str = "") -> None:
+        for id_ in expired:
             trial = self._experiment.trials[id_]
             attempt = trial.attempt
             error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
@@ -102,6 +123,7 @@ class Upkeep:
                 attempt=attempt.number,
                 end=AttemptEnd.LOST,
                 at=self._clock.time(),
+                error_type=error_type,
                 error=error,
                 cursor=self._cursor(),
             )
@@ -109,11 +131,14 @@ class Upkeep:
                 logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
                 self._end(ended)
 
-    def _publish_lost(self) -> None:
-        """Publish attempts again whose message no queue holds; a broker may lose what a worker has just taken."""
+    def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
+        """Publish attempts again whose message no queue holds; a broker may lose what a worker has just taken.
+
+        An earlier driver may also have died before it published them.
+        """
         if self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
             return
-        unclaimed = self._journal.unclaimed(UNCLAIMED_S)
+        unclaimed = self._journal.unclaimed(older_than_s)
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -52,6 +52,9 @@ class Copy(JournalFile):
 
     def append(self, entries: Iterable[Entry]) -> None:
         self.entries += entries
+
+    def read(self) -> Iterator[Entry]:
+        yield from list(self.entries)
 
 
 class MortalJournal(SimulatedJournal):

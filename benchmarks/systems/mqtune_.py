@@ -9,7 +9,7 @@ from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
 from benchmarks.processes import Memory
-from benchmarks.systems import mqtune_checkpoint, mqtune_pause, mqtune_scaling, mqtune_simulated
+from benchmarks.systems import mqtune_catch_up, mqtune_checkpoint, mqtune_pause, mqtune_scaling, mqtune_simulated
 from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, run
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
@@ -127,6 +127,15 @@ SYSTEM: Final = System(
                 name="default",
                 settings="the whole driver on simulated workers, without checkpoints; the journal's copy on disk",
                 measure=mqtune_simulated.measure,
+            ),
+        ),
+        "catch_up": (
+            Variant(
+                name="default",
+                settings="an embedded server that holds the journal; a new driver with ASHA, without its worker",
+                measure=mqtune_catch_up.measure,
+                slow=True,
+                deadline_s=900.0,
             ),
         ),
     },

@@ -27,9 +27,9 @@ _INDENT: Final = "    "
 class ErrorLog(Callback):
     """Appends each failed attempt to ``errors.txt`` in a folder, with its time (UTC), worker, error and traceback.
 
-    An attempt has failed when its user code did, when its worker was lost, or when it ended well but without what a trial
-    must report. What is in the file stays as it is. A resumed driver adds the failures that no driver saw, and none
-    twice. If the file can't be written, that is logged once, and tried again at the next failure.
+    An attempt has failed when its user code did, when its worker was lost or could not start it, or when it ended well but
+    without what a trial must report. What is in the file stays as it is. A resumed driver adds the failures that no driver
+    saw, and none twice. If the file can't be written, that is logged once, and tried again at the next failure.
 
     Args:
         folder: the experiment's.
@@ -107,7 +107,7 @@ class ErrorLog(Callback):
 
 def _has_failed(trial: Trial, attempt: Attempt) -> bool:
     """Whether an attempt failed; *trial* is as the attempt's end, or what is known of it since, has left it."""
-    if attempt.end in (AttemptEnd.FAILED, AttemptEnd.LOST):
+    if attempt.end in (AttemptEnd.FAILED, AttemptEnd.LOST) or attempt.could_not_start:
         return True
     if attempt.end is None or attempt.number != len(trial.attempts):
         return False

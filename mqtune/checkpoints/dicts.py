@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -60,11 +61,17 @@ def decode_dict(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from None
     if version != _VERSION:
         raise CheckpointVersionError(
-            f"a checkpoint in Redis has version {version!r}; this mqtune reads version {_VERSION}: upgrade it"
+            f"a checkpoint in Redis has version {reprlib.repr(version)}; this mqtune reads version {_VERSION}: upgrade it"
         )
     if type(body) is not bytes or zlib.crc32(body) != checksum:
         raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that don't match their checksum")
-    restored, counters = decode_value(body)
+    try:
+        restored, counters = decode_value(body)
+        is_broken = type(restored) is not dict or type(counters) is not dict
+    except (TypeError, ValueError):
+        is_broken = True
+    if is_broken:
+        raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that are no dict and its counters")
     return restored, counters
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -82,7 +83,7 @@ class Manifest:
             ) from None
         if version != _VERSION:
             raise CheckpointVersionError(
-                f"checkpoint {id} has a manifest of version {version!r} ({where}); this mqtune, {__version__}, reads "
+                f"checkpoint {id} has a manifest of version {reprlib.repr(version)} ({where}); this mqtune, {__version__}, reads "
                 f"version {_VERSION}: upgrade it"
             )
         try:
@@ -98,7 +99,9 @@ class Manifest:
             )
             paths = [manifest.content, *manifest.directories, *(file.path for file in manifest.files)]
             astray = next((path for path in paths if not _leads_inside(path)), None)
-        except (TypeError, KeyError) as error:
+            if not isinstance(manifest.counters, dict) or any(not _is_described(file) for file in manifest.files):
+                raise TypeError("a file's size or hash, or the counters, are none")
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointBroken(f"{broken} lacks something: {type(error).__name__}: {error}") from None
         if manifest.id != id:
             raise CheckpointBroken(f"{broken} is that of checkpoint {manifest.id}")
@@ -109,6 +112,10 @@ class Manifest:
 
 def _seal(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _is_described(file: StoredFile) -> bool:
+    return type(file.size) is int and file.size >= 0 and type(file.sha256) is str and type(file.executable) is bool
 
 
 def _leads_inside(path: str) -> bool:

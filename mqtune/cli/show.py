@@ -14,11 +14,12 @@ from rich.text import Text
 from mqtune.callbacks.view import best_text, counts_text, entries, printable, ranked, short_value, trial_table
 from mqtune.cli.output import output
 from mqtune.errors import ConfigurationError
+from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results, TrialResult
 from mqtune.saved import duration, saved_experiments, standing
 from mqtune.trial import Attempt
 
-__all__ = ["command"]
+__all__ = ["command", "show_experiment"]
 
 #: Trials in the table, and failed ones below it, unless all are asked for.
 _ROWS: Final = 10
@@ -47,7 +48,7 @@ def command(name: str | None, trial: str | None, *, show_all: bool, as_csv: bool
     elif trial is not None:
         _show_trial(output(), results, _trial_of(results, trial))
     else:
-        _show(output(), results, show_all=show_all)
+        show_experiment(output(), results, show_all=show_all)
 
 
 def _newest() -> Path:
@@ -69,7 +70,8 @@ def _trial_of(results: Results, trial: str) -> TrialResult:
 # An experiment.
 
 
-def _show(console: Console, results: Results, *, show_all: bool) -> None:
+def show_experiment(console: Console, results: Results, *, show_all: bool) -> None:
+    """Print an experiment: how it stands, and its best trials or all of them."""
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     console.print(
@@ -126,12 +128,23 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
         for key, value in entries(values):
             console.print(f"  {printable(key)} = {printable(repr(value))}")
     console.print("\nattempts", style="bold")
-    console.print(_attempts_table(result.attempts))
+    console.print(_attempts_table(result.attempts, _now(results)))
     for attempt in result.attempts:
         _show_output(console, attempt, last=attempt is result.attempts[-1])
 
 
-def _attempts_table(attempts: list[Attempt]) -> Table:
+def _now(results: Results) -> float:
+    """Return the time by the clock that the experiment's events go by, which need not be this machine's.
+
+    Up to the newest event they say it themselves; what has passed since is what passed here since that was written.
+    """
+    trials = results.experiment.trials.values()
+    changed = [trial.history[-1].at for trial in trials]
+    newest = max(results.experiment.created_at or 0.0, *changed, *(trial.last_timestamp for trial in trials))
+    return newest + max(0.0, time.time() - (results.folder / JOURNAL_FILE).stat().st_mtime)
+
+
+def _attempts_table(attempts: list[Attempt], now: float) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("", "worker", "devices", "process", "started", "ran", "end", "exit"):
         table.add_column(head, header_style="bold", no_wrap=True)
@@ -144,7 +157,7 @@ def _attempts_table(attempts: list[Attempt]) -> Table:
             ",".join(attempt.devices),
             str(attempt.pid or ""),
             "" if started is None else time.strftime("%H:%M:%S", time.localtime(started)),
-            "" if started is None else duration((ended or time.time()) - started),
+            "" if started is None else duration(max(0.0, (now if ended is None else ended) - started)),
             "" if attempt.end is None else attempt.end.value.replace("_", " "),
             f"signal {attempt.signal}" if attempt.signal is not None else left,
         )

@@ -11,6 +11,7 @@ from mqtune.errors import ConfigurationError
 from mqtune.schedulers import arguments
 from mqtune.schedulers.base import Scheduler
 from mqtune.trial import CONTINUE, Decision, Report, Trial, TrialId
+from mqtune.words import name_in_words, names_in_words
 
 __all__ = ["ITERATION", "Progress", "TimedScheduler"]
 
@@ -113,13 +114,13 @@ class TimedScheduler(Scheduler, Generic[P]):
         if time is None and self._time_attr == ITERATION:
             return report.sequence
         if time is None:
-            keys = ", ".join(map(repr, report.metrics)) or "nothing"
+            keys = names_in_words(report.metrics) or "nothing"
             raise ConfigurationError(
                 f"{self._name}: {_place(report)} lacks the time_attr {self._time_attr!r}; it has {keys}"
             )
         if isinstance(time, bool) or not isinstance(time, Real) or not math.isfinite(time):
             raise ConfigurationError(
-                f"{self._name}: {_place(report)} has {self._time_attr}={time!r}, which is no finite number"
+                f"{self._name}: {_place(report)} has {self._time_attr}={name_in_words(time)}, which is no finite number"
             )
         return int(time) if isinstance(time, Integral) else float(time)
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mqtune.describing import described
 from mqtune.errors import ConfigurationError, SpaceError
 from mqtune.searchers.base import Searcher, check_arguments
 from mqtune.space import Space
@@ -67,7 +68,7 @@ class PointsFirst(Searcher):
 
     def describe(self) -> dict[str, Any]:
         """Return the other searcher's arguments, with the completed points and the seed that completed them."""
-        return self._searcher.describe() | {"points": copy_value(self._points), "points_seed": self._seed}
+        return described(self._searcher) | {"points": copy_value(self._points), "points_seed": self._seed}
 
 
 def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Random) -> Config:

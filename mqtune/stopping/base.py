@@ -8,6 +8,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
+from mqtune.describing import described
 from mqtune.errors import ConfigurationError
 from mqtune.trial import Report, Trial
 
@@ -150,7 +151,7 @@ class _Combined(StopRule):
 
     def describe(self) -> dict[str, Any]:
         """Return its rules' descriptions."""
-        return {"rule": self._KIND, "rules": [rule.describe() for rule in self._rules]}
+        return {"rule": self._KIND, "rules": [described(rule) for rule in self._rules]}
 
 
 class AnyRule(_Combined):

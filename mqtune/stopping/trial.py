@@ -22,6 +22,7 @@ from mqtune.stopping.base import (
     standard_deviation,
 )
 from mqtune.trial import Report, Trial, TrialId
+from mqtune.words import names_in_words
 
 __all__ = ["FunctionRule", "MaximumIteration", "MetricBounds", "MetricMaximum", "TrialPlateau"]
 
@@ -313,4 +314,4 @@ def _goes_on(trial: Trial) -> bool:
 
 
 def _listed(names: Any) -> str:
-    return ", ".join(map(repr, sorted(names))) or "nothing"
+    return names_in_words(sorted(names)) or "nothing"

@@ -80,6 +80,9 @@ class Recorder(Callback):
     def on_trial_end(self, trial: Trial) -> None:
         self.note("on_trial_end", trial)
 
+    def on_restore(self, entries: int, missing: int) -> None:
+        self.note("on_restore", entries, missing)
+
     def on_end(self) -> None:
         self.note("on_end")
 
@@ -138,6 +141,7 @@ def every_event(mine: Experiment, one: Trial) -> list[tuple[Any, ...]]:
         ("on_trial_resume", one),
         ("on_step", "no worker"),
         ("on_trial_end", one),
+        ("on_restore", 7, 3),
         ("on_end",),
     ]
 

@@ -54,6 +54,17 @@ def test_a_paused_trial_can_be_closed_as_nothing_that_may_not_follow(bench: Benc
     assert (len(bench.events()), bench.trial().status) == (events, TrialStatus.PAUSED)
 
 
+def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(bench: Bench) -> None:
+    events = len(bench.events())
+
+    with pytest.raises(
+        ConfigurationError, match=r"trial 0003 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
+    ):
+        bench.driver.commands.stage(THREE, {"lr": 0.1, "text": "x" * 2 * 2**20}, by="user")
+
+    assert (len(bench.events()), list(bench.experiment.trials)) == (events, [ONE, TWO])
+
+
 # Then journaled.
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable as Fn
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,8 +45,8 @@ from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.space import Space, uniform
 from mqtune.status import TrialStatus
 from mqtune.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
-from mqtune.upkeep import REAP_GRACE_S, REAP_S, REFRESH_S, UNCLAIMED_S
-from mqtune.wire import pack_metrics, segment_bytes
+from mqtune.upkeep import REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
+from mqtune.wire import encode_value, pack_metrics, segment_bytes
 
 T = TypeVar("T")
 
@@ -203,7 +203,7 @@ class Fleet:
             if waiting and waiting[-1][1] == self.attempt_of(trial):
                 self.claim(waiting[-1])
             else:
-                self.clock.now += UNCLAIMED_S
+                self.clock.now += UNCLAIMED_S / 2
         elif over := [run for run in self.running.values() if run.sequence >= run.length]:
             self.end(over[0])
         else:
@@ -319,6 +319,9 @@ class Copy(JournalFile):
     def append(self, entries: Iterable[Entry]) -> None:
         self.entries += entries
 
+    def read(self) -> Iterator[Entry]:
+        yield from list(self.entries)
+
 
 class Told(Callback):
     """Keeps what it is told."""
@@ -391,6 +394,7 @@ class World:
     make_scheduler: Fn[[], Any] = WatchedASHA
     make_searcher: Fn[[], Searcher] = lambda: RandomSearcher(SPACE, 7)
     max_failures: int = 1
+    definition: dict[str, Any] = field(default_factory=lambda: {"metric": "loss"})
     drivers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -419,7 +423,7 @@ class World:
             owner=owner,
             clock=self.clock,
         )
-        driver.begin(NAME, {"metric": "loss"}, is_new=journal.definition() is None, driver=owner)
+        driver.begin(NAME, self.definition, is_new=journal.definition() is None, driver=owner)
         return driver
 
     def finish(self, driver: Driver) -> None:
@@ -671,6 +675,57 @@ def test_drivers_that_are_killed_again_and_again_write_the_same_journal(eventful
         assert story(world.server) == expected
 
 
+def test_what_a_driver_staged_and_died_before_it_published_its_heir_publishes_at_once(world: World) -> None:
+    with pytest.raises(Killed):
+        world.driver(DriversJournal(world.server, kill_at=4, is_done=True)).step(0)
+    assert [e.trial for e in events(world.server) if isinstance(e, TrialStaged)] == ["0001", "0002"]
+    assert world.fleet.published == [(TrialId("0001"), 1)]
+    world.pass_the_lock()
+
+    world.driver()
+
+    assert world.fleet.published == [(TrialId("0001"), 1), (TrialId("0002"), 1)]
+
+
+def test_an_heir_that_goes_on_otherwise_writes_that_down_and_one_that_does_not_does_not(world: World) -> None:
+    first = world.driver()
+    first.step(0)
+    first.close()
+    written: list[bytes | None] = []
+
+    class Watched(DriversJournal):
+        def record(self, event: bytes, *, definition: bytes | None = None) -> None:
+            written.append(definition)
+            super().record(event, definition=definition)
+
+    world.driver(Watched(world.server)).close()
+    world.definition = {"metric": "loss", "max_trials": 20}
+    world.driver(Watched(world.server)).close()
+
+    assert written == [None, encode_value(world.definition)]
+    assert MemoryJournal(world.server, NAME).definition() == encode_value(world.definition)
+
+
+def test_a_driver_that_catches_up_for_long_keeps_its_lock(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtune.driver._LOOK_EVERY", 1)
+    world.finish(world.driver())
+
+    class Slow(WatchedASHA):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            clock.now += LOCK_S / 4
+            return super().on_report(trial, report)
+
+    world.make_scheduler = Slow
+    began = clock.now
+
+    world.driver()
+
+    assert clock.now > began + 10 * LOCK_S
+    assert world.server.experiments[NAME].driver_until > clock.now
+
+
 def test_an_adaptive_searcher_comes_back_to_where_it_was(clock: Clock) -> None:
     """It must hear of the reports that were journaled before, or it would suggest something else."""
     undisturbed = World(clock, make_searcher=Climber)
@@ -711,11 +766,11 @@ def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(eventful: W
             elif chance < 0.03:
                 driver.hand_back_all("Ctrl-C")
             elif chance < 0.1:
-                world.clock.now += UNCLAIMED_S
+                world.clock.now += UNCLAIMED_S / 2
             fleet.act_by_chance(rng)
             if not driver.is_finished:
                 driver.step(0)
-            if chance > 0.9 and not driver._journal.read(driver._read_to, count=1):  # type: ignore[attr-defined]
+            if chance > 0.9 and not driver._journal.read(driver._reader.last, count=1):  # type: ignore[attr-defined]
                 assert state_of(world.replayed(driver._owner)) == state_of(driver)
         raise AssertionError(f"not finished: {driver.experiment.counts}")
 
@@ -976,12 +1031,37 @@ def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_ar
     driver._journal.outages += 1
     clock.now += REAP_S
     driver.step(0)
-    assert trial.attempt.end is None
+    assert [attempt.end for attempt in trial.attempts] == [None]
 
     world.fleet.journal.renew([run.claim], 100.0)
     clock.now += REAP_GRACE_S + REAP_S
     driver.step(0)
-    assert trial.attempt.end is None
+    assert [attempt.end for attempt in trial.attempts] == [None]
+
+
+def test_no_lease_is_reaped_that_ran_out_while_redis_was_full_and_took_no_renewal(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = world.driver()
+    driver.step(0)
+    world.fleet.act()
+    for _ in range(2):
+        clock.now += STALL_S - REAP_S
+        driver.step(0)
+    (run,) = world.fleet.running.values()
+    journal = driver._journal
+    lock = journal.lock
+
+    def lock_when_there_is_room(*arguments: Any, **options: Any) -> None:
+        journal.outages += 1
+        lock(*arguments, **options)
+
+    monkeypatch.setattr(journal, "lock", lock_when_there_is_room)
+    world.fleet.journal.renew([run.claim], 0.0)
+    clock.now += REAP_S
+    driver.step(0)
+
+    assert [attempt.end for attempt in driver.experiment.trials[TrialId("0001")].attempts] == [None]
 
 
 # The end.
@@ -1056,7 +1136,7 @@ def fail_to_start(world: World) -> Driver:
     ended = AttemptEnded(
         trial=TrialId("0001"),
         attempt=1,
-        end=AttemptEnd.FAILED,
+        end=AttemptEnd.HANDED_BACK,
         at=3.0,
         error_type="ImportError",
         error="no module named train",

@@ -377,6 +377,23 @@ def test_lost_and_handed_back_attempts_have_a_budget(end: AttemptEnd) -> None:
     assert list(story.experiment.to_retry) == []
 
 
+def test_an_attempt_that_could_not_be_started_is_no_failure_and_says_why(story: Story) -> None:
+    error = "on worker w@a, trainable train:f below code root /code:\nno module named torch"
+    story.run().end(AttemptEnd.HANDED_BACK, error_type="ModuleNotFoundError", error=error)
+
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
+    assert story.trial().attempt.could_not_start
+    assert story.trial().reason == "could not be started by w@a: ModuleNotFoundError: no module named torch"
+
+
+def test_a_trial_that_gets_somewhere_may_be_handed_back_any_number_of_times() -> None:
+    story = Story()
+    for attempt in range(1, 4 * LOST_BUDGET):
+        story.run(attempt=attempt).report(1, attempt=attempt).end(AttemptEnd.HANDED_BACK, attempt=attempt)
+
+        assert story.trial().status is TrialStatus.STAGED
+
+
 def test_failures_do_not_use_up_the_budget_for_lost_attempts() -> None:
     story = Story(max_failures=-1)
     for attempt in range(1, LOST_BUDGET + 3):

@@ -340,3 +340,35 @@ def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(
     bench.report(TWO, 0.4)
 
     assert bench.worker.checkpoint(best) is None
+
+
+def test_a_trial_that_was_the_best_for_the_length_of_a_batch_loses_its_dicts_too(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    """A driver that takes over reads much at once."""
+    bench = begin()
+    step, bench.step = bench.step, lambda times=1: bench  # type: ignore[method-assign]
+    best = save_dict(bench, ONE, 0.5)
+    bench.end(ONE)
+    bench.report(TWO, 0.4)
+
+    step()
+
+    assert bench.worker.checkpoint(best) is None
+
+
+def test_a_dict_whose_report_never_came_is_given_up_by_the_next_driver(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    """Its process was killed in between."""
+    bench = begin(max_failures=3)
+    unnamed, named = bench.new_checkpoint(ONE), save_dict(bench, TWO, 0.5)
+    bench.worker.put_checkpoint(bench.claims[ONE], unnamed, b"state")
+    bench.begin()
+    assert bench.worker.checkpoint(unnamed) == b"state", "its report may still come"
+    bench.fail(ONE)
+
+    bench.begin()
+
+    assert bench.worker.checkpoint(unnamed) is None
+    assert bench.worker.checkpoint(named) == b"state"

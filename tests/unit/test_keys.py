@@ -5,13 +5,13 @@ from pathlib import Path
 
 import mqtune
 from mqtune import keys
-from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
 
 
 def keys_of(experiment: str) -> list[str]:
     found = ExperimentKeys(experiment)
     of_all = [found.meta, found.driver, found.journal, found.metrics, found.leases, found.staged, found.checkpoints]
-    return [*of_all, found.trial("0001")]
+    return [*of_all, found.restored("0"), found.trial("0001")]
 
 
 def hash_tag(key: str) -> str:
@@ -39,7 +39,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     made = {FLEET, WORKERS, EXPERIMENTS, worker_key("<worker>"), control_channel("<worker>")}
     experiment = ExperimentKeys("E")
     made |= {getattr(experiment, name) for name in ExperimentKeys.__slots__ if not name.startswith("_")}
-    made |= {experiment.trial("<trial>")}
+    made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 

@@ -1,0 +1,38 @@
+"""``mqtune resume``: goes on with an experiment without the script that began it."""
+
+from __future__ import annotations
+
+import click
+
+from mqtune.cli.output import output
+from mqtune.cli.show import show_experiment
+
+__all__ = ["command"]
+
+
+@click.command("resume")
+@click.argument("name")
+@click.option(
+    "--broker",
+    envvar="MQTUNE_BROKER",
+    help="The Redis that has the experiment; without one, this machine, where it ran alone. Rather than here, where others "
+    "can read it, give a password in $MQTUNE_BROKER.",
+)
+@click.option("--max-trials", type=click.IntRange(min=1), help="How many trials there are to be in all.")
+def command(name: str, broker: str | None, max_trials: int | None) -> None:
+    """Go on with experiment NAME where its last driver left it, after Ctrl-C, a crash or a power cut.
+
+    Trials that run on a broker's workers run on meanwhile. One with a scheduler, searcher or function of your own needs
+    the script that began it: run that again.
+    """
+    from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
+
+    tuner = Tuner.attach(name, broker=broker, max_trials=max_trials)
+    try:
+        was_finished = tuner.is_finished
+        results = tuner.run()
+    finally:
+        tuner.close()
+    if was_finished:
+        click.echo(f"experiment {name} is finished; --max-trials goes on beyond its {len(results)} trials")
+    show_experiment(output(), results, show_all=False)

@@ -1,0 +1,252 @@
+"""Running an experiment: from the first connection to the last word, with Ctrl-C and errors on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mqtune.backends.local import LocalWorker
+from mqtune.callback import Callback
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.callbacks.error_log import ErrorLog
+from mqtune.control import Control
+from mqtune.driver import Driver
+from mqtune.errors import BrokerUnavailable, ConfigurationError, DriverFenced, MqtuneError, WorkerStartError
+from mqtune.fetching import DICTS
+from mqtune.home import mqtune_home
+from mqtune.interrupts import Interrupts
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.keeping import Keeping
+from mqtune.opening import Place, unless_away
+from mqtune.plan import Plan
+from mqtune.results import Results
+from mqtune.trial import UNDRIVEN, is_in_memory
+
+__all__ = ["Running"]
+
+logger = logging.getLogger(__name__)
+
+#: The longest that a step blocks when nothing happens; events and timers end it sooner.
+_STEP_S: Final = 4.0
+#: After Ctrl-C, how long trials have to end: the worker's stop ladder takes 15 s.
+_INTERRUPT_S: Final = 20.0
+
+
+class Running(Control):
+    """The part of a tuner that runs.
+
+    Args:
+        plan: what is tuned, and how.
+        place: where.
+        callbacks: who is told.
+        progress: whether to show how it goes.
+    """
+
+    def __init__(self, plan: Plan, place: Place, callbacks: Sequence[Callback], *, progress: bool) -> None:
+        super().__init__()
+        self._plan = plan
+        self._place = place
+        self.name = plan.name
+        self.folder = mqtune_home() / self.name
+        self._experiment = plan.experiment
+        self._callbacks = [*_progress(plan.max_trials, self.folder), *callbacks] if progress else list(callbacks)
+        self._interrupts = Interrupts()
+        self._driver: Driver | None = None
+        self._is_closed = False
+        self._worker: LocalWorker | None = None
+        self._opened = contextlib.ExitStack()
+
+    def run(self) -> Results:
+        """Run to the end, or until Ctrl-C, and return the results; an experiment that is complete is only read.
+
+        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends at
+        once. Either way nothing that was reported is lost.
+
+        Raises:
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            TrainableNotFound: the first trial could not be started on its worker.
+            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
+            MetricMissing: the first trial that ended had never reported the metric.
+            DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
+            KeyboardInterrupt: Ctrl-C was pressed twice, or while an earlier driver's lock was waited for.
+        """
+        with self._interrupts.handled():
+            try:
+                self._open()
+                while not self.is_finished and not self._interrupts.count:
+                    self.step()
+                return self._finish()
+            except DriverFenced:
+                # Its trials are another driver's now.
+                raise
+            except BaseException:
+                self._abort()
+                raise
+            finally:
+                self.close()
+
+    def step(self, block_s: float = _STEP_S) -> None:
+        """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
+
+        Raises:
+            as ``run``.
+        """
+        driver = self._open()
+        driver.step(block_s)
+        if driver.failure is not None:
+            raise driver.failure
+        problem = self._worker.problem() if self._worker is not None else None
+        if problem is not None:
+            driver.forfeit_leases()
+            raise WorkerStartError(problem)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every trial has ended and there will be no other."""
+        return self._look().is_finished
+
+    def debug_string(self) -> str:
+        """Return a few lines on how it stands, and why nothing runs if nothing does."""
+        counts = ", ".join(f"{number} {status.name}" for status, number in self._experiment.counts.items() if number)
+        best = self._experiment.best
+        lines = [f"{self.name}: {counts or 'no trials'}; {self._experiment.reports} reports"]
+        if best is not None:
+            lines.append(f"best {self._experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
+        if self._driver is not None and self._driver.waiting_for:
+            lines.append(self._driver.waiting_for)
+        return "\n".join(lines)
+
+    def results(self) -> Results:
+        """Return the results so far."""
+        return Results(self._experiment, self.folder)
+
+    def close(self) -> None:
+        """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.
+
+        What was seen until then can still be looked at.
+        """
+        self._is_closed = True
+        self._opened.close()
+
+    # Opening.
+
+    def _open(self) -> Driver:
+        """Connect, take the lock, create or replay the experiment; only once."""
+        if self._is_closed:
+            raise ConfigurationError(
+                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+            )
+        if self._driver is None:
+            try:
+                self._driver = self._connect()
+            except BaseException:
+                self.close()
+                raise
+        return self._driver
+
+    def _look(self) -> Driver:
+        """Return the driver, also of a tuner that is closed: what it has seen stays."""
+        return self._driver if self._driver is not None else self._open()
+
+    def _connect(self) -> Driver:
+        plan, opened = self._plan, self._opened
+        place = self._place.open(plan, self.folder, opened, self._interrupts)
+        opened.callback(self._end_worker)
+        callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
+        driver = Driver(
+            journal=place.journal,
+            backend=place.backend,
+            experiment=self._experiment,
+            scheduler=plan.scheduler,
+            searcher=plan.searcher(),
+            limits=plan.limits,
+            keeping=Keeping(self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints),
+            is_lockstep=plan.sync == "lockstep",
+            copy=JournalFile(self.folder / JOURNAL_FILE),
+            callbacks=callbacks,
+            owner=place.owner,
+            clock=place.clock,
+            interrupts=self._interrupts if place.waits else None,
+        )
+        opened.callback(unless_away, driver.close)
+        opened.callback(callbacks.close)
+        opened.callback(callbacks.tell, "on_end")
+        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver)
+        if place.is_private:
+            # Whatever worker an earlier run had ended with its server.
+            driver.forfeit_leases(error_type=UNDRIVEN)
+        if not driver.is_finished:
+            self._worker = place.start_worker()
+        return driver
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop() if self._interrupts.count <= 1 else self._worker.kill()
+            self._worker = None
+
+    # Ending.
+
+    def _finish(self) -> Results:
+        driver = self._open()
+        interrupted = bool(self._interrupts.count)
+        if interrupted:
+            self._hand_back(driver, "the driver was interrupted")
+        outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
+        driver.end(outcome, reason)
+        results = self.results()
+        try:
+            self._keep_best_dict(driver)
+            results.save()
+        except BrokerUnavailable:
+            raise
+        except OSError as error:
+            logger.warning(
+                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune resume %s` writes them",
+                self.name,
+                self.folder,
+                error,
+                self.name,
+            )
+        if interrupted:
+            print(
+                f"\nInterrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on, "
+                f"or mqtune resume {self.name}."
+            )
+        return results
+
+    def _keep_best_dict(self, driver: Driver) -> None:
+        """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
+        best = self._experiment.best
+        if best is not None and best.checkpoint and is_in_memory(best.checkpoint):
+            data = driver.read_checkpoint(best.checkpoint)
+            if data is not None:
+                (self.folder / DICTS).mkdir(exist_ok=True)
+                (self.folder / DICTS / best.checkpoint).write_bytes(data)
+
+    def _hand_back(self, driver: Driver, reason: str) -> None:
+        driver.hand_back_all(reason)
+        deadline = time.monotonic() + _INTERRUPT_S
+        while not driver.is_finished and time.monotonic() < deadline and self._interrupts.count <= 1:
+            driver.step(max(0.0, deadline - time.monotonic()))
+
+    def _abort(self) -> None:
+        """After an error: hand running trials back as far as possible, and keep what there is."""
+        if self._driver is None or self._is_closed or self._interrupts.count > 1:
+            return
+        try:
+            self._hand_back(self._driver, "the driver failed")
+            self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
+            self.results().save()
+        except (MqtuneError, OSError) as error:
+            logger.warning("the experiment %s could not be closed in good order: %s", self.name, error)
+
+
+def _progress(total: int | None, folder: Path) -> list[Callback]:
+    from mqtune.callbacks.progress import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
+
+    return [Progress(total=total, folder=folder)]

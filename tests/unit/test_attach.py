@@ -1,0 +1,258 @@
+"""Going on without the script: the plan that comes out of a definition is the plan that went in."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+from mqtune import plan as plans
+from mqtune.attaching import attached
+from mqtune.errors import ConfigurationError, NameTaken
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.messages import ExperimentCreated
+from mqtune.opening import BrokerPlace
+from mqtune.plan import Plan
+from mqtune.space import Space
+from mqtune.wire import decode_value, encode_value
+
+BROKER = "redis://:secret@nowhere:6379/0"
+SPACE: dict[str, Any] = {"lr": mqtune.loguniform(1e-5, 1), "net": {"width": mqtune.qrandint(8, 64, 8)}, "depth": 3}
+
+
+def trainable(config):
+    """It is named, and never called."""
+
+
+def other_trainable(config):
+    """It is named, and never called."""
+
+
+class MyScheduler(mqtune.ASHA):
+    pass
+
+
+def tuned(**options: Any) -> Plan:
+    """The plan of a script."""
+    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "broker": BROKER, "progress": False}
+    return mqtune.Tuner(options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options})._plan
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What the server has, by the experiments' names."""
+    known: dict[str, bytes] = {}
+
+    def definition(place: BrokerPlace, name: str, folder: Path) -> dict[str, Any] | None:
+        return decode_value(known[name]) if name in known else None
+
+    monkeypatch.setattr(BrokerPlace, "definition", definition)
+    monkeypatch.setattr(BrokerPlace, "experiments", lambda place: sorted(known))
+    monkeypatch.setattr(BrokerPlace, "is_private", True)
+    return known
+
+
+def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerPlace]:
+    nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "max_trials"])
+    return attached(name, **{"broker": BROKER, **nothing, **given})
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "seed": {"seed": 0},
+    "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
+    "points": {"points_to_evaluate": [{"lr": 0.1}, {"net": {"width": 16}}], "seed": 5},
+    "own searcher": {"searcher": mqtune.RandomSearcher(Space(SPACE), 9)},
+    "limits": {
+        "max_trials": 7,
+        "max_concurrent": 3,
+        "max_failures": -1,
+        "fail_fast": "raise",
+        "ttl_s": 1.5,
+        "time_budget_s": 60,
+        "trial_time_budget_s": 3600.5,
+    },
+    "scheduler": {"scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3), "sync": "lockstep"},
+    "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
+    "retention": {"retention": mqtune.Retention(None, 2, "accuracy", "max"), "delete_checkpoints": True},
+    "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
+    "store": {"checkpoints": "s3://bucket/folder", "queue_trials": False},
+    "loss": {"on_driver_loss": "stop", "driver_loss_grace_s": 5},
+    "process": {"start_method": "spawn", "accept_no_report": True, "pass_config": "json"},
+}
+
+
+@pytest.mark.parametrize("options", ODD.values(), ids=ODD)
+def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], options: dict[str, Any]) -> None:
+    plan = tuned(**options)
+    kept["x"] = encode_value(plan.definition(None))
+
+    again, _ = attach()
+
+    assert encode_value(again.definition(kept["x"])) == kept["x"]
+    theirs, ours = plan.searcher(), again.searcher()
+    assert [ours.suggest() for _ in range(5)] == [theirs.suggest() for _ in range(5)]
+    assert again.code_root == plan.code_root
+    assert again.on_loss == plan.on_loss
+
+
+def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept["x"] = encode_value(tuned().definition(None))
+    monkeypatch.setattr(BrokerPlace, "is_private", False)
+    monkeypatch.chdir(tmp_path)
+
+    plan, _ = attach()
+
+    assert plan.code_root == tmp_path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"space": {"x": 5}}, {"retention": [5]}, {"trainable": 7}, {"resources": 7}, {"ttl_s": "long"}, {"stop": 3}],
+    ids=repr,
+)
+def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes], change: dict[str, Any]) -> None:
+    kept["x"] = encode_value(tuned().definition(None) | change)
+
+    with pytest.raises(ConfigurationError, match=r"ttl_s|makes no sense|experiment 'x'"):
+        attach()
+
+
+def test_every_argument_of_a_tuner_is_kept_or_is_no_matter_of_the_experiment() -> None:
+    of_this_run = {"self", "broker", "name", "backend", "callbacks", "progress"}
+    elsewhere = {"points_to_evaluate": "searcher", "checkpoints": "pass_checkpoint_dir"}
+    plan = tuned()
+    definition = plan.definition(None)
+
+    arguments = set(inspect.signature(mqtune.Tuner.__init__).parameters) - of_this_run
+
+    assert {name for name in arguments if elsewhere.get(name, name) not in definition} == set()
+
+
+def test_what_may_change_is_what_a_definition_has() -> None:
+    assert set(plans._MAY_CHANGE) <= tuned().definition(None).keys()
+
+
+def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:
+    plan = tuned(queue_trials=False)
+    plan.store = "file:///data/x"
+    kept["x"] = encode_value(plan.definition(None))
+
+    _, place = attach()
+
+    assert (place.store, place.queue_trials, place.local_slots) == ("file:///data/x", False, None)
+
+
+def test_a_script_that_changes_how_far_it_goes_changes_the_definition(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(max_trials=3, seed=1).definition(None))
+    changed = tuned(max_trials=9, on_driver_loss="finish", stop={"loss": 0.5}).definition(kept["x"])
+    kept["x"] = encode_value(changed)
+
+    again, _ = attach()
+
+    assert (again.max_trials, again.on_loss.policy, again.seed) == (9, "finish", 1)
+    assert again.limits.rule is not None
+
+
+def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(scheduler=MyScheduler(9), stop=lambda trial, report: False).definition(None))
+    scheduler, rule = MyScheduler(9), mqtune.TimeLimit(5)
+
+    again, _ = attach(scheduler=scheduler, stop=rule, max_trials=77, trainable=trainable)
+
+    assert again.scheduler is scheduler
+    assert (again.limits.rule, again.max_trials) == (rule, 77)
+    again.definition(kept["x"])
+
+
+def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9)).definition(None))
+
+    with pytest.raises(NameTaken, match="scheduler was"):
+        attach(scheduler=mqtune.ASHA(27))[0].definition(kept["x"])
+    with pytest.raises(NameTaken, match="trainable was"):
+        attach(trainable=other_trainable)[0].definition(kept["x"])
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"scheduler": MyScheduler(9)}, "scheduler"),
+        ({"stop": lambda trial, report: False}, "stop"),
+        ({"space": {"a": 1, "b": mqtune.sample_from(lambda config: config["a"])}}, "space"),
+    ],
+)
+def test_what_only_the_script_has_is_asked_for_by_its_name(
+    kept: dict[str, bytes], options: dict[str, Any], argument: str
+) -> None:
+    kept["x"] = encode_value(tuned(**options).definition(None))
+
+    with pytest.raises(ConfigurationError, match=rf"run the script again, or Tuner.attach\(…, {argument}=…\)"):
+        attach()
+
+
+def test_a_definition_that_lacks_something_is_a_clear_error(kept: dict[str, bytes]) -> None:
+    definition = tuned().definition(None)
+    del definition["retention"]
+    kept["x"] = encode_value(definition)
+
+    with pytest.raises(ConfigurationError, match="of experiment 'x' lacks 'retention'; run its script instead"):
+        attach()
+
+
+# No such experiment.
+
+
+def test_an_unknown_name_on_a_broker_is_an_error_that_says_what_there_is(kept: dict[str, bytes]) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there is none at all"):
+        attach()
+    kept.update({f"e{n:02}": b"\x80" for n in range(12)})
+
+    with pytest.raises(ConfigurationError, match=r"there are e00, e01, .*, e09 and 2 more"):
+        attach()
+
+
+def save_copy(home: Path, name: str, definition: dict[str, Any]) -> None:
+    (home / name).mkdir(parents=True)
+    copy = JournalFile(home / name / JOURNAL_FILE)
+    copy.begin([Entry("1-0", ExperimentCreated(name=name, definition=definition, at=1.0).encode())])
+    copy.close()
+
+
+def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(kept: dict[str, bytes], mqtune_home: Path) -> None:
+    definition = tuned(max_trials=5).definition(None)
+    save_copy(mqtune_home, "x", definition)
+
+    again, _ = attach()
+
+    assert again.max_trials == 5
+
+
+@pytest.fixture
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MQTUNE_BROKER", "MQTUNE_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("no_broker")
+def test_without_a_broker_an_unknown_name_is_an_error_that_says_what_there_is(mqtune_home: Path) -> None:
+    save_copy(mqtune_home, "other", {})
+
+    with pytest.raises(ConfigurationError, match=f"no experiment 'x' in {mqtune_home}; there is other"):
+        attach(broker=None)
+
+    assert not (mqtune_home / "x").exists()
+
+
+@pytest.mark.usefixtures("no_broker")
+def test_an_experiment_of_a_broker_needs_the_broker(mqtune_home: Path) -> None:
+    save_copy(mqtune_home, "x", {})
+
+    with pytest.raises(ConfigurationError, match="'x' did not run on this machine alone; give its broker"):
+        attach(broker=None)

@@ -1,0 +1,269 @@
+"""What a definition says of schedulers, searchers, stop rules and spaces is enough to make them again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqtune
+from mqtune import schedulers, searchers, space, stopping
+from mqtune.describing import described
+from mqtune.errors import ConfigurationError, SpaceError
+from mqtune.schedulers import PolicyStep, Scheduler
+from mqtune.schedulers.described import scheduler_of
+from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
+from mqtune.searchers.described import searcher_of
+from mqtune.space import Space
+from mqtune.space.described import space_of
+from mqtune.stopping import StopRule
+from mqtune.stopping.described import rule_of
+from mqtune.wire import decode_value, encode_value
+
+SPACE = Space(
+    {
+        "lr": mqtune.loguniform(1e-9, 0.1 + 0.2),
+        "net": {"width": mqtune.qrandint(8, 99, 7), "kind": mqtune.choice(["a", [1, {"b": None}], b"\x00", True])},
+        "depth": mqtune.grid_search([1, 2.5, "x"]),
+        "nothing": {},
+        "fixed": [1, {"a": 2}],
+    }
+)
+
+SCHEDULERS: list[Callable[[], Scheduler]] = [
+    mqtune.FIFO,
+    lambda: mqtune.ASHA(81),
+    lambda: mqtune.ASHA(max_t=1.1, grace_period=0.1, reduction_factor=1.5, time_attr="züge"),
+    lambda: mqtune.PromotionASHA(max_t=2**60, grace_period=3, reduction_factor=2),
+    lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),
+    mqtune.MedianStopping,
+    lambda: mqtune.MedianStopping(grace_period=2.5, interval=0.3, min_samples=1, time_attr="epoch"),
+    lambda: mqtune.PBT(
+        4,
+        {
+            "lr": mqtune.loguniform(1e-4, 1),
+            "list": [1, 2, "x"],
+            "net": {"width": mqtune.qrandint(8, 64, 8), "noise": mqtune.normal(0, 0.1)},
+        },
+        quantile_fraction=0.5,
+        resample_probability=0,
+        perturbation_factors=(1.5,),
+        grace_period=0.1,
+        seed=-3,
+        time_attr="t",
+    ),
+    lambda: mqtune.PBTReplay([PolicyStep(0, {"lr": 0.1}), PolicyStep(2.5, {"lr": 0.2, "net": {"width": 8}})]),
+]
+
+RULES: list[Callable[[], StopRule]] = [
+    lambda: mqtune.TimeLimit(0.5),
+    lambda: mqtune.TrialsStarted(1),
+    lambda: mqtune.TrialsCompleted(2),
+    lambda: mqtune.TrialsFailed(3),
+    lambda: mqtune.TargetReached(-1e-300),
+    lambda: mqtune.ExperimentPlateau(),
+    lambda: mqtune.ExperimentPlateau("accuracy", std=0, top=2, patience=7, mode="max"),
+    lambda: stopping.MetricBounds({"loss": 0.1 + 0.2, "training_iteration": 9}),
+    lambda: mqtune.MetricMaximum("loss", 1e9),
+    lambda: mqtune.MaximumIteration(5),
+    lambda: mqtune.TrialPlateau(),
+    lambda: mqtune.TrialPlateau("accuracy", std=0, num_results=2, grace_period=0),
+    lambda: mqtune.TimeLimit(5) | {"loss": 1} | mqtune.TargetReached(0),
+    lambda: mqtune.MaximumIteration(5) & (mqtune.TrialPlateau() | mqtune.MetricMaximum("x", 2)),
+]
+
+SEARCHERS: list[Callable[[], Searcher]] = [
+    lambda: RandomSearcher(SPACE, 7),
+    lambda: RandomSearcher(Space({"own": mqtune.uniform(-1, 1)}), 2**40),
+    lambda: GridSearcher(SPACE, 1),
+    lambda: PointsFirst(RandomSearcher(SPACE, 7), SPACE, [{"lr": 0.1}, {}], seed=3),
+    lambda: PointsFirst(PointsFirst(GridSearcher(SPACE, 7), SPACE, []), SPACE, [{"depth": 2.5}], seed=3),
+]
+
+
+def travelled(value: Any) -> Any:
+    return decode_value(encode_value(value))
+
+
+@pytest.mark.parametrize("make", SCHEDULERS)
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_every_scheduler_is_made_again_from_its_description(make: Callable[[], Scheduler], is_bound: bool) -> None:
+    scheduler = make()
+    if is_bound:
+        scheduler.bind("loss", "min")
+    description = travelled(described(scheduler))
+
+    again = scheduler_of(description)
+
+    assert type(again) is type(scheduler)
+    assert travelled(described(again)) == description
+    assert not again.metric
+
+
+@pytest.mark.parametrize("make", RULES)
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_every_stop_rule_is_made_again_from_its_description(make: Callable[[], StopRule], is_bound: bool) -> None:
+    rule = make()
+    if is_bound:
+        rule.bind("loss", "min")
+    description = travelled(described(rule))
+
+    again = rule_of(description)
+
+    assert type(again) is type(rule)
+    assert travelled(described(again)) == description
+    again.bind("loss", "min")
+
+
+@pytest.mark.parametrize("make", SEARCHERS)
+def test_every_searcher_is_made_again_from_its_description_and_suggests_the_same(make: Callable[[], Searcher]) -> None:
+    searcher = make()
+    description = travelled(described(searcher))
+
+    again = searcher_of(description, SPACE)
+
+    assert type(again) is type(searcher)
+    assert travelled(described(again)) == description
+    assert [again.suggest() for _ in range(9)] == [searcher.suggest() for _ in range(9)]
+
+
+def subclasses(kind: type) -> set[type]:
+    return {each for sub in kind.__subclasses__() for each in ({sub} | subclasses(sub))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "examples"),
+    [(Scheduler, schedulers, SCHEDULERS), (Searcher, searchers, SEARCHERS), (StopRule, stopping, RULES)],
+)
+def test_no_built_in_is_left_out(kind: type, package: Any, examples: list[Callable[[], Any]]) -> None:
+    public = {getattr(package, name) for name in package.__all__}
+    built_in = {each for each in subclasses(kind) if each in public and each.__module__.startswith("mqtune.")}
+
+    assert built_in - {type(make()) for make in examples} - {stopping.FunctionRule} == set()
+
+
+# Spaces.
+
+numbers = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
+positive = st.floats(1e-6, 1e6)
+
+
+@st.composite
+def domains(draw: st.DrawFn) -> Any:
+    low, high = sorted(draw(st.lists(st.integers(1, 10**6), min_size=2, max_size=2, unique=True)))
+    name = draw(
+        st.sampled_from(["uniform", "loguniform", "randint", "lograndint", "normal", "choice", "grid_search", "q", "c"])
+    )
+    match name:
+        case "uniform" | "loguniform":
+            return getattr(mqtune, name)(low / 7, high / 7)
+        case "randint" | "lograndint":
+            return getattr(mqtune, name)(low, high)
+        case "normal":
+            return mqtune.normal(draw(numbers), draw(positive))
+        case "q":
+            return draw(
+                st.sampled_from(
+                    [mqtune.quniform(0, 1, 0.1), mqtune.qloguniform(1, 9, 0.5), mqtune.qrandint(low, low + 9, 3)]
+                )
+            )
+        case "c":
+            return draw(st.one_of(numbers, st.text(max_size=3), st.booleans(), st.none(), st.just({}), st.just([])))
+    values = st.one_of(numbers, st.text(max_size=3), st.lists(st.integers(-9, 9), max_size=2))
+    return getattr(mqtune, name)(draw(st.lists(values, min_size=1, max_size=4)))
+
+
+names = st.text(min_size=1, max_size=3).filter(lambda name: "/" not in name)
+
+
+@given(
+    definition=st.recursive(
+        st.dictionaries(names, domains(), max_size=4),
+        lambda inner: st.dictionaries(names, st.one_of(domains(), inner), max_size=3),
+        max_leaves=8,
+    )
+)
+def test_every_space_is_made_again_from_its_description_and_gives_the_same_configs(definition: dict[str, Any]) -> None:
+    before = Space(definition)
+
+    again = space_of(travelled(before.describe()))
+
+    assert list(again.describe().items()) == list(before.describe().items())
+    assert again.sample(random.Random(5)) == before.sample(random.Random(5))
+
+
+# What stands in the user's code alone.
+
+
+class MyASHA(mqtune.ASHA):
+    pass
+
+
+class MyRandom(RandomSearcher):
+    pass
+
+
+class MyBound(mqtune.MaximumIteration):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("rebuild", "thing", "what"),
+    [
+        (scheduler_of, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
+        (lambda d: searcher_of(d, SPACE), MyRandom(SPACE), "the searcher is of a class of your own, .*:MyRandom"),
+        (
+            lambda d: searcher_of(d, SPACE),
+            PointsFirst(MyRandom(SPACE), SPACE, []),
+            "the searcher is of a class of your own, .*:MyRandom",
+        ),
+        (rule_of, MyBound(3), "the rule is of a class of your own, .*:MyBound"),
+        (rule_of, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
+        (rule_of, stopping.as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),
+        (
+            scheduler_of,
+            mqtune.PBT(1, {"lr": [1, 2]}, explore=lambda config: config),
+            "the scheduler 'pbt' explores with a function of yours",
+        ),
+        (
+            lambda d: searcher_of(d, SPACE),
+            RandomSearcher(Space({"a": 1, "b": mqtune.sample_from(lambda config: config["a"])})),
+            r"b: sample_from\(.*\) can't be made without your code",
+        ),
+    ],
+)
+def test_what_only_the_users_code_can_make_is_said(rebuild: Callable[[Any], Any], thing: Any, what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        rebuild(travelled(described(thing)))
+
+
+def test_a_space_with_a_function_can_not_be_made_again() -> None:
+    with pytest.raises(SpaceError, match="b/c: sample_from"):
+        space_of(Space({"a": 1, "b": {"c": mqtune.sample_from(lambda config: config["a"])}}).describe())
+
+
+def test_a_searcher_over_the_experiments_own_space_keeps_its_functions() -> None:
+    own = Space({"a": mqtune.uniform(0, 1), "b": mqtune.sample_from(lambda config: config["a"] * 2)})
+
+    again = searcher_of(travelled(described(RandomSearcher(own, 3))), own)
+
+    assert again.suggest() == RandomSearcher(own, 3).suggest()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [{"scheduler": "of tomorrow"}, {}, {"scheduler": "asha"}, {"scheduler": "asha", "max_t": 9, "speed": 2}],
+)
+def test_a_description_of_another_version_is_a_clear_error(description: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="version of mqtune"):
+        scheduler_of(description)
+
+
+def test_space_functions_are_all_known() -> None:
+    made = {name for name in space.__all__ if name[0].islower() and name not in ("plain_value", "sample_from")}
+
+    assert made == set(__import__("mqtune.space.described", fromlist=["x"])._FUNCTIONS)

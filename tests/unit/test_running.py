@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+from mqtune.errors import ConfigurationError
+from mqtune.results import Results
+
+
+def curve(config: dict[str, Any]) -> list[dict[str, float]]:
+    return [{"loss": config["x"] / (n + 1)} for n in range(3)]
+
+
+def tuned(**options: Any) -> mqtune.Tuner:
+    backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2)
+    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "max_trials": 3, "progress": False}
+    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, backend=backend, **{**settings, **options})
+
+
+def test_results_that_can_not_be_saved_are_returned_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mqtune_home: Path
+) -> None:
+    def refuse(results: Results) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(results.folder / "trials.csv"))
+
+    monkeypatch.setattr(Results, "save", refuse)
+
+    results = tuned().run()
+
+    assert (len(results), results.outcome) == (3, "finished")
+    assert f"the results of experiment x can't be written to {mqtune_home / 'x'}" in caplog.text
+    assert "`mqtune resume x` writes them" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"on_driver_loss": "panic"}, "on_driver_loss='panic' is none of 'continue', 'finish', 'stop'"),
+        ({"driver_loss_grace_s": 0}, "driver_loss_grace_s=0 makes no sense"),
+        ({"driver_loss_grace_s": "soon"}, "driver_loss_grace_s='soon' makes no sense"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        tuned(**options)
