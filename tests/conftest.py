@@ -26,6 +26,8 @@ GOODBYE_S: Final = 5.0
 
 # A busy machine is no reason to fail. What a change is judged by must not depend on chance; everywhere else it looks further.
 settings.register_profile("mqtune", deadline=None, derandomize=bool(os.environ.get("CI")))
+# What a person asks for: pytest --hypothesis-profile=thorough --timeout=0 tests/property
+settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("mqtune")
 
 _homes = itertools.count(1)
@@ -42,6 +44,8 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         start_new_session=True,
     )
     os.environ[RUN_MARK] = mark
+    # For what fixtures of more than one test do; each test has a home of its own.
+    os.environ["MQTUNE_HOME"] = str(folder / "home")
     try:
         yield
         check_that_nothing_is_left(mark, folder, watchdog.pid)

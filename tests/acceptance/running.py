@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,10 @@ def running_worker(
     name: str = "w1",
     code_root: Path = HERE,
     environment: dict[str, str] | None = None,
+    program: Sequence[str] = ("-m", "mqtune"),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A real ``mqtune worker`` that has joined the fleet; it is gone afterwards."""
-    command = [sys.executable, "-m", "mqtune", "worker", "--name", name, "--code-root", str(code_root), *options]
+    command = [sys.executable, *program, "worker", "--name", name, "--code-root", str(code_root), *options]
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,

@@ -77,7 +77,7 @@ def test_a_running_experiment_is_shown_as_far_as_it_has_come(tune: Tune):
         listed = run("list")
     finally:
         tuner.stop_all("the test is over")
-        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+        eventually(lambda: tuner.is_finished or tuner.step(0.1), 30)
         tuner.close()
 
     assert shown.startswith("going · not ended, last event")
@@ -181,7 +181,7 @@ def test_a_list_knows_of_what_came_after_the_last_summary(tune: Tune, mqtune_hom
     try:
         line = run("list").splitlines()[1]
     finally:
-        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+        eventually(lambda: tuner.is_finished or tuner.step(0.1), 30)
         tuner.close()
 
     assert "not ended" in line

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import mqtune
 
@@ -116,3 +118,16 @@ def cleans_up(config):
 
 def reports_its_own(config):
     mqtune.report({"loss": config["x"], "pid": os.getpid()})
+
+
+def uses_processes(config):
+    """Compute in processes of multiprocessing, by all ways of starting them, as data loaders do."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(config["method"])) as pool:
+        mqtune.report({"loss": sum(pool.map(abs, range(-4, 0)))})
+
+
+def as_long_as_it_says(config):
+    """Report, sleep for the config's seconds, and report when that was."""
+    mqtune.report({"loss": 1.0})
+    time.sleep(config["seconds"])
+    mqtune.report({"loss": 0.0})

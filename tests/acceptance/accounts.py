@@ -1,0 +1,62 @@
+"""A server with an account for each role, made of what ``mqtune acl`` prints."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import redis
+
+from mqtune.journal.access import Role, account, password_hash, rules_of
+from mqtune.journal.connection import connect
+
+PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "monitor": "looks-9"}
+
+
+class Accounts:
+    """The accounts on one server, and what they were refused."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.admin = connect(url, role="admin")
+
+    def make(self, role: Role, user: str | None = None, password: str = "", **options: Any) -> str:
+        """Make an account, and return the broker's URL for it."""
+        user, password = user or f"mqtune-{role}", password or PASSWORDS[role]
+        line = account(user, password_hash(password), rules_of(role, **options))
+        self.admin.execute_command(*line.split())
+        return self.url_of(user, password)
+
+    def url_of(self, user: str, password: str) -> str:
+        """The broker's URL for an account."""
+        parts = urlsplit(self.url)
+        _, _, place = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
+
+    def refused(self) -> list[str]:
+        """What accounts were refused since the last call: who, what, and why."""
+        log: Any = self.admin.execute_command("ACL", "LOG")
+        self.admin.execute_command("ACL", "LOG", "RESET")
+        entries = [dict(zip(map(_text, entry[::2]), map(_text, entry[1::2]), strict=True)) for entry in map(list, log)]
+        return [f"{each['username']}: {each['reason']} {each['object']} ({each['client-info']})" for each in entries]
+
+    def may(self, url: str, *command: object) -> bool:
+        """Whether an account may send a command."""
+        client: Any = connect(url, role="tries")
+        try:
+            client.execute_command(*command)
+        except redis.exceptions.NoPermissionError:
+            return False
+        except redis.exceptions.ResponseError as error:
+            # A script passes on what it was refused.
+            return "No permissions" not in str(error) and "ACL failure" not in str(error) and "NOPERM" not in str(error)
+        finally:
+            client.close()
+        return True
+
+    def close(self) -> None:
+        self.admin.close()
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,418 @@
+"""An experiment under the accounts that ``mqtune acl`` prints, and what these accounts are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trainables
+import trainables_saving as saving
+from accounts import Accounts
+from faces import run, running
+from hostile import remote
+from pair import Tune, both_run, counting, tuners
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
+from mqtune.journal.access import ROLES, account, password_hash, rules_of
+from mqtune.journal.base import Assignment
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.follow import Follower
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.scripts import script
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
+from mqtune.messages import ExperimentEnded, decode_event
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import Intent, TrialId
+
+TEAM = "team-a-*"
+OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")
+REMOTE = "/0.celery.pidbox"
+QUEUE = "mqtune-0-1.gpu0.cpu1"
+
+pytestmark = pytest.mark.timeout(150)
+
+
+class Team(NamedTuple):
+    """A server with the accounts of team a, and one for looking at and controlling everything."""
+
+    accounts: Accounts
+    driver: str
+    worker: str
+    monitor: str
+    operator: str
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    folder = tmp_path_factory.mktemp("acl")
+    with (
+        EmbeddedServer.start(folder, binary=find_binary()) as server,
+        contextlib.closing(Accounts(server.url)) as accounts,
+    ):
+        yield Team(
+            accounts,
+            accounts.make("driver", experiments=TEAM),
+            accounts.make("worker", experiments=TEAM),
+            accounts.make("monitor", experiments=TEAM),
+            accounts.make("monitor", "operator", remote_control=True),
+        )
+
+
+@pytest.fixture(scope="module")
+def crew(team: Team, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """The same with a worker of two slots, for team a alone."""
+    log = tmp_path_factory.mktemp("crew") / "worker.log"
+    options = ["--gpus", "0", "--slots", "2", "--cpus", "10", "--experiments", TEAM]
+    with running_worker(team.worker, log, *options, name="crew"):
+        yield team
+
+
+@pytest.fixture
+def tune(crew: Team, tmp_path: Path) -> Iterator[Tune]:
+    with tuners(crew.driver, tmp_path / "store") as build:
+        yield build
+
+
+# What must work.
+
+
+def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(crew: Team, tune: Tune):
+    crew.accounts.refused()
+    tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", checkpoints=None)
+    first, second = both_run(tuner)
+
+    tuner.pause_trial(first)
+    drive(tuner, lambda: first.status is TrialStatus.PAUSED)
+    tuner.resume_trial(first)
+    drive(tuner, lambda: first.status is TrialStatus.RUNNING and first.attempt.reports > 1)
+    tuner.save_trial(first)
+    drive(tuner, lambda: len(first.checkpoints) > 0)
+    tuner.stop_trial(second)
+    tuner.abandon_trial(first, "enough")
+    drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+    tuner.close()
+
+    assert (first.status, second.status) == (TrialStatus.ABANDONED, TrialStatus.EARLY_STOPPED)
+    assert crew.accounts.refused() == []
+
+
+def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tune):
+    crew.accounts.refused()
+    space = {"x": mqtune.uniform(0, 1)}
+    options: dict[str, Any] = {"space": space, "searcher": None, "sync": "lockstep", "max_trials": 3}
+    tuner = tune(trainables.steady, name="team-a-lockstep", **options)
+    eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 30)
+    with Follower(crew.monitor, tuner.name) as follower:
+        tuner.run()
+        seen = []
+        eventually(
+            lambda: seen.extend(follower.read(1)) or isinstance(decode_event(seen[-1].data), ExperimentEnded), 30
+        )
+    with contextlib.closing(connect(crew.monitor)) as client:
+        assert [info.name.partition("@")[0] for info in Fleet(client, patience_s=5).workers()] == ["crew"]
+
+    assert [trial.reports for trial in tuner.get_trials()] == [9, 9, 9]
+    assert crew.accounts.refused() == []
+
+
+def test_a_driver_may_drain_a_worker(team: Team, tmp_path: Path):
+    team.accounts.refused()
+    options = ["--gpus", "0", "--slots", "1", "--experiments", TEAM]
+    with running_worker(team.worker, tmp_path / "w.log", *options, name="drained") as worker:
+        told = mqtune_command("drain", "drained", MQTUNE_BROKER=team.driver)
+        assert worker.wait(timeout=30) == 0
+
+    assert "drained@" in told.stdout
+    assert team.accounts.refused() == []
+
+
+def test_an_experiment_of_others_gets_no_slot_of_a_team(crew: Team, tmp_path: Path):
+    everyone = crew.accounts.make("driver", "everyone")
+    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "queue_trials": False}
+    with tuners(everyone, tmp_path / "store") as build:
+        tuner = build(trainables.steady, name="team-b-refused", **options)
+        with pytest.raises(InsufficientResources, match="no worker is connected"):
+            tuner.step()
+
+
+def test_the_driver_of_a_team_is_told_at_once_that_it_may_not_drive_others_experiments(tune: Tune):
+    tuner = tune(trainables.steady, space={"x": mqtune.uniform(0, 1)}, searcher=None, name="team-b-other")
+
+    began = time.monotonic()
+    with pytest.raises(AccessDenied, match=r"account may not do this.*mqtune acl"):
+        tuner.step()
+
+    assert time.monotonic() - began < 20
+
+
+# What must not.
+
+
+#: What no account but the operator's own may do.
+NOBODY = {
+    "FLUSHALL": ("FLUSHALL",),
+    "FLUSHDB": ("FLUSHDB",),
+    "CONFIG GET": ("CONFIG", "GET", "*"),
+    "CONFIG SET": ("CONFIG", "SET", "maxmemory", "1"),
+    "KEYS": ("KEYS", "*"),
+    "SCAN": ("SCAN", "0"),
+    "ACL": ("ACL", "LIST"),
+    "CLIENT KILL": ("CLIENT", "KILL", "TYPE", "normal"),
+    "CLIENT LIST": ("CLIENT", "LIST"),
+    "SHUTDOWN": ("SHUTDOWN", "NOSAVE"),
+    "SCRIPT FLUSH": ("SCRIPT", "FLUSH"),
+    "FUNCTION": ("FUNCTION", "LIST"),
+    "MONITOR": ("MONITOR",),
+    "SLOWLOG": ("SLOWLOG", "GET"),
+    "REPLICAOF": ("REPLICAOF", "NO", "ONE"),
+    "MODULE": ("MODULE", "LIST"),
+    "SWAPDB": ("SWAPDB", "0", "1"),
+    "their definition": ("HGET", THEIRS.meta, "definition"),
+    "their journal": ("XRANGE", THEIRS.journal, "-", "+"),
+    "an entry in their journal": ("XADD", THEIRS.journal, "*", "e", "x"),
+    "their reports, live": ("SUBSCRIBE", THEIRS.metrics),
+    "reports in their name": ("PUBLISH", THEIRS.metrics, "x"),
+    "their trial": ("HGET", THEIRS.trial("0001"), "assignment"),
+    "their trial's intent": ("HSET", THEIRS.trial("0001"), "intent", "stop"),
+    "their trial's lease": ("ZADD", THEIRS.leases, "0", "0001"),
+    "their checkpoint": ("HGET", THEIRS.checkpoints, "c"),
+    "their checkpoint's data": ("HSET", THEIRS.checkpoints, "c", "x"),
+    "their driver": ("HGET", THEIRS.driver, "epoch"),
+    "their driver's lock": ("HSET", THEIRS.driver, "epoch", "9"),
+    "a remote command": ("PUBLISH", REMOTE, "{}"),
+    "their key by a script": ("EVAL", "return redis.call('HGET', KEYS[1], 'intent')", 1, THEIRS.trial("0001")),
+    "a key by a script that hides it": (
+        "EVAL",
+        "return redis.call('HSET', ARGV[1], 'intent', 'stop')",
+        0,
+        THEIRS.trial("0001"),
+    ),
+    "their channel by a script": ("EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", 0, THEIRS.metrics),
+    "FLUSHALL by a script": ("EVAL", "return redis.call('FLUSHALL')", 0),
+}
+WORKER = {
+    "its driver": ("HGET", OURS.driver, "owner"),
+    "its driver's epoch": ("HSET", OURS.driver, "epoch", "99"),
+    "its driver's epoch by a script": ("EVAL", "return redis.call('HINCRBY', ARGV[1], 'epoch', 1)", 0, OURS.driver),
+    "a look into its journal": ("XRANGE", OURS.journal, "-", "+"),
+    "a cut of its journal": ("XTRIM", OURS.journal, "MAXLEN", "0"),
+    "an end of its journal": ("DEL", OURS.journal),
+    "a trial that is gone": ("DEL", OURS.trial("0001")),
+    "another worker's control channel": ("PUBLISH", control_channel("other@host"), "x"),
+    "the same by a script": ("EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", 0, control_channel("other@host")),
+    "a drain of another worker": ("SET", drain_key("other@host"), "0"),
+    "others' queue": ("BRPOP", QUEUE, "0.01"),
+    "a task for others": ("LPUSH", QUEUE, "{}"),
+    "a name in the list of experiments": ("ZADD", EXPERIMENTS, "0", "team-b-1"),
+    "Celery's events": ("PSUBSCRIBE", "/0.celeryev/*"),
+}
+MONITOR = {
+    "its driver": ("HGET", OURS.driver, "owner"),
+    "an entry in its journal": ("XADD", OURS.journal, "*", "e", "x"),
+    "its trial's intent": ("HSET", OURS.trial("0001"), "intent", "stop"),
+    "its trial's config": ("HGET", OURS.trial("0001"), "assignment"),
+    "its checkpoint": ("HGET", OURS.checkpoints, "c"),
+    "a script": ("EVAL", "return redis.call('XADD', ARGV[1], '*', 'e', 'x')", 0, OURS.journal),
+    "a task": ("LPUSH", QUEUE, "{}"),
+    "a task that it takes": ("BRPOP", QUEUE, "0.01"),
+    "a worker's place": ("SET", worker_key("w"), "x"),
+    "a worker's heartbeat": ("ZADD", WORKERS, "0", "w"),
+    "a worker's end": ("SET", drain_key("w"), "0"),
+    "the fleet's news": ("XADD", FLEET, "*", "worker", "w"),
+    "a worker's control channel": ("PUBLISH", control_channel("w"), "x"),
+    "an event in Celery's name": ("PUBLISH", "/0.celeryev/task-failed", "x"),
+}
+DRIVER = {
+    "others' heartbeat": ("ZADD", WORKERS, "0", "w"),
+    "a worker's place": ("SET", worker_key("w"), "x"),
+    "a task that it takes": ("BRPOP", QUEUE, "0.01"),
+}
+
+
+@pytest.mark.parametrize("what", [*NOBODY, *WORKER])
+def test_a_worker_may_not(team: Team, what: str):
+    assert not team.accounts.may(team.worker, *{**NOBODY, **WORKER}[what])
+
+
+@pytest.mark.parametrize("what", [*NOBODY, *MONITOR])
+def test_a_monitor_may_not(team: Team, what: str):
+    assert not team.accounts.may(team.monitor, *{**NOBODY, **MONITOR}[what])
+
+
+@pytest.mark.parametrize("what", [*NOBODY, *DRIVER])
+def test_a_driver_may_not(team: Team, what: str):
+    assert not team.accounts.may(team.driver, *{**NOBODY, **DRIVER}[what])
+
+
+def test_what_is_tried_above_is_there_to_be_allowed_to_somebody(team: Team):
+    # A command that is misspelt would be refused to nobody, and one that a server hasn't got to everybody.
+    url = f"{team.accounts.url}"
+    harmless = [
+        name
+        for name in NOBODY
+        if name not in ("FLUSHALL", "FLUSHDB", "SHUTDOWN", "MONITOR", "CLIENT KILL", "CONFIG SET")
+    ]
+
+    assert [name for name in harmless if not name.endswith("live") and not team.accounts.may(url, *NOBODY[name])] == []
+
+
+def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team: Team):
+    trial, event = TrialId("0001"), b"event"
+    with contextlib.closing(connect(team.driver)) as of_driver, contextlib.closing(connect(team.worker)) as of_worker:
+        driver, worker = (RedisJournal(client, "team-a-scripts", patience_s=5) for client in (of_driver, of_worker))
+        driver.lock("driver", "a driver", 60)
+        driver.record(event, definition=b"definition")
+        driver.stage(trial, 1, Assignment({}), event)
+        assert driver.intend(trial, 1, Intent.STOP, event, event) == "unclaimed"
+
+        tries = {
+            "lock": lambda: worker.lock("worker", "a worker", 60, dead="a driver"),
+            "record": lambda: worker.record(event),
+            "stage": lambda: worker.stage(trial, 2, Assignment({}), event),
+            "intend": lambda: worker.intend(trial, 1, Intent.STOP, event, event),
+            "reap": lambda: worker.reap(trial, 1, event),
+            "close": lambda: worker.close_trial(trial, 1, event),
+            "drop": lambda: worker.drop_checkpoints([], event),
+        }
+        for name, attempt in tries.items():
+            with pytest.raises(AccessDenied):
+                attempt()
+            assert script(name) is not None
+        assert worker.definition() == b"definition", "which a worker needs"
+        driver.unlock("driver")
+
+
+# Celery's remote control, and Flower.
+
+
+def test_only_an_operator_may_send_remote_commands(crew: Team):
+    assert "pong" in run(crew.operator, "inspect", "ping").stdout
+
+    refused = run(crew.monitor, "inspect", "ping")
+    assert refused.returncode != 0
+    assert "pong" not in refused.stdout
+    assert crew.monitor.partition("@")[0] not in refused.stderr
+
+
+def shut_down(url: str) -> int:
+    """Publish a shutdown as Celery does, to whoever listens; return how many do."""
+    with contextlib.closing(connect(url)) as client:
+        heard: int = client.publish(REMOTE, remote("shutdown"))
+    return heard
+
+
+def test_a_worker_without_remote_control_hears_no_command_and_still_obeys_its_driver(tmp_path: Path):
+    options = ["--gpus", "0", "--slots", "1"]
+    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
+        url = server.url
+        with running_worker(url, tmp_path / "hears.log", *options, name="hears") as hears:
+            # What is published is what a worker obeys, or the rest would show nothing.
+            eventually(lambda: shut_down(url) == 1, 30)
+            assert hears.wait(timeout=30) == 0
+        with (
+            running_worker(url, tmp_path / "deaf.log", *options, "--no-remote-control", name="deaf") as deaf,
+            tuners(url, tmp_path / "store") as build,
+        ):
+            tuner = build(saving.Counts, counting(), name="deaf", resources=mqtune.Resources())
+            drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
+            (trial,) = tuner.get_trials()
+            assert shut_down(url) == 0, "nobody listens"
+            assert "pong" not in run(url, "inspect", "ping").stdout
+
+            tuner.pause_trial(trial)
+            drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+            tuner.resume_trial(trial)
+            drive(tuner, lambda: trial.status is TrialStatus.RUNNING)
+            tuner.stop_trial(trial)
+            drive(tuner, lambda: trial.status.is_terminal)
+            assert deaf.poll() is None
+
+
+# The command.
+
+
+def acl(*options: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return mqtune_command("acl", *options, given=given, **environment)
+
+
+def mqtune_command(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mqtune", *arguments],
+        input=given,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_what_the_command_prints_makes_the_account(team: Team):
+    printed = acl("worker", "--user", "printed", "--password-stdin", given="hush hush\n")
+
+    assert "hush" not in printed.stdout + printed.stderr
+    team.accounts.admin.execute_command(*printed.stdout.split())
+    url = team.accounts.url_of("printed", "hush hush")
+    assert team.accounts.may(url, "HGET", THEIRS.meta, "definition"), "it is for all experiments"
+    assert not team.accounts.may(url, "FLUSHALL")
+
+
+def test_a_password_comes_from_the_environment_or_is_made_and_said_beside_the_rules(team: Team):
+    of_environment = acl("monitor", MQTUNE_ACL_PASSWORD="from here")
+    made = acl("monitor")
+
+    assert f"#{password_hash('from here')} " in of_environment.stdout
+    assert of_environment.stderr == ""
+    (password,) = re.findall(r"shown only here: (\S+)", made.stderr)
+    assert f"#{password_hash(password)} " in made.stdout
+    assert password not in made.stdout
+
+
+def test_the_lines_make_an_acl_file_that_a_server_loads(tmp_path: Path):
+    lines = ["user default off", *(account(role, password_hash("x"), rules_of(role), aclfile=True) for role in ROLES)]
+    (tmp_path / "users.acl").write_text("\n".join(lines) + "\n")
+    binary, address = find_binary().path, tmp_path / "s"
+    command = [str(binary), "--port", "0", "--unixsocket", str(address), "--aclfile", str(tmp_path / "users.acl")]
+    with running([*command, "--dir", str(tmp_path), "--save", ""], {}, tmp_path / "server.log"):
+
+        def answers() -> bool:
+            with contextlib.suppress(BrokerUnavailable):
+                connect(f"unix://driver:x@{address}").close()
+                return True
+            return False
+
+        eventually(answers, 30)
+        with pytest.raises(BrokerRefused):
+            connect(f"unix://driver:wrong@{address}")
+
+
+REFUSED = {
+    "driver --remote-control": "a driver sends no remote commands",
+    "worker --experiments team/a": "'team/a' can't be names of experiments",
+    "worker --user a:b": "'a:b' can't name an account",
+    "worker --password-hash secret": "64 hexadecimal digits",
+    "worker --password-stdin": "nothing on standard input",
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_makes_no_account_is_refused_in_one_line(asked: str):
+    ended = acl(*asked.split())
+
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert REFUSED[asked] in line

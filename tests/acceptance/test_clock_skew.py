@@ -1,0 +1,181 @@
+"""Workers whose machines' clocks are hours off, or are set back while a trial runs: nothing comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trainables_clocks
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.clock import ServerClock
+from mqtune.journal.connection import connect
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.messages import DecisionTaken, decode_event
+from mqtune.results import Results
+from mqtune.testing.backends.world import drive
+from mqtune.trial import Trial
+
+HOUR_S: Final = 3600.0
+#: Far more than it takes here, far less than a clock is off; and how well a busy machine may know the server's time.
+SOON_S: Final = 300.0
+ABOUT_S: Final = 5.0
+#: Slots of shapes that no other test's worker has: those of the machines whose clocks are wrong, and of one whose is right.
+WRONG, RIGHT = mqtune.Resources(cpus=6), mqtune.Resources(cpus=7)
+#: What a machine's Python runs when it starts: its clock is off by so much, and is set back by an hour every 0.2 s.
+SITE = """
+    import time
+    from os import environ
+
+    if "OFF_S" in environ:
+        right, began, ns = time.time, time.monotonic(), 10**9
+
+        def wrong():
+            back_s = (time.monotonic() - began) // 0.2 * 3600 if "STEPS" in environ else 0
+            return right() + float(environ["OFF_S"]) - back_s
+
+        time.time, time.time_ns = wrong, lambda: int(wrong() * ns)
+"""
+
+
+@pytest.fixture(scope="module")
+def machines(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker, with a worker five hours ahead, one five hours behind whose clock steps back, and one that is right."""
+    folder = tmp_path_factory.mktemp("machines")
+    (folder / "sitecustomize.py").write_text(textwrap.dedent(SITE))
+    wrong = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    workers = [
+        ("ahead", "6", {**wrong, "OFF_S": str(5 * HOUR_S)}),
+        ("behind", "6", {**wrong, "OFF_S": str(-5 * HOUR_S), "STEPS": "yes"}),
+        ("right", "7", {}),
+    ]
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+        joining = [
+            (
+                running_worker(
+                    broker,
+                    folder / f"{name}.log",
+                    *("--gpus", "0", "--slots", "1", "--cpus", cpus),
+                    name=name,
+                    environment=environment,
+                )
+            )
+            for name, cpus, environment in workers
+        ]
+        for _ in pool.map(stack.enter_context, joining):
+            pass
+        yield broker
+
+
+def tuner(broker: str, name: str, trainable: Any, **options: Any) -> mqtune.Tuner:
+    settings: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "broker": broker,
+        "progress": False,
+        "sync": "lockstep",
+    }
+    return mqtune.Tuner(trainable, {"lr": mqtune.uniform(0, 1)}, name=name, **{**settings, **options})
+
+
+def what_was_decided(results: Results) -> list[Any]:
+    """Which trials there were, what each reported, what was decided of it and why, and how it ended."""
+    entries = JournalFile(results.folder / JOURNAL_FILE).read()
+    decided = [event for entry in entries if isinstance(event := decode_event(entry.data), DecisionTaken)]
+    return [
+        [(trial.id, trial.config, trial.status, trial.reason, len(trial.attempts)) for trial in results],
+        [(event.trial, event.sequence, event.action, event.reason) for event in decided],
+        [(report.trial, report.sequence, report.metrics["loss"], report.late) for report in results.reports()],
+    ]
+
+
+def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
+    """Tune one trial after the other, so that what is decided does not depend on which is faster."""
+    one = tuner(
+        broker,
+        name,
+        trainables_clocks.tells_time,
+        scheduler=mqtune.ASHA(9, grace_period=1, reduction_factor=3),
+        seed=5,
+        stop=mqtune.TimeLimit(HOUR_S),
+        max_trials=14,
+        max_concurrent=1,
+        time_budget_s=HOUR_S,
+        trial_time_budget_s=HOUR_S,
+        ttl_s=HOUR_S,
+        resources=resources,
+    )
+    return one.run()
+
+
+def test_clocks_that_are_hours_off_change_no_decision_and_no_time(machines: str) -> None:
+    began = time.time()
+    right, wrong = run(machines, "clocks-right", RIGHT), run(machines, "clocks-wrong", WRONG)
+
+    assert what_was_decided(wrong) == what_was_decided(right)
+    assert {attempt.worker.partition("@")[0] for trial in wrong for attempt in trial.attempts} == {"ahead", "behind"}
+    times = []
+    for report in wrong.reports():
+        # The trial's own clock was wrong.
+        assert abs(report.metrics["clock"] - report.timestamp) > HOUR_S
+        times.append(report.timestamp)
+    # One trial ran after the other, on one machine or the other.
+    assert all(later > earlier - ABOUT_S for earlier, later in itertools.pairwise(times))
+    assert began - SOON_S < times[0] <= times[-1] < time.time() + SOON_S
+    for trial in (each.trial for each in wrong):
+        moments = [step.at for step in trial.history]
+        assert all(-ABOUT_S < later - earlier < SOON_S for earlier, later in itertools.pairwise(moments))
+        assert 0 <= trial.run_s < SOON_S
+
+
+def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: str) -> None:
+    options = {"max_trials": 2, "resources": WRONG, "trial_time_budget_s": HOUR_S}
+    one = tuner(machines, "clocks-shown", trainables_clocks.runs_on, **options)
+    with contextlib.closing(one):
+        drive(one, lambda: sum(trial.attempt.reports >= 9 for trial in one.get_trials()) == 2)
+        running = [shown(one.folder, trial) for trial in one.get_trials()]
+        reports = one.new_reports()
+        one.stop_all()
+        drive(one, lambda: not one.busy_trials)
+        ended = [shown(one.folder, trial) for trial in one.get_trials()]
+
+    # By time across trials, and within each in the order in which they came.
+    assert [report.timestamp for report in reports] == sorted(report.timestamp for report in reports)
+    for trial in ("0001", "0002"):
+        sequences = [report.sequence for report in reports if report.trial == trial]
+        assert sequences == list(range(1, len(sequences) + 1))
+    clocks = {report.trial: report.metrics["clock"] - report.timestamp for report in reports}
+    assert min(clocks.values()) < -HOUR_S
+    assert max(clocks.values()) > HOUR_S
+    for text in (*running, *ended):
+        ran = text.split("attempts", 1)[1].splitlines()[2]
+        # Seconds, or on a slow machine minutes.
+        assert " s " in ran or " min " in ran, text
+        assert " h " not in ran, text
+
+
+def shown(folder: Path, trial: Trial) -> str:
+    command = [sys.executable, "-m", "mqtune", "show", str(folder), "--trial", trial.id]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SOON_S).stdout
+
+
+def test_the_server_tells_the_time(broker: str) -> None:
+    with contextlib.closing(connect(broker)) as client:
+        clock = ServerClock(client)
+        seconds, microseconds = client.time()
+
+        # Both are this machine's, unless it is set just now.
+        assert eventually(lambda: abs(clock.time() - time.time()) < 1.0)
+        assert clock.time() >= seconds + microseconds / 1e6 - 0.1

@@ -1,0 +1,169 @@
+"""Workers that are drained: their trials save, go on elsewhere, and it is no failure of theirs; down to no worker and up again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import trainables_saving as saving
+from pair import Tune, counting, rows, tuners
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import AttemptEnd
+
+pytestmark = pytest.mark.timeout(120)
+
+SLOT = mqtune.Resources(cpus=5)
+OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "5")
+END_S = 40.0
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[str]:
+    """A server without any worker."""
+    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
+        yield server.url
+
+
+@pytest.fixture
+def start(own_broker: str, tmp_path: Path) -> Iterator[Start]:
+    """Start a worker by its name."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(name: str, *options: str) -> subprocess.Popen[bytes]:
+            log = tmp_path / f"{name}.log"
+            return stack.enter_context(running_worker(own_broker, log, *OPTIONS, *options, name=name))
+
+        yield begin
+
+
+@pytest.fixture
+def tune(own_broker: str, tmp_path: Path) -> Iterator[Tune]:
+    with tuners(own_broker, tmp_path / "store") as build:
+        yield lambda trainable, *configs, **options: build(trainable, *configs, resources=SLOT, **options)
+
+
+def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mqtune", "drain", *arguments],
+        env={**os.environ, "MQTUNE_BROKER": broker},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+
+
+def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own_broker: str, start: Start, tune: Tune):
+    going = start("going")
+    tuner = tune(saving.Counts, counting())
+    drive(tuner, lambda: any(trial.attempt.reports >= 3 for trial in tuner.get_trials()))
+    (trial,) = tuner.get_trials()
+    start("staying")
+
+    # By the part of its name before the @, while the driver does nothing: the worker needs none for it.
+    done = drain(own_broker, "going")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    told, gone = done.stdout.splitlines()
+    assert told.startswith("going@")
+    assert "save and go back to the queue, which takes 31 s at most" in told
+    assert "is gone after" in gone
+    assert going.wait(timeout=END_S) == 0
+    drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
+    first, second = trial.attempts
+    assert second.worker.startswith("staying@")
+    assert (first.end, first.error, trial.failures) == (AttemptEnd.HANDED_BACK, "its worker was drained", 0)
+    assert rows(tuner, trial, 2)[0]["step"] == rows(tuner, trial, 1)[-1]["step"] + 1
+
+
+def test_down_to_no_worker_and_up_again_costs_nothing(own_broker: str, start: Start, tune: Tune):
+    both = [start("one"), start("two")]
+    tuner = tune(saving.CountsInDict, *[counting(60, step_s=0.05) for _ in range(3)])
+    drive(tuner, lambda: sum(trial.attempt.reports >= 3 for trial in tuner.get_trials()) == 2)
+
+    done = drain(own_broker, "--all")
+
+    assert done.returncode == 0
+    assert done.stdout.count("is gone after") == 2
+    assert [worker.wait(timeout=END_S) for worker in both] == [0, 0]
+    drive(tuner, lambda: "no worker is connected" in tuner.debug_string(), "the experiment must wait, and say so")
+    assert not tuner.is_finished
+
+    start("three")
+    drive(tuner, lambda: tuner.is_finished)
+    for trial in tuner.get_trials():
+        assert (trial.status, trial.failures) == (TrialStatus.COMPLETED, 0)
+        steps = [row["step"] for number in range(len(trial.attempts)) for row in rows(tuner, trial, number + 1)]
+        assert steps == list(range(1, 61)), "each step once: it was saved where it was handed back"
+
+
+def test_a_worker_that_can_not_be_reached_drains_when_it_is_back_and_one_of_its_name_does_not(
+    own_broker: str, start: Start, tmp_path: Path
+):
+    away = start("away")
+    process = psutil.Process(away.pid)
+    process.suspend()
+    try:
+        with contextlib.closing(connect(own_broker)) as client:
+            fleet = Fleet(client, patience_s=5)
+            (info,) = fleet.workers()
+            fleet.drain(info)
+    finally:
+        process.resume()
+    assert away.wait(timeout=END_S) == 0
+
+    assert "told to drain" in (tmp_path / "away.log").read_text()
+
+    start("away")
+    with contextlib.closing(connect(own_broker)) as client:
+        fleet = Fleet(client, patience_s=5)
+        (again,) = fleet.workers()
+        assert again.name == info.name
+        assert not fleet.keep(again, 15.0), "it would be told to drain by its next heartbeat"
+
+
+def test_what_can_not_be_drained_is_refused_with_the_workers_that_there_are(own_broker: str, start: Start):
+    start("gpu")
+
+    unknown = drain(own_broker, "gpu7")
+    neither = drain(own_broker)
+    both = drain(own_broker, "gpu", "--all")
+
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith("mqtune: no worker 'gpu7' is connected; there are: gpu@")
+    for wrong in (neither, both):
+        assert wrong.returncode == 2
+        assert "name the workers to drain, or give --all" in wrong.stderr
+
+
+def test_a_worker_has_the_grace_that_it_was_given(own_broker: str, start: Start, tune: Tune):
+    """With next to none it doesn't wait for a step that is long, and what that would have saved is not there."""
+    going = start("hasty", "--grace", "0.2")
+    tuner = tune(saving.Counts, counting(step_s=30.0))
+    drive(tuner, lambda: tuner.running_trials)
+    (trial,) = tuner.get_trials()
+    eventually(lambda: tuner.step(0.1) or Path(trial.attempt.stdout_path).exists(), END_S)
+
+    done = drain(own_broker, "hasty")
+
+    assert "which takes 21 s at most" in done.stdout
+    assert going.wait(timeout=END_S) == 0
+    drive(tuner, lambda: trial.attempts[0].end)
+    assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+    assert (trial.reports, trial.checkpoint) == (0, "")

@@ -1,0 +1,470 @@
+"""Drivers that die, are replaced, or never come back, over real workers: what runs is not disturbed, and somebody goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainables_saving as saving
+from faces import running
+from pair import OPTIONS, SLOT, SPACE, counting, finished
+from running import HERE, running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.errors import ConfigurationError, DriverFenced, NameTaken
+from mqtune.journal.base import Entry
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.redis import RedisJournal
+from mqtune.keys import ExperimentKeys
+from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
+from mqtune.resources import queue_name
+from mqtune.results import Results
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import UNDRIVEN, AttemptEnd, TrialId
+
+_names = itertools.count(1)
+
+#: The longest that what a worker hears with its heartbeat takes, on a machine that runs other tests.
+HEARD_S = 30.0
+#: Nobody drives for longer than that; not so short that a driver under load is taken for lost.
+GRACE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def workers(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The broker, with one worker of two slots that no other test's trials fit."""
+    options = [*OPTIONS[:-4], "--slots", "2", "--cpus", "10"]
+    with running_worker(broker, tmp_path_factory.mktemp("loss") / "worker.log", *options, name="loss"):
+        yield broker
+
+
+Tune = Callable[..., mqtune.Tuner]
+
+
+@pytest.fixture
+def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
+    """What builds tuners for trials that count, and a hand that stops what is left."""
+    name = f"loss-{os.getpid()}-{next(_names)}"
+
+    def build(trainable: Any, *configs: dict[str, Any], **options: Any) -> mqtune.Tuner:
+        settings = {
+            "metric": "loss",
+            "mode": "min",
+            "resources": SLOT,
+            "broker": workers,
+            "checkpoints": tmp_path / "store",
+            "points_to_evaluate": configs,
+            "max_trials": len(configs),
+            "name": name,
+            "progress": False,
+        }
+        return mqtune.Tuner(trainable, SPACE, **{**settings, **options})
+
+    yield build
+    with contextlib.suppress(ConfigurationError), contextlib.closing(attach(workers, name)) as last:
+        if not last.is_finished:
+            last.stop_all("the test is over")
+            finished(last)
+
+
+def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
+    return mqtune.Tuner.attach(name, broker=broker, progress=False, **given)
+
+
+def running_trials(tuner: mqtune.Tuner, number: int = 2, reports: int = 3) -> list[mqtune.trial.Trial]:
+    drive(tuner, lambda: sum(trial.attempt.reports >= reports for trial in tuner.get_trials()) == number)
+    return tuner.running_trials
+
+
+class Watcher:
+    """Reads an experiment's journal, as somebody who neither drives it nor works for it."""
+
+    def __init__(self, broker: str, name: str) -> None:
+        self.client = connect(broker, role="test")
+        self.journal = RedisJournal(self.client, name)
+        self.fleet = Fleet(self.client, patience_s=5)
+
+    def entries(self) -> list[Entry]:
+        return self.journal.read("0-0", count=1_000_000)
+
+    def events(self, kind: type) -> list[Any]:
+        return [event for event in (decode_event(e.data) for e in self.entries()) if isinstance(event, kind)]
+
+    def attempts_waiting(self) -> int:
+        """How many of the experiment's messages are in the queue."""
+        queued = self.fleet.queued(queue_name(SLOT))
+        return sum(str(headers["id"]).startswith(f"{self.journal.experiment}/") for headers in queued or ())
+
+
+@pytest.fixture
+def watch(workers: str) -> Iterator[Callable[[str], Watcher]]:
+    watchers: list[Watcher] = []
+
+    def build(name: str) -> Watcher:
+        watchers.append(Watcher(workers, name))
+        return watchers[-1]
+
+    yield build
+    for watcher in watchers:
+        watcher.client.close()
+
+
+def check_that_nothing_was_restarted(tuner: mqtune.Tuner) -> None:
+    """Each trial had one attempt, and of its reports none is missing and none is there twice."""
+    sequences: dict[str, list[int]] = {}
+    for report in tuner.results().reports():
+        sequences.setdefault(report.trial, []).append(report.sequence)
+    for trial in tuner.get_trials():
+        assert len(trial.attempts) == 1, trial
+        assert sequences[trial.id] == list(range(1, len(sequences[trial.id]) + 1))
+
+
+# Going on.
+
+
+def test_an_attached_tuner_goes_on_with_what_runs(tune: Tune, workers: str):
+    first = tune(saving.without, counting(150), counting(150), counting(3), scheduler=mqtune.ASHA(100, grace_period=50))
+    seen = {trial.id: trial.reports for trial in running_trials(first)}
+    first.close()
+
+    with contextlib.closing(attach(workers, first.name)) as second:
+        drive(second, lambda: all(trial.reports > seen[trial.id] for trial in second.get_trials()[:2]))
+        assert second.is_finished is False
+        trials = finished(second)
+
+    assert type(second._plan.scheduler) is mqtune.ASHA
+    assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 3
+    assert [trial.reports for trial in trials] == [100, 100, 3]
+    check_that_nothing_was_restarted(second)
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+import mqtune, trainables_saving
+
+space = {{"lr": mqtune.uniform(1, 2), "steps": 120, "step_s": 0.02}}
+mqtune.Tuner(
+    trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
+    max_trials=4, scheduler=mqtune.ASHA(90, grace_period=30, reduction_factor=2), progress=False, seed=3,
+).run()
+print("done")
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", ["resume", "script"])
+def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed(
+    workers: str, tmp_path: Path, watch: Callable[[str], Watcher], mqtune_home: Path, way: str
+):
+    name = f"killed-{os.getpid()}-{way}"
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    log, watcher = tmp_path / "driver.log", watch(name)
+    environment = {"MQTUNE_BROKER": workers}
+    with running([sys.executable, str(script), name], environment, log, cwd=tmp_path) as driver:
+
+        def two_run() -> bool:
+            assert driver.poll() is None, log.read_text()
+            return len(watcher.events(AttemptStarted)) == 2
+
+        eventually(two_run, HEARD_S)
+        size = len(watcher.entries())
+        eventually(lambda: len(watcher.entries()) > size + 10, HEARD_S)
+        driver.kill()
+        driver.wait()
+    size = len(watcher.entries())
+    eventually(lambda: len(watcher.entries()) > size + 10, HEARD_S, "trials run on without a driver")
+
+    commands = {
+        "resume": [sys.executable, "-m", "mqtune", "resume", name],
+        "script": [sys.executable, str(script), name],
+    }
+    done = subprocess.run(
+        commands[way], env={**os.environ, **environment}, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    results = Results.load(name)
+    assert results.outcome == "finished"
+    assert len(results) == 4
+    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert {len(trial.attempts) for trial in results} == {1}
+    for trial in results:
+        sequences = [report.sequence for report in results.reports(trial.id)]
+        assert sequences == list(range(1, len(sequences) + 1))
+    assert [entry.id for entry in watcher.entries()] == [entry.id for entry in results._copy.read()]
+    if way == "resume":
+        assert f"{name} · finished" in done.stdout
+        again = subprocess.run(
+            commands[way], env={**os.environ, **environment}, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert again.returncode == 0, again.stderr
+        assert f"experiment {name} is finished" in again.stdout
+
+
+def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(tmp_path: Path, mqtune_home: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time, mqtune\n"
+        "def train(config):\n"
+        "    for step in range(30):\n"
+        "        time.sleep(0.02)\n"
+        "        mqtune.report({'loss': config['x'] / (step + 1)})\n"
+        "if __name__ == '__main__':\n"
+        "    mqtune.Tuner(train, {'x': mqtune.uniform(0, 1)}, metric='loss', mode='min', name='alone', max_trials=4,\n"
+        "                 local_slots=2, progress=False).run()\n"
+    )
+    log, copy = tmp_path / "driver.log", mqtune_home / "alone" / "journal.msgpack"
+    environment = {key: value for key, value in os.environ.items() if key != "MQTUNE_BROKER"}
+    with running([sys.executable, str(script)], {}, log, cwd=tmp_path) as driver:
+
+        def under_way() -> bool:
+            assert driver.poll() is None, log.read_text()
+            return copy.exists() and copy.stat().st_size > 4_000
+
+        eventually(under_way, HEARD_S)
+        driver.kill()
+        driver.wait()
+    script.unlink()
+    (tmp_path / "script.py").write_text(
+        "import mqtune\ndef train(config):\n    mqtune.report({'loss': 0.5})\n    raise SystemExit(0)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mqtune", "resume", "alone"],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "alone · finished" in done.stdout
+    trials = list(Results.load("alone"))
+    assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
+    ends = [attempt.error_type for trial in trials for attempt in trial.attempts[:-1]]
+    assert set(ends) == {UNDRIVEN}, "what a killed driver costs is nobody's fault"
+
+
+def test_an_unknown_experiment_is_an_error_that_names_those_there_are(workers: str, tune: Tune):
+    known = tune(saving.without, counting(3))
+    finished(known)
+    known.close()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mqtune", "resume", "no-such", "--max-trials", "3"],
+        env={**os.environ, "MQTUNE_BROKER": workers},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("mqtune: there is no experiment 'no-such' on ")
+    assert known.name in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# Two drivers.
+
+
+def test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_when(tune: Tune, workers: str):
+    with contextlib.closing(tune(saving.without, counting())) as first:
+        running_trials(first, 1)
+
+        with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it \d+ s ago"):
+            attach(workers, first.name).run()
+
+        drive(first, lambda: first.get_trial("0001").reports > 10)
+
+
+@contextlib.contextmanager
+def taken_over(workers: str, first: mqtune.Tuner) -> Iterator[mqtune.Tuner]:
+    """A second tuner, which drives because the lock of the first has run out, as that of a driver that was frozen."""
+    with contextlib.closing(connect(workers, role="test")) as client:
+        client.hset(ExperimentKeys(first.name).meta, "driver_until", 1)
+    with contextlib.closing(attach(workers, first.name)) as second:
+        second.step(0)
+        yield second
+
+
+def test_a_driver_that_was_replaced_ends_with_an_error_and_disturbs_nothing(tune: Tune, workers: str):
+    first = tune(saving.without, counting(), counting())
+    running_trials(first)
+
+    with taken_over(workers, first) as second:
+        with pytest.raises(DriverFenced, match="another driver has taken over"):
+            first.run()
+        with pytest.raises(ConfigurationError, match="closed"):
+            first.step()
+
+        trials = second.get_trials()
+        before = {trial.id: trial.reports for trial in trials}
+        drive(second, lambda: all(trial.reports > before[trial.id] + 5 for trial in trials))
+        assert [trial.attempt.end for trial in trials] == [None, None]
+        second.stop_all()
+        finished(second)
+        check_that_nothing_was_restarted(second)
+        second_entries = RedisJournal(second._driver._journal._client, first.name).read("0-0", count=10**6)  # type: ignore[union-attr,attr-defined]
+        eventually(lambda: len(list(second.results()._copy.read())) <= len(second_entries))
+    assert Results.load(first.name).outcome == ""
+
+
+# A disk that is full.
+
+
+FULL = f"""
+import logging, resource, sys
+sys.path.insert(0, {str(HERE)!r})
+import mqtune, trainables_saving
+
+logging.basicConfig()
+limit = int(sys.argv[2])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
+tuner = mqtune.Tuner(
+    trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
+    max_trials=2, progress=False,
+)
+print(len(tuner.run()), "trials")
+"""
+
+
+def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_next_one(
+    workers: str, tmp_path: Path, watch: Callable[[str], Watcher], mqtune_home: Path
+):
+    name, script = f"full-{os.getpid()}", tmp_path / "script.py"
+    script.write_text(FULL)
+
+    def run(limit: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(script), name, str(limit)],
+            env={**os.environ, "MQTUNE_BROKER": workers},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    full = run(5_000)
+
+    copy = mqtune_home / name / "journal.msgpack"
+    assert full.returncode == 0, full.stderr
+    assert "2 trials" in full.stdout
+    assert full.stderr.count(f"the local copy {copy} can't be written") == 1
+    assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
+    assert Results.load(name).outcome == ""
+
+    freed = run(0)
+
+    assert freed.returncode == 0, freed.stderr
+    results = Results.load(name)
+    assert (results.outcome, len(list(results.reports()))) == ("finished", 800)
+    assert [entry.id for entry in watch(name).entries()] == [entry.id for entry in results._copy.read()]
+
+
+# Nobody drives any more.
+
+
+def lost(tuner: mqtune.Tuner) -> None:
+    """Have the driver go without a word to its trials, as one that is killed does some seconds later."""
+    tuner.close()
+
+
+def test_with_continue_all_that_is_queued_runs_without_a_driver(
+    tune: Tune, workers: str, watch: Callable[[str], Watcher]
+):
+    first = tune(saving.without, *[counting(30)] * 4, driver_loss_grace_s=GRACE_S)
+    running_trials(first)
+    lost(first)
+    watcher = watch(first.name)
+
+    eventually(lambda: len(watcher.events(AttemptEnded)) == 4, HEARD_S)
+
+    with contextlib.closing(attach(workers, first.name)) as second:
+        trials = finished(second)
+        assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
+        check_that_nothing_was_restarted(second)
+
+
+def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_driver_comes(
+    tune: Tune, workers: str, watch: Callable[[str], Watcher]
+):
+    first = tune(
+        saving.without, *[counting(400)] * 2, *[counting(5)] * 2, on_driver_loss="finish", driver_loss_grace_s=GRACE_S
+    )
+    running_trials(first)
+    lost(first)
+    watcher = watch(first.name)
+
+    eventually(lambda: len(watcher.events(AttemptEnded)) == 2, HEARD_S)
+    eventually(lambda: not watcher.attempts_waiting(), HEARD_S, "the worker looks at what waits, and leaves it")
+    assert {event.end for event in watcher.events(AttemptEnded)} == {AttemptEnd.COMPLETED}
+    assert len(watcher.events(AttemptStarted)) == 2
+    assert watcher.journal.unclaimed(0) == ["0003", "0004"]
+
+    began = time.monotonic()
+    with contextlib.closing(attach(workers, first.name)) as second:
+        trials = finished(second)
+        assert time.monotonic() - began < 10, "what nobody has is published again at once"
+        assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
+        assert [trial.reports for trial in trials] == [400, 400, 5, 5]
+        check_that_nothing_was_restarted(second)
+        assert second._plan.on_loss == ("finish", GRACE_S)
+
+
+@pytest.mark.parametrize("trainable", [saving.Counts, saving.in_dicts])
+def test_with_stop_what_runs_is_handed_back_with_its_state_and_goes_on_when_a_driver_comes(
+    tune: Tune, workers: str, watch: Callable[[str], Watcher], trainable
+):
+    first = tune(trainable, counting(), counting(), on_driver_loss="stop", driver_loss_grace_s=GRACE_S)
+    running_trials(first)
+    lost(first)
+    watcher = watch(first.name)
+
+    eventually(lambda: len(watcher.events(AttemptEnded)) == 2, HEARD_S)
+    for ended in watcher.events(AttemptEnded):
+        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, UNDRIVEN)
+        assert ended.error == "nobody drives the experiment any more"
+    if trainable is saving.Counts:
+        assert len(watcher.events(CheckpointSaved)) == 2
+
+    with contextlib.closing(attach(workers, first.name)) as second:
+        drive(second, lambda: all(len(t.attempts) == 2 and t.attempt.reports >= 2 for t in second.get_trials()))
+        for trial in second.get_trials():
+            assert trial.failures == 0
+            rows = [r for r in second.results().reports(trial.id) if "step" in r.metrics]
+            steps = [report.metrics["step"] for report in rows]
+            assert steps == list(range(1, len(steps) + 1))
+        second.stop_all()
+        finished(second)
+
+
+def test_a_trial_may_lose_its_driver_as_often_as_it_likes():
+    """Only what a worker does counts: lost and handed back attempts have a budget."""
+    from mqtune.experiment import LOST_BUDGET, Experiment
+    from mqtune.messages import START, TrialStaged
+
+    experiment, trial = Experiment("x", metric="loss", mode="min"), TrialId("0001")
+    for attempt in range(1, LOST_BUDGET + 4):
+        experiment.apply(TrialStaged(trial=trial, attempt=attempt, config={}, at=1.0, cursor=START))
+        started = AttemptStarted(trial=trial, attempt=attempt, worker="w", host="h", devices=[], at=1.0)
+        experiment.apply(started)
+        end = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.HANDED_BACK, at=2.0, error_type=UNDRIVEN)
+        experiment.apply(end)
+
+        assert experiment.trials[trial].status is TrialStatus.STAGED

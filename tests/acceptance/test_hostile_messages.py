@@ -1,0 +1,290 @@
+"""What lies in Redis and goes over its channels is msgpack and JSON, and what is neither hurts nobody."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import pickle
+import pickletools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trainables
+import trainables_saving as saving
+from hostile import Touch, message, pickled, remote
+from pair import both_run, counting, tuners
+from running import running_worker
+from tap import Tap
+from waiting import eventually
+
+import mqtune
+from mqtune.errors import MessageVersionError
+from mqtune.journal.base import Assignment
+from mqtune.journal.connection import connect
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.messages import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import TrialId
+from mqtune.wire import decode_value, encode_value
+
+QUEUE: Final = "mqtune-0-1.gpu0.cpu5"
+REMOTE: Final = "/0.celery.pidbox"
+OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
+
+pytestmark = pytest.mark.timeout(150)
+
+
+# What is sent.
+
+
+def is_pickle(value: bytes) -> bool:
+    """Whether bytes are a pickle of a protocol that has a mark; every text that ends in a dot may be one of protocol 0."""
+    if not value.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
+        return False
+    with contextlib.suppress(Exception):
+        for _ in pickletools.genops(value):
+            pass
+        return True
+    return False
+
+
+def kind_of(value: bytes) -> str:
+    """What a value is: a text, JSON, msgpack, or an event with the ids that it is published with; or none of these."""
+    _, _, event = value.partition(b" ")[2].partition(b" ")
+    with contextlib.suppress(Exception):
+        decode_event(event)
+        return "event"
+    with contextlib.suppress(ValueError):
+        found = json.loads(value)
+        if isinstance(found, dict) and "content-type" in found:
+            assert found["content-type"] == "application/json"
+            json.loads(base64.b64decode(found["body"]))
+            return "message"
+        return "JSON"
+    with contextlib.suppress(ValueError):
+        decode_value(value)
+        return "msgpack"
+    return "text" if value.isascii() else "something else"
+
+
+def test_every_value_and_message_of_a_run_is_text_json_or_msgpack(tmp_path: Path):
+    with (
+        EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
+        contextlib.closing(Tap(server.url)) as tap,
+        running_worker(server.url, tmp_path / "w.log", *OPTIONS, "--no-remote-control", name="watched"),
+        tuners(server.url, tmp_path / "store") as tune,
+    ):
+        # A task for a shape that no worker has stays in its queue, to be looked at.
+        waiting = tune(
+            trainables.slow, space={"x": mqtune.uniform(0, 1)}, searcher=None, resources=mqtune.Resources(cpus=77)
+        )
+        waiting.step(0)
+        tuner = tune(saving.CountsInDict, counting(), counting(), checkpoints=None)
+        first, second = both_run(tuner)
+        tuner.pause_trial(first)
+        drive(tuner, lambda: first.status is TrialStatus.PAUSED)
+        tuner.resume_trial(first)
+        drive(tuner, lambda: first.status is TrialStatus.RUNNING)
+        tap.look()
+        tuner.stop_trial(first)
+        tuner.stop_trial(second)
+        drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+        tap.look()
+
+    kinds = [kind_of(value) for value in tap.values]
+    assert {"event", "message", "msgpack", "text"} <= set(kinds)
+    assert [value[:80] for value, kind in zip(tap.values, kinds, strict=True) if kind == "something else"] == []
+    assert [value[:80] for value in tap.values if is_pickle(value)] == []
+
+
+def test_a_pickle_would_be_seen():
+    assert is_pickle(pickle.dumps({"loss": 1.0}))
+    assert kind_of(b"\xc1\xff\x00") == "something else"
+
+
+# What is received.
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any, Path]]:
+    """A server, a worker on it, and the worker's log."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with (
+        EmbeddedServer.start(folder / "server", binary=find_binary()) as server,
+        running_worker(server.url, folder / "w.log", *OPTIONS, name="hardy") as process,
+    ):
+        yield server.url, process, folder / "w.log"
+
+
+def tasks(mark: Path) -> dict[str, str | bytes]:
+    wrong: list[list[Any]] = [
+        [1, "0001", 1, "digest"],
+        [{}, "0001", 1, "digest"],
+        ["../../outside", "0001", 1, "digest"],
+        ["e", "../0001", 1, "digest"],
+        ["e\n", "0001", 1, "digest"],
+        ["e", "0001", "1", None],
+        ["e"],
+        ["e" * 100_000, "0001", 1, "digest"],
+        ["there-is-none", "0001", 1, "digest"],
+    ]
+    return {
+        "a pickle": pickled(mark, queue=QUEUE),
+        "a pickle for another task": pickled(mark, queue=QUEUE, task="os.system"),
+        "a pickle that says it is JSON": pickled(mark, queue=QUEUE).replace("x-python-serialize", "json"),
+        "YAML": message([[], {}, {}]).replace("application/json", "application/x-yaml"),
+        "a task that there is not": message([["true"], {}, {}], task="os.system"),
+        "one of Celery's own tasks": message([[], {}, {}], task="celery.backend_cleanup"),
+        **{f"arguments {index}": message([each, {}, {}], queue=QUEUE) for index, each in enumerate(wrong)},
+        "keywords": message([[], {"experiment": "e", "shell": "true"}, {}]),
+        "a body that is a number": message(5),
+        "a body that is a text": message("x"),
+        "no body": json.dumps({"headers": {}, "properties": {}}),
+        "no headers": json.dumps({"body": "", "properties": {"delivery_tag": "x", "delivery_info": {}}}),
+        "a number": "5",
+        "nothing": "null",
+        "noise": b"\xff\xfe\x00noise",
+        "half of JSON": '{"body": ',
+        "lists in lists": "[" * 100_000,
+    }
+
+
+@pytest.mark.parametrize("what", tasks(Path()))
+def test_a_message_that_is_no_task_of_mqtunes_runs_nothing_and_ends_no_worker(
+    worker: tuple[str, Any, Path], tmp_path: Path, what: str
+):
+    url, process, log = worker
+    before = len(log.read_text())
+    with contextlib.closing(connect(url)) as client:
+        keys = set(client.keys("mqtune:x:*"))
+        client.lpush(QUEUE, tasks(tmp_path / "mark")[what])
+        eventually(
+            lambda: client.llen(QUEUE) == 0 and len(log.read_text()) > before, 30, "the log says something of it"
+        )
+
+        assert not (tmp_path / "mark").exists()
+        assert process.poll() is None
+        assert set(client.keys("mqtune:x:*")) == keys
+
+
+#: What a driver's account may write, and what a worker says of it; the config would be what is run.
+DEFINITIONS: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "an-import": ({"trainable": {"name": "subprocess.call", "module": "trainables"}}, "does not define"),
+    "a-program": ({"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}, "no path below"),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(tmp_path: Path, name: str):
+    definition, words = DEFINITIONS[name]
+    trial, mark = TrialId("0001"), tmp_path / "mark"
+    with (
+        EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
+        running_worker(server.url, tmp_path / "w.log", *OPTIONS) as process,
+        contextlib.closing(connect(server.url)) as client,
+    ):
+        journal = RedisJournal(client, name, patience_s=5)
+        journal.lock("evil", "nobody", 60)
+        created = ExperimentCreated(name=name, definition=definition, at=1.0)
+        journal.record(created.encode(), definition=encode_value(definition))
+        config = {"touch": 1, str(mark): 2}
+        staged = TrialStaged(trial=trial, attempt=1, config=config, at=2.0, cursor=START)
+        journal.stage(trial, 1, Assignment(config), staged.encode())
+        client.lpush(QUEUE, message([[name, trial, 1, "digest"], {}, {}], task_id=f"{name}/0001/1", queue=QUEUE))
+
+        def end() -> AttemptEnded | None:
+            event = decode_event(journal.read(START.entry, count=100)[-1].data)
+            return event if isinstance(event, AttemptEnded) else None
+
+        ended = eventually(end, 30)
+        assert process.poll() is None
+
+    assert (ended.error_type, ended.pid) == ("TrainableNotFound", 0)
+    assert words in ended.error
+    assert not mark.exists()
+
+
+def test_remote_commands_that_are_none_run_nothing_and_end_no_worker(worker: tuple[str, Any, Path], tmp_path: Path):
+    url, process, log = worker
+    body = pickle.dumps({"method": "ping", "arguments": Touch(tmp_path / "mark")})
+    with contextlib.closing(connect(url)) as client:
+        for noise in (
+            remote("", kind="application/x-python-serialize", body=body),
+            remote("", kind="application/json", body=body),
+            remote("os.system"),
+            remote("ping", x=[]),
+            "5",
+            "null",
+            "[]",
+            "{}",
+            b"\xff\x00",
+            "[" * 100_000,
+        ):
+            assert client.publish(REMOTE, noise) == 1
+        # Commands are heard in their order.
+        client.publish(REMOTE, remote("rate_limit", task_name="the-last-one", rate_limit="1/s"))
+        eventually(lambda: "the-last-one" in log.read_text(), 30)
+
+    assert not (tmp_path / "mark").exists()
+    assert process.poll() is None
+
+
+def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, Path], tmp_path: Path):
+    url, process, log = worker
+    with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
+        tuner = tune(saving.Counts, counting(), name="disturbed")
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
+        (trial,) = tuner.get_trials()
+        (name,) = (key.decode().partition(":worker:")[2] for key in client.keys(worker_key("hardy@*")))
+        for number, noise in enumerate([b"\xc1", b"\xa4four", b"\x05", b"\xdd\xff\xff\xff\xff", b""]):
+            client.set(worker_key(f"noise-{number}"), noise)
+            client.zadd(WORKERS, {f"noise-{number}": 2**50})
+            client.publish(control_channel(name), noise)
+        words = ["no-such-intent", "save:x", "go:99999999999999999999999", "", ":", "save:-1", 5, None]
+        for word in words:
+            client.publish(control_channel(name), hint("disturbed", trial.id, word))
+        client.publish(control_channel(name), decode_value(b"\xc4\x01x"))
+        client.lpush(QUEUE, b"noise")
+        tuner.step(0.1)
+        before = trial.attempt.reports
+        drive(tuner, lambda: trial.attempt.reports > before + 10)
+
+        tuner.stop_trial(trial)
+        drive(tuner, lambda: trial.status is TrialStatus.EARLY_STOPPED)
+        assert len(trial.attempts) == 1
+        refused = [line for line in log.read_text().splitlines() if "this mqtune can't obey" in line]
+        for word in ("no-such-intent", "save:x", "go:99999999999999999999999", "save:-1"):
+            assert any(repr(word) in line for line in refused), word
+        assert process.poll() is None
+        client.zrem(WORKERS, *(f"noise-{number}" for number in range(5)))
+        client.delete(*(worker_key(f"noise-{number}") for number in range(5)))
+
+
+def hint(experiment: str, trial: str, word: object) -> bytes:
+    return encode_value([[experiment, trial, 1, word]])
+
+
+def test_an_entry_that_can_not_be_read_is_a_clear_error_and_the_run_goes_on_without_it(
+    worker: tuple[str, Any, Path], tmp_path: Path
+):
+    url, _, _ = worker
+    with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
+        tuner = tune(saving.Counts, counting(), name="poisoned")
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports > 1)
+        journal = ExperimentKeys("poisoned").journal
+        entry = client.xadd(journal, {"e": b"\xc1 noise"})
+
+        with pytest.raises(MessageVersionError, match=f"entry {entry.decode()} .*not an event"):
+            drive(tuner, lambda: False)
+        tuner.close()
+
+        client.xdel(journal, entry)
+        again = tune(saving.Counts, counting(), name="poisoned")
+        drive(again, lambda: again.get_trials() and again.get_trials()[0].attempt.reports > 10)
+        assert len(again.get_trials()[0].attempts) == 1, "its trial ran on all the time"

@@ -1,0 +1,280 @@
+"""Redis is cut off, slow, frozen, full, killed, emptied or set back, under real workers and a real driver."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainables_counting
+from faulty_proxy import FaultyProxy
+from restartable import RestartableRedis
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.errors import JournalGone
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.keys import ExperimentKeys
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import FORGOTTEN
+
+#: How long anything here may take to come back, on a machine that runs other tests.
+BACK_S = 45.0
+#: A worker's, and a little: what a lease could not outlive if it were not spared.
+LONGER_THAN_A_LEASE_S = 18.0
+STEPS = 40
+
+_names = itertools.count(1)
+
+
+class Place:
+    """A Redis, and a driver and a worker who reach it over lines of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = RestartableRedis(folder)
+        self.to_worker = FaultyProxy(self.server.url)
+        self.to_driver = FaultyProxy(self.server.url)
+        self.lines = (self.to_worker, self.to_driver)
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
+        self.server.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("redis-faults")
+    with contextlib.closing(Place(folder)) as place:
+        options = ("--gpus", "0", "--slots", "2")
+        with running_worker(place.to_worker.url, folder / "worker.log", *options):
+            yield place
+
+
+class Run:
+    """An experiment of trials that count, and what is done to Redis while they do."""
+
+    def __init__(self, place: Place, *, trials: int = 3, steps: int = STEPS, step_s: float = 0.02, saves: bool = False):
+        self.place = place
+        self.name = f"faults-{os.getpid()}-{next(_names)}"
+        self.trials = trials
+        self.steps = steps
+        self.space = {"steps": steps, "step_s": step_s, "saves": saves, "x": mqtune.uniform(0, 1)}
+
+    def tuner(self, **options: Any) -> mqtune.Tuner:
+        return mqtune.Tuner(
+            trainables_counting.counts,
+            self.space,
+            metric="loss",
+            mode="min",
+            broker=self.place.to_driver.url,
+            name=self.name,
+            max_trials=self.trials,
+            progress=False,
+            **options,
+        )
+
+    @property
+    def entries(self) -> int:
+        return int(self.place.server.client.xlen(ExperimentKeys(self.name).journal))
+
+    def run(self, fault: Callable[[], object], *, after: int = 20) -> mqtune.Results:
+        """Run to the end, with something done to Redis when the journal has so many entries."""
+        failed: list[BaseException] = []
+
+        def do() -> None:
+            try:
+                eventually(lambda: self.entries >= after, BACK_S)
+                fault()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=do, daemon=True)
+        thread.start()
+        results = self.tuner().run()
+        thread.join(BACK_S)
+        assert failed == []
+        return results
+
+    def check(self, results: mqtune.Results, *, attempts: int | None = 1) -> None:
+        """Each trial is complete, with every report once and in order; none has taken more attempts."""
+        assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * self.trials
+        for trial in results.trials:
+            if attempts is not None:
+                assert len(trial.attempts) == attempts
+            seen: dict[int, list[int]] = {}
+            for report in results.reports(trial.id):
+                seen.setdefault(report.attempt, []).append(report.metrics["step"])
+            for steps in seen.values():
+                assert steps == list(range(steps[0], steps[0] + len(steps)))
+            assert seen[trial.attempts[-1].number][-1] == self.steps
+
+
+def cut(place: Place, wait: Callable[[float], object]) -> None:
+    for _ in range(5):
+        for line in place.lines:
+            line.cut()
+        wait(0.1)
+
+
+def refuse(place: Place, wait: Callable[[float], object]) -> None:
+    for line in place.lines:
+        line.refuse()
+        line.cut()
+    wait(1.5)
+    for line in place.lines:
+        line.accept()
+
+
+def hold(place: Place, wait: Callable[[float], object]) -> None:
+    for line in place.lines:
+        line.hold()
+    wait(1.5)
+    for line in place.lines:
+        line.release()
+
+
+def lose_bytes(place: Place, wait: Callable[[float], object]) -> None:
+    for line in place.lines:
+        line.drop()
+    wait(0.5)
+    for line in place.lines:
+        line.release()
+
+
+def delay(place: Place, wait: Callable[[float], object]) -> None:
+    for line in place.lines:
+        line.delay_s = 0.1
+    wait(1.0)
+    for line in place.lines:
+        line.delay_s = 0.0
+
+
+def kill_connections(place: Place, wait: Callable[[float], object]) -> None:
+    for _ in range(5):
+        for kind in ("normal", "pubsub"):
+            place.server.client.client_kill_filter(_type=kind, skipme=True)
+        wait(0.1)
+
+
+def pause(place: Place, wait: Callable[[float], object]) -> None:
+    place.server.client.client_pause(1500, all=True)
+
+
+def fill_up(place: Place, wait: Callable[[float], object]) -> None:
+    place.server.client.config_set("maxmemory", 1)
+    wait(1.5)
+    place.server.client.config_set("maxmemory", 0)
+
+
+def restart(place: Place, wait: Callable[[float], object]) -> None:
+    place.server.kill()
+    wait(0.5)
+    place.server.start()
+
+
+@pytest.mark.parametrize(
+    "fault", [cut, refuse, hold, lose_bytes, delay, kill_connections, pause, fill_up, restart], ids=lambda f: f.__name__
+)
+def test_trials_run_on_and_everything_arrives_once(place: Place, fault: Callable[..., object]) -> None:
+    run = Run(place)
+
+    results = run.run(lambda: fault(place, threading.Event().wait))
+
+    run.check(results)
+
+
+def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(place: Place) -> None:
+    """Nobody sees more of it than that no answer comes; afterwards all leases have run out at once."""
+    run = Run(place, steps=120)
+
+    def freeze() -> None:
+        place.server.freeze()
+        threading.Event().wait(LONGER_THAN_A_LEASE_S)
+        place.server.thaw()
+
+    run.check(run.run(freeze))
+
+
+def forgotten(results: mqtune.Results) -> list[str]:
+    return [trial.id for trial in results.trials if any(a.error_type == FORGOTTEN for a in trial.attempts)]
+
+
+def flush(place: Place) -> None:
+    place.server.client.flushall()
+
+
+def restart_empty(place: Place) -> None:
+    place.server.lose_data()
+
+
+@pytest.mark.parametrize("lose", [flush, restart_empty], ids=lambda f: f.__name__)
+def test_an_emptied_redis_gets_the_experiment_back_and_its_trials_run_again(
+    place: Place, lose: Callable[[Place], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(place, saves=True)
+
+    results = run.run(lambda: lose(place))
+
+    run.check(results, attempts=None)
+    assert forgotten(results)
+    assert "entries of experiment" in caplog.text
+    again = run.tuner().run()
+    assert [trial.attempts for trial in again.trials] == [trial.attempts for trial in results.trials]
+
+
+def test_a_redis_that_is_set_back_gets_the_end_of_the_experiment_back(place: Place) -> None:
+    run = Run(place, steps=150)
+
+    def set_back() -> None:
+        place.server.keep_data()
+        before = run.entries
+        eventually(lambda: run.entries > before + 10, BACK_S)
+        place.server.lose_data(to_kept=True)
+
+    results = run.run(set_back)
+
+    run.check(results, attempts=None)
+    assert forgotten(results)
+
+
+def test_a_script_that_is_run_again_finds_its_experiment_although_redis_was_emptied(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(place, trials=3)
+    with contextlib.closing(run.tuner()) as first:
+        drive(first, lambda: sum(trial.reports > 5 for trial in first.get_trials()) == 2)
+        seen = {trial.id: trial.reports for trial in first.get_trials() if trial.attempts}
+    place.server.lose_data()
+
+    results = run.tuner().run()
+
+    assert "came back without" in caplog.text
+    run.check(results, attempts=None)
+    assert sorted(forgotten(results))[:2] == ["0001", "0002"]
+    assert all(len(list(results.reports(id_))) > before for id_, before in seen.items())
+
+
+def test_without_the_local_copy_a_lost_experiment_ends_with_words_and_does_not_hang(place: Place) -> None:
+    run = Run(place, steps=5_000)
+    with contextlib.closing(run.tuner()) as tuner:
+        drive(tuner, lambda: sum(trial.reports > 5 for trial in tuner.get_trials()) == 2)
+        (tuner.folder / "journal.msgpack").unlink()
+        flush(place)
+
+        with pytest.raises(JournalGone, match="can't be put back"):
+            drive(tuner, lambda: False)
+
+    # Nobody wants what still runs, and its worker finds that out by itself.
+    with contextlib.closing(connect(place.server.url)) as client:
+        eventually(lambda: Fleet(client, patience_s=5).workers(), BACK_S)
+    check = Run(place, trials=2)
+    check.check(check.run(lambda: None))

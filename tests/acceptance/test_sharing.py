@@ -1,0 +1,89 @@
+"""What trials, experiments and workers share, and don't."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.status import TrialStatus
+from mqtune.trial import Trial
+
+#: A shape that no other test's worker has.
+SLOT = mqtune.Resources(cpus=8)
+OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "8")
+#: Longer than the others take, and short enough to wait for.
+LONG_S = 60.0
+
+
+def statuses(tuner: mqtune.Tuner) -> list[TrialStatus]:
+    tuner.step(0.1)
+    return [trial.status for trial in tuner.get_trials()]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_trial_may_have_processes_of_its_own(tune: Callable[..., mqtune.Tuner], method: str):
+    results = tune("uses_processes", {"method": method, "x": mqtune.uniform(0, 1)}, max_trials=2).run()
+
+    assert [(trial.status, trial.value) for trial in results.trials] == [(TrialStatus.COMPLETED, 10.0)] * 2
+
+
+@pytest.mark.timeout(120)
+def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
+    broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
+):
+    points = [{"seconds": LONG_S}, *({"seconds": 0.1 + number / 1000} for number in range(6))]
+    with (
+        running_worker(broker, tmp_path / "one.log", *OPTIONS, name="sharing-one"),
+        running_worker(broker, tmp_path / "two.log", *OPTIONS, name="sharing-two"),
+        contextlib.closing(
+            tune(
+                "as_long_as_it_says",
+                {"seconds": mqtune.uniform(0, LONG_S)},
+                points_to_evaluate=points,
+                max_trials=len(points),
+                resources=SLOT,
+            )
+        ) as tuner,
+    ):
+        eventually(lambda: statuses(tuner).count(TrialStatus.COMPLETED) == len(points) - 1, LONG_S / 2)
+
+        assert statuses(tuner)[0] is TrialStatus.RUNNING
+        tuner.stop_all("the test is over")
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
+
+
+@pytest.mark.timeout(120)
+def test_two_experiments_share_a_fleet_and_both_come_forward(tune: Callable[..., mqtune.Tuner]):
+    with (
+        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=8)) as first,
+        contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=8)) as second,
+    ):
+
+        def both_done() -> bool:
+            return all([done(first), done(second)])
+
+        eventually(both_done, 60)
+
+    ran = [[times(trial) for trial in tuner.get_trials()] for tuner in (first, second)]
+    assert min(ran[1])[0] < max(ran[0])[1], "the second did not wait for the end of the first"
+    assert {trial.status for tuner in (first, second) for trial in tuner.get_trials()} == {TrialStatus.COMPLETED}
+
+
+def done(tuner: mqtune.Tuner) -> bool:
+    if not tuner.is_finished:
+        tuner.step(0.05)
+    return tuner.is_finished
+
+
+def times(trial: Trial) -> tuple[float, float]:
+    """When a trial started and ended."""
+    assert trial.attempt.started_at is not None
+    assert trial.attempt.ended_at is not None
+    return trial.attempt.started_at, trial.attempt.ended_at

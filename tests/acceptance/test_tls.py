@@ -1,0 +1,194 @@
+"""A Redis behind TLS: who it is is checked by driver, worker, Celery and Flower, and what is wrong is said at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trainables
+import trainables_saving as saving
+from faces import ROOT, celery, settings
+from faulty_proxy import FaultyProxy
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from pair import counting, tuners
+from running import running_worker
+from tls import Authority, TlsProxy
+
+import mqtune
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.connection import celery_tls, celery_url, connect
+from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.status import TrialStatus
+from mqtune.worker.celery_settings import celery_settings
+from mqtune.worker.settings import WorkerSettings
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """One that has issued nothing here."""
+    return Authority(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("tls-server"), binary=find_binary()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(server: EmbeddedServer, authority: Authority) -> Iterator[TlsProxy]:
+    with TlsProxy(server.url, authority) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def misnamed(server: EmbeddedServer, authority: Authority) -> Iterator[TlsProxy]:
+    """One whose certificate is another host's."""
+    with TlsProxy(server.url, authority, name="elsewhere.example.org") as proxy:
+        yield proxy
+
+
+def test_a_whole_experiment_runs_over_tls_with_certificates_on_both_sides(
+    server: EmbeddedServer, authority: Authority, tmp_path: Path
+):
+    with TlsProxy(server.url, authority, wants_certificates=True) as proxy:
+        url = proxy.url(
+            ssl_ca_certs=authority.certificate,
+            ssl_certfile=authority.client_certificate,
+            ssl_keyfile=authority.client_key,
+        )
+        options = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
+        with running_worker(url, tmp_path / "w.log", *options) as worker, tuners(url, tmp_path / "store") as tune:
+            tuner = tune(saving.CountsInDict, counting(20), counting(20), checkpoints=None)
+            results = tuner.run()
+            assert worker.poll() is None
+
+        assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 2
+        with pytest.raises(BrokerUnavailable, match=r"certificate required|no Redis answers"):
+            connect(proxy.url(ssl_ca_certs=authority.certificate))
+
+
+#: What is wrong, and words of what is said.
+WRONG = {
+    "another authority": "is not one to trust .*ssl_ca_certs=",
+    "no authority": "is not one to trust .*ssl_ca_certs=",
+    "another host's certificate": "is not one to trust .*[Hh]ostname mismatch.*by the name",
+}
+
+
+@pytest.fixture
+def wrong_url(
+    request: pytest.FixtureRequest, proxy: TlsProxy, misnamed: TlsProxy, authority: Authority, stranger: Authority
+) -> str:
+    urls = {
+        "another authority": proxy.url(ssl_ca_certs=stranger.certificate),
+        "no authority": proxy.url(),
+        "another host's certificate": misnamed.url(ssl_ca_certs=authority.certificate),
+    }
+    return urls[request.param]
+
+
+@pytest.mark.parametrize(("wrong_url", "words"), WRONG.items(), indirect=["wrong_url"])
+def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(wrong_url: str, words: str):
+    tuner = mqtune.Tuner(
+        trainables.steady, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", broker=wrong_url, progress=False
+    )
+
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match=words):
+        tuner.run()
+
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(("wrong_url", "words"), WRONG.items(), indirect=["wrong_url"])
+def test_celery_checks_the_certificate_too(wrong_url: str, words: str):
+    with (
+        contextlib.closing(Connection(celery_url(wrong_url))) as connection,
+        pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        connection.ensure_connection(max_retries=0, timeout=10)
+
+
+def test_celery_connects_where_the_certificate_is_good(proxy: TlsProxy, authority: Authority):
+    url = celery_url(proxy.url(ssl_ca_certs=authority.certificate))
+    with contextlib.closing(Connection(url)) as connection:
+        connection.ensure_connection(max_retries=0, timeout=10)
+
+
+def test_a_worker_ends_with_one_line(proxy: TlsProxy, stranger: Authority, tmp_path: Path):
+    environment = settings(proxy.url(ssl_ca_certs=stranger.certificate), tmp_path)
+    ended = subprocess.run(
+        celery("worker"), env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("mqtune: the certificate of the Redis at rediss://:***@localhost:")
+
+
+def test_a_certificate_file_that_is_not_there_is_said(proxy: TlsProxy):
+    with pytest.raises(BrokerUnavailable, match=r"no Redis answers .*No such file|certificate"):
+        connect(proxy.url(ssl_ca_certs="/nowhere/ca.pem"))
+
+
+def test_flower_gets_what_it_checks_the_certificate_by():
+    url = "rediss://:secret@head:6380/0?ssl_ca_certs=/etc/ca.pem"
+
+    assert celery_tls(url) == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/etc/ca.pem"}
+    assert celery_settings(WorkerSettings(broker=url))["broker_use_ssl"] == celery_tls(url)
+    assert celery_tls("redis://head") is None
+
+
+# Doors that are open.
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, url: str, role: str) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "mqtune.journal.connection"):
+        connect(url, role=role).close()
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_redis_without_a_password_is_warned_of_unless_only_this_machine_reaches_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with (
+        EmbeddedServer.start(tmp_path, binary=find_binary()) as server,
+        contextlib.closing(FaultyProxy(server.url)) as proxy,
+        contextlib.closing(connect(server.url)) as admin,
+    ):
+        admin.execute_command("ACL", "SETUSER", "default", "nopass")
+        port = proxy.url.rpartition(":")[2]
+        # It is this machine, by a name that doesn't say so.
+        far, near = f"redis://127.1:{port}", f"redis://127.0.0.1:{port}"
+
+        for role in ("driver", "worker"):
+            (warning,) = warnings_of(caplog, far, role)
+            assert "lets everybody in" in warning
+            assert "mqtune acl" in warning
+            assert warnings_of(caplog, near, role) == []
+        admin.execute_command("ACL", "SETUSER", "known", "on", ">secret", "+@all", "~*", "&*")
+        assert warnings_of(caplog, far.replace("//", "//known:secret@"), "driver") == []
+        assert warnings_of(caplog, far, "follower") == [], "it trusts nobody"
+
+
+def test_a_check_that_is_switched_off_is_warned_of(proxy: TlsProxy, caplog: pytest.LogCaptureFixture):
+    url = proxy.url(ssl_cert_reqs="none", ssl_check_hostname="false").replace("@localhost", "@127.1")
+
+    (warning,) = warnings_of(caplog, url, "worker")
+    assert "is not checked" in warning

@@ -1,0 +1,187 @@
+"""A worker, or a part of it, dies, freezes, or can't do its work: nothing is left of it, and its trials go on elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import trainables_saving as saving
+from pair import Tune, counting, finished, rows, tuners
+from running import HERE, running_worker
+from waiting import eventually, lives
+
+import mqtune
+from mqtune.journal.connection import connect
+from mqtune.journal.fleet import Fleet
+from mqtune.messages import WorkerInfo
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import AttemptEnd, Trial
+
+pytestmark = pytest.mark.timeout(120)
+
+#: A shape that no other test's worker has.
+SLOT = mqtune.Resources(cpus=7)
+OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "7")
+#: Its leases are short.
+QUICK = (str(HERE / "quick_worker.py"),)
+WAIT_S = 40.0
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(broker: str, tmp_path: Path) -> Iterator[Start]:
+    """Start a worker by its name."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(name: str, **options: object) -> subprocess.Popen[bytes]:
+            log = tmp_path / f"{name}.log"
+            given = {"name": name, "program": QUICK, **options}
+            return stack.enter_context(running_worker(broker, log, *OPTIONS, **given))  # type: ignore[arg-type]
+
+        yield begin
+
+
+@pytest.fixture
+def tune(broker: str, tmp_path: Path) -> Iterator[Tune]:
+    with tuners(broker, tmp_path / "store") as build:
+        yield lambda trainable, *configs, **options: build(trainable, *configs, resources=SLOT, **options)
+
+
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = psutil.Process(process.pid)
+    return [found, *found.children(recursive=True)]
+
+
+def send(family: list[psutil.Process], number: signal.Signals) -> None:
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.send_signal(number)
+
+
+def running(tuner: mqtune.Tuner, reports: int = 3) -> Trial:
+    """Step until the only trial has reported so often in its attempt."""
+    drive(tuner, lambda: [t for t in tuner.get_trials() if t.attempt.reports >= reports])
+    (trial,) = tuner.get_trials()
+    return trial
+
+
+def goes_on(tuner: mqtune.Tuner, trial: Trial, attempt: int = 2) -> None:
+    """Step until a later attempt reports, which goes on from the newest checkpoint of the one before."""
+    drive(tuner, lambda: trial.attempt.number == attempt and trial.attempt.reports, "the lease must run out")
+    before = [row["step"] for row in rows(tuner, trial, attempt - 1)]
+    first = rows(tuner, trial, attempt)[0]["step"]
+    # The last report may have come without its checkpoint being named.
+    assert first in (before[-1], before[-1] + 1)
+
+
+def described(broker: str, name: str) -> WorkerInfo | None:
+    with contextlib.closing(connect(broker)) as client:
+        return next((i for i in Fleet(client, patience_s=5).workers() if i.name.startswith(f"{name}@")), None)
+
+
+def test_a_machine_that_dies_leaves_nothing_and_its_trial_goes_on_elsewhere(start: Start, tune: Tune):
+    dying = start("dying")
+    tuner = tune(saving.CountsOften, counting())
+    trial = running(tuner)
+    family = family_of(dying)
+    start("heir")
+
+    send(family, signal.SIGKILL)
+    goes_on(tuner, trial)
+
+    assert [attempt.worker.partition("@")[0] for attempt in trial.attempts] == ["dying", "heir"]
+    assert (trial.attempts[0].end, trial.failures) == (AttemptEnd.LOST, 0)
+    dying.wait()
+    eventually(lambda: not any(map(lives, family)), WAIT_S, "a machine that died left a process")
+
+
+def test_a_worker_that_was_frozen_past_its_lease_kills_its_trial_when_it_thaws_and_serves_on(start: Start, tune: Tune):
+    frozen = start("frozen")
+    tuner = tune(saving.CountsOften, counting())
+    trial = running(tuner)
+    family = family_of(frozen)
+    process = psutil.Process(trial.last_metrics["pid"])
+    assert process in family
+
+    send(family, signal.SIGSTOP)
+    try:
+        start("heir")
+        goes_on(tuner, trial)
+        assert trial.attempts[0].end is AttemptEnd.LOST
+        assert "it is gone, frozen or cut off" in trial.attempts[0].error
+        before = rows(tuner, trial, 1)
+    finally:
+        send(family, signal.SIGCONT)
+
+    eventually(lambda: tuner.step(0.05) or not lives(process), WAIT_S, "it runs on beside its successor")
+    other = tuner.start_trial(counting())
+    drive(tuner, lambda: other.attempt.reports)
+    assert other.attempt.worker.startswith("frozen@")
+    assert rows(tuner, trial, 1) == before, "a superseded attempt was heard"
+    assert (trial.attempt.number, trial.failures) == (2, 0)
+
+
+@pytest.mark.parametrize("dies", ["zygote", "group"])
+def test_a_part_of_a_worker_that_is_killed_costs_one_attempt_and_the_worker_serves_on(
+    start: Start, tune: Tune, dies: str
+):
+    worker = start("hurt")
+    tuner = tune(saving.in_dicts, counting(), max_failures=1)
+    trial = running(tuner)
+    pid = trial.last_metrics["pid"]
+    family = family_of(worker)
+    process = psutil.Process(pid)
+    zygote = psutil.Process(process.ppid())
+    hurt = [member for member in family if member.pid not in (worker.pid, zygote.pid)]
+
+    if dies == "zygote":
+        zygote.kill()
+    else:
+        os.killpg(pid, signal.SIGKILL)
+    goes_on(tuner, trial)
+
+    first = trial.attempts[0]
+    assert first.pid == pid
+    if dies == "zygote":
+        assert (first.end, first.error_type, trial.failures) == (AttemptEnd.LOST, "ZygoteDied", 0)
+        eventually(lambda: not any(map(lives, hurt)), WAIT_S, "a dead zygote left a process")
+    else:
+        assert (first.end, first.error_type, trial.failures) == (AttemptEnd.FAILED, "Killed", 1)
+        assert first.signal == signal.SIGKILL
+        eventually(lambda: not lives(process), WAIT_S)
+    assert worker.poll() is None
+
+
+def test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the_queue(
+    start: Start, tune: Tune, broker: str, tmp_path: Path
+):
+    start("healthy")
+    tuner = tune(saving.without, *[counting(20, step_s=0.05) for _ in range(8)])
+    drive(tuner, lambda: any(trial.reports for trial in tuner.get_trials()))
+    (tmp_path / "empty").mkdir()
+    start("broken", code_root=tmp_path / "empty")
+
+    def rests() -> bool:
+        info = described(broker, "broken")
+        return info is not None and info.slots == 0
+
+    drive(tuner, rests)
+    info = described(broker, "broken")
+    assert info is not None
+    assert "could not start its last 3 attempts" in info.note
+    assert "is not below the code root" in info.note
+    trials = finished(tuner)
+
+    assert {trial.status for trial in trials} == {TrialStatus.COMPLETED}
+    assert {trial.failures for trial in trials} == {0}
+    given_back = [a for trial in trials for a in trial.attempts if a.worker.startswith("broken@")]
+    assert [(a.end, a.error_type) for a in given_back] == [(AttemptEnd.HANDED_BACK, "TrainableNotFound")] * 3
+    assert "nothing is taken for 30 s" in (tmp_path / "broken.log").read_text()
