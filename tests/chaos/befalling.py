@@ -1,0 +1,33 @@
+"""What a fault may do with the run that it befalls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from world import Worker, World
+
+
+class Run(Protocol):
+    """The run that a fault befalls."""
+
+    world: World
+    random: Random
+    lease_s: float
+    lock_s: float
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something in some seconds, or when the experiment is over."""
+
+    def wrong(self, promise: str, what: str) -> None:
+        """Take note of a broken promise."""
+
+    def isolated(self, workers: list[Worker], begin: float) -> None:
+        """Take note that workers could hear nothing since *begin* until now."""
+
+    def forgot(self, begin: float) -> None:
+        """Take note that the Redis was away since *begin*, and has come back with less."""
+
+    def left(self, worker: Worker) -> None:
+        """Take note that a worker was told to end."""

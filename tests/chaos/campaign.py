@@ -1,0 +1,384 @@
+"""One run: an experiment, faults at random moments from a seed, and what the checker says of it all in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+import counting
+import msgpack
+import times as run_times
+from checker import check
+from faults import FAULTS
+from observed import Isolation, Observed, Violation, rows
+from world import Driver, Worker, World, described
+
+#: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
+STORM_S: Final = 6.0
+#: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
+DEADLINE_S: Final = 180.0
+#: How a driver may refuse, and what must be so for it.
+_MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
+_POLL_S: Final = 0.02
+#: How many characters of a log's end a violation shows: an error's message, and where it was raised.
+_TAIL: Final = 600
+#: A run in which so much is broken before its end goes nowhere.
+_ENOUGH: Final = 5
+#: How late a thread may wake up on a machine on which leases mean what they say, as a share of a lease.
+_STALL: Final = 0.3
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    plan: dict[str, Any]
+    #: What was done, when (in seconds since the driver was started), and to whom.
+    faults: list[tuple[float, str, str]] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    took_s: float = 0.0
+    drivers: int = 0
+    workers: int = 0
+    reports: int = 0
+    lost: int = 0
+    #: From the death of a worker to the next report of each trial that it ran.
+    recoveries_s: list[float] = field(default_factory=list)
+    #: How late a thread woke up at worst.
+    stall_s: float = 0.0
+    own_times: bool = False
+    #: Where it keeps everything; gone if all promises were kept.
+    folder: str = ""
+
+
+def plan_of(random: Random, seed: int) -> dict[str, Any]:
+    """Return what a run tunes, and how."""
+    scheduler = random.choice(["ASHA", "ASHA", "PromotionASHA", "PBT"])
+    # A function is stopped at its next report, and can only be paused where it has saved.
+    trainable = random.choice(["function", "function", "class"])
+    # Most report now and then; some as fast as a batch collects them.
+    epochs, epoch_s = random.choice([(18, 0.1), (18, 0.1), (150, 0.012)]) if scheduler != "PBT" else (12, 0.1)
+    constants = {
+        "epochs": epochs,
+        "epoch_s": epoch_s,
+        "saves": random.choice(["dict", "folder"]),
+        "every": random.choice([1, 1, 3]) if scheduler != "PBT" else 1,
+    }
+    return {
+        "name": f"chaos-{seed}",
+        "seed": seed,
+        "scheduler": scheduler,
+        "trainable": trainable,
+        "reuse": trainable == "class" and random.random() < 0.5,
+        "epochs": epochs,
+        "constants": constants,
+        "breaks_at": random.choice([[0], [0, 0, 0, 3]]),
+        "max_trials": {"ASHA": 36, "PromotionASHA": 26, "PBT": 12}[scheduler],
+        "max_failures": 3,
+        "sync": random.choice(["stream", "stream", "stream", "lockstep"]),
+    }
+
+
+def kinds_of(random: Random, number: int) -> list[str]:
+    """Return the kinds of a run's faults: in each third run such as touch neither workers nor trials."""
+    calm = random.random() < 1 / 3
+    kinds = [name for name, fault in FAULTS.items() if not (calm and fault.may_lose)]
+    return random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
+
+
+class Campaign:
+    """A run under way; one thread uses it.
+
+    Args:
+        seed: what the run is made of.
+        folder: where it keeps everything; a new one.
+        own_times: whether mqtune's own times are kept, and not shorter ones.
+        kinds: the kinds of its faults, in their order; by default drawn from the seed.
+    """
+
+    def __init__(self, seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> None:
+        self.random = Random(seed)
+        self.times = run_times.OWN if own_times else run_times.SHORT
+        self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
+        plan = plan_of(self.random, seed)
+        self.world = World(folder, plan, self.times)
+        self.outcome = Outcome(seed, plan, own_times=own_times, folder=str(folder))
+        self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6))
+        self._actions: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._isolations: list[Isolation] = []
+        self._leavers: set[str] = set()
+        self._forgot: list[tuple[float, float]] = []
+        self._looked_at: set[int] = set()
+        self._seats: set[int] = set()
+        self._starting = False
+        self._host = ""
+        self._is_over = False
+        self._killed_workers: list[tuple[str, float]] = []
+
+    # What faults use.
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._actions, (time.monotonic() + delay_s, next(self._order), action))
+
+    def wrong(self, promise: str, what: str) -> None:
+        self.outcome.violations.append(Violation(promise, what))
+
+    def isolated(self, workers: list[Worker], begin: float) -> None:
+        self._isolations += [Isolation(worker.name, begin, time.monotonic()) for worker in workers]
+
+    def forgot(self, begin: float) -> None:
+        self._forgot.append((begin, time.monotonic()))
+
+    def left(self, worker: Worker) -> None:
+        self._leavers.add(worker.name)
+
+    # The run.
+
+    def run(self) -> Outcome:
+        """Run it to the end and return what came of it; everything that it started is gone then."""
+        began = time.monotonic()
+        stalls = _Stalls()
+        try:
+            with stalls:
+                self.world.start()
+                self._began = time.monotonic()
+                for kind in self._kinds:
+                    self.later(self.random.uniform(0.2, STORM_S), lambda kind=kind: self._strike(kind))
+                self._host_driver(self.world.start_driver())
+                if self._reach_end():
+                    self._end_in_good_order(stalls)
+        except Exception as error:  # whatever breaks here is to be looked at
+            self.wrong("run", f"{type(error).__name__}: {error}")
+        finally:
+            self.world.close()
+        self.outcome.took_s = round(time.monotonic() - began, 2)
+        self.outcome.stall_s = round(stalls.worst_s, 2)
+        return self.outcome
+
+    def _strike(self, kind: str) -> None:
+        if self._is_over:
+            return
+        at = time.monotonic()
+        what = FAULTS[kind].act(self)
+        if what:
+            self.outcome.faults.append((round(at - self._began, 2), kind, what))
+            if kind in ("worker killed", "machine killed"):
+                self._killed_workers.append((what, at))
+
+    def _reach_end(self) -> bool:
+        deadline = time.monotonic() + DEADLINE_S
+        while not self._is_over:
+            if len(self.outcome.violations) > _ENOUGH:
+                return False
+            if time.monotonic() > deadline:
+                self.wrong("11", f"not over after {DEADLINE_S:g} s; {len(self.world.living_drivers())} drivers live")
+                return False
+            self._do_what_is_due()
+            self._look_at_drivers()
+            self._look_at_workers()
+            time.sleep(_POLL_S)
+        return True
+
+    def _do_what_is_due(self) -> None:
+        while self._actions and self._actions[0][0] <= time.monotonic():
+            heapq.heappop(self._actions)[2]()
+
+    def _look_at_drivers(self) -> None:
+        world = self.world
+        for driver in world.drivers:
+            if driver.number not in self._looked_at and not driver.lives:
+                self._looked_at.add(driver.number)
+                self._driver_ended(driver)
+        if not self._is_over and not self._starting and not world.living_drivers():
+            self._starting = True
+            self.later(self.random.choice([0.0, 0.5, 2.0]), self._start_driver)
+
+    def _start_driver(self) -> None:
+        self._starting = False
+        if not self.world.living_drivers() and not self._is_over:
+            self._host_driver(self.world.start_driver(host=self._host))
+
+    def _host_driver(self, driver: Driver) -> None:
+        self._host = driver.host
+
+    def _driver_ended(self, driver: Driver) -> None:
+        how = self.world.how_it_ended(driver)
+        log = self.world.log_of(driver)
+        if "the searcher now suggests" in log:
+            self.wrong(
+                "12", f"driver {driver.number}: its searcher suggested something else in the replay: {_tail(log)}"
+            )
+        if how == "finished":
+            self._is_over = True
+        elif how == "broken":
+            self.wrong("driver", f"driver {driver.number} broke: {_tail(log)}")
+        elif how == "refused":
+            error = log.strip().splitlines()[-1].partition(":")[0] if log.strip() else ""
+            if error not in _MAY_REFUSE:
+                self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
+
+    def _look_at_workers(self) -> None:
+        seated = {worker.seat for worker in self.world.living_workers()}
+        for worker in self.world.workers:
+            if not worker.lives and not worker.is_given_up:
+                worker.is_given_up = True
+                log = self.world.log_of_worker(worker)
+                # One that is started while the Redis is away says so, and is started again.
+                if not log.strip().startswith("mqtune: "):
+                    self.wrong("worker", f"worker {worker.name} ended with {worker.process.returncode}: {_tail(log)}")
+        for seat in range(self.world.seats):
+            if seat not in seated and seat not in self._seats:
+                self._seats.add(seat)
+                self.later(self.random.choice([0.0, 1.0]), lambda seat=seat: self._start_worker(seat))
+
+    def _start_worker(self, seat: int) -> None:
+        self._seats.discard(seat)
+        if not self._is_over:
+            self.world.start_worker(seat)
+
+    # The end.
+
+    def _end_in_good_order(self, stalls: _Stalls) -> None:
+        """Undo what is not undone, read everything once more, and have all end as it should."""
+        world = self.world
+        while self._actions:
+            heapq.heappop(self._actions)[2]()
+        world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
+        self._look_at_drivers()
+        first = json.loads(world.results.read_text())
+        reader = world.start_driver(host=self._host)
+        world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
+        if world.how_it_ended(reader) != "finished" or json.loads(world.results.read_text()) != first:
+            self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
+        observed = self._observed(first, stalls)
+        for problem in world.end_workers():
+            self.wrong("11", problem)
+        observed.left = [described(process) for process in world.processes()]
+        self.outcome.violations += check(observed)
+        self._count(observed)
+
+    def _observed(self, results: dict[str, Any], stalls: _Stalls) -> Observed:
+        world, plan = self.world, self.outcome.plan
+        client: Any = world.server.client
+        keys = world.keys
+        prefix = keys.trial("")
+        store = world.folder / "store" / plan["name"]
+        seconds, microseconds = client.time()
+        entries = [(id_.decode(), fields[b"e"]) for id_, fields in client.xrange(keys.journal)]
+        trials = {
+            key.decode()[len(prefix) :]: client.hget(key, "state").decode()
+            for key in client.scan_iter()
+            if key.startswith(prefix.encode())
+        }
+        may_lose = any(FAULTS[kind].may_lose for _, kind, _ in self.outcome.faults)
+        return Observed(
+            entries=entries,
+            max_trials=plan["max_trials"],
+            max_failures=plan["max_failures"],
+            told=[_told(driver) for driver in world.drivers],
+            results=results,
+            beats=counting.last_beats(world.folder / "beats"),
+            clock=seconds + microseconds / 1e6 - time.monotonic(),
+            isolations=self._isolations,
+            leavers=frozenset(self._leavers),
+            may_lose=may_lose or stalls.worst_s > _STALL * self.lease_s,
+            forgot=self._forgot,
+            keys={
+                "leases": client.zrange(keys.leases, 0, -1),
+                "staged": client.zrange(keys.staged, 0, -1),
+                "trials": trials,
+                "checkpoints": [name.decode() for name in client.hkeys(keys.checkpoints)],
+            },
+            store=store,
+        )
+
+    def _count(self, observed: Observed) -> None:
+        outcome = self.outcome
+        outcome.drivers, outcome.workers = len(self.world.drivers), len(self.world.workers)
+        events = [
+            (int(id_.split("-")[0]) / 1000 - observed.clock, *msgpack.unpackb(data)[1:])
+            for id_, data in observed.entries
+        ]
+        outcome.reports = sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
+        outcome.lost = sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
+        outcome.recoveries_s = [round(each, 3) for each in recoveries(events, self._killed_workers)]
+
+
+def recoveries(events: list[tuple[float, str, Any]], killed: list[tuple[str, float]]) -> list[float]:
+    """Return for each trial that a worker ran when it was killed how long it took until the trial reported again."""
+    found = []
+    for worker, at in killed:
+        running: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for when, kind, body in events:
+            if when <= at:
+                if kind == "started" and body["worker"].partition("@")[0] == worker:
+                    running[body["trial"]] = body["attempt"]
+                elif kind == "ended" and running.get(body["trial"]) == body["attempt"]:
+                    del running[body["trial"]]
+                continue
+            waiting = waiting or dict(running)
+            if kind == "reports":
+                for row in rows(body):
+                    if row.attempt > waiting.get(row.trial, row.attempt):
+                        del waiting[row.trial], running[row.trial]
+                        found.append(when - at)
+    return found
+
+
+def _tail(log: str) -> str:
+    return log.strip()[-_TAIL:]
+
+
+def _told(driver: Driver) -> list[list[Any]]:
+    if not driver.told.exists():
+        return []
+    lines = []
+    for line in driver.told.read_text().splitlines():
+        # A driver that is killed may leave half a line.
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
+
+
+class _Stalls:
+    """How late a thread wakes up at worst: where that is seconds, a lease may run out by the machine's fault."""
+
+    def __init__(self) -> None:
+        self.worst_s = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(0.05):
+            now = time.monotonic()
+            self.worst_s = max(self.worst_s, now - last - 0.05)
+            last = now
+
+
+def run_one(seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> Outcome:
+    """Run one seed in a new folder, which is removed if all promises were kept."""
+    outcome = Campaign(seed, folder, own_times=own_times, kinds=kinds).run()
+    if not outcome.violations:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome

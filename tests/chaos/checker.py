@@ -1,0 +1,203 @@
+"""Holds what happened in a run against mqtune's promises, from the journal's bytes and with rules of its own.
+
+Nothing here is mqtune's code: what reads the journal for a driver must not be what says that the driver read it well.
+Only how a report's sum comes about is shared with the trainable (see counting).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from claims import Claims
+from course import Course
+from observed import Observed, Violation, decoded, in_drivers_order
+
+#: A process is seen alive a moment before it dies, and its end is journaled behind that, by two clocks.
+CLOCKS_S: Final = 0.1
+#: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
+FENCED_S: Final = 8.0
+#: What of a driver's own record are calls of its scheduler.
+_CALLS: Final = frozenset({"stage", "report", "pause", "end"})
+
+
+def check(observed: Observed) -> list[Violation]:
+    """Return every promise that was broken, and by what."""
+    found: list[Violation] = []
+    entries = decoded(observed.entries, found)
+    journal = Claims(found, observed)
+    for entry in entries:
+        journal.take(entry)
+    ordered = list(in_drivers_order(entries, found))
+    fold = Course(found, observed)
+    for entry in ordered:
+        fold.take(entry)
+    fold.check_end(observed.max_trials)
+    _check_told(observed, fold, found)
+    _check_results(observed, fold, found)
+    _check_processes(observed, journal, found)
+    _check_keys(observed, fold, found)
+    _check_store(observed, fold, journal, found)
+    return found
+
+
+def _check_told(observed: Observed, fold: Course, found: list[Violation]) -> None:
+    """Each driver's scheduler was told the same, from the beginning; decided the same; and that stands in the journal."""
+    begins = [next((line[0] for line in log if line[1] in _CALLS), None) for log in observed.told]
+    decisions: dict[tuple[str, int, int], str] = {}
+    for number, log in enumerate(observed.told, 1):
+        first = begins[number - 1]
+        later = [at for at in begins if at is not None and first is not None and at > first]
+        # A driver that was replaced may read on until it writes, but what it makes of it goes nowhere.
+        replaced_at = min(later, default=float("inf"))
+        calls = [line for line in log if line[1] in _CALLS and line[0] < replaced_at]
+        for place, (line, expected) in enumerate(zip(calls, fold.calls, strict=False)):
+            said = tuple(line[1:5] if line[1] == "report" else line[1:])
+            if said != expected:
+                found.append(
+                    Violation("3", f"driver {number}: call {place} of its scheduler was {said}, and not {expected}")
+                )
+                break
+        if len(calls) > len(fold.calls):
+            more = calls[len(fold.calls)]
+            found.append(
+                Violation("3", f"driver {number}: its scheduler was told {more}, which the journal doesn't have")
+            )
+        for line in calls:
+            if line[1] == "report":
+                report, decision = (line[2], line[3], line[4]), line[5]
+                if decisions.setdefault(report, decision) != decision:
+                    found.append(
+                        Violation("12", f"driver {number}: {report} got {decision}, before {decisions[report]}")
+                    )
+    if observed.told and observed.results is not None:
+        last = [line for line in observed.told[-1] if line[1] in _CALLS]
+        if len(last) < len(fold.calls):
+            missed = fold.calls[len(last)]
+            found.append(Violation("6", f"the last replay ends after {len(last)} calls, before {missed}"))
+    ended = {report for report, decision in decisions.items() if decision != "continue"}
+    for report in sorted(ended - fold.decided):
+        found.append(
+            Violation("6", f"the scheduler ended {report} by {decisions[report]!r}, which the journal doesn't have")
+        )
+    if observed.told:
+        for report in sorted(fold.decided - ended):
+            found.append(Violation("6", f"the journal has a decision on {report} that no scheduler has taken"))
+
+
+def _check_results(observed: Observed, fold: Course, found: list[Violation]) -> None:
+    if observed.results is None:
+        return
+    for id_ in sorted(fold.trials.keys() | observed.results.keys()):
+        if id_ not in observed.results or id_ not in fold.trials:
+            found.append(Violation("results", f"trial {id_} is in the results or in the journal, and not in both"))
+            continue
+        trial, result = fold.trials[id_], observed.results[id_]
+        mine = {
+            "status": trial.status,
+            "reports": trial.shown,
+            "attempts": trial.ends,
+            "checkpoints": list(trial.checkpoints),
+        }
+        for what, value in mine.items():
+            if result[what] != value:
+                found.append(Violation("results", f"trial {id_}: {what} is {result[what]}, and {value} by the journal"))
+
+
+def _check_processes(observed: Observed, journal: Claims, found: list[Violation]) -> None:
+    for process in observed.left:
+        found.append(Violation("7", f"left behind: {process}"))
+    lives: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    pids: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for (trial, attempt, pid), (first, last) in observed.beats.items():
+        if _ran_on_the_past(observed, first, last):
+            continue
+        lives[trial].append((attempt, first, last))
+        pids[trial, attempt].add(pid)
+        ended_at = journal.ended_at.get((trial, attempt))
+        if ended_at is not None and last + observed.clock > ended_at + CLOCKS_S:
+            over_s = last + observed.clock - ended_at
+            found.append(
+                Violation("4", f"trial {trial} attempt {attempt} was alive {over_s:.2f} s after its journaled end")
+            )
+    for (trial, attempt), several in pids.items():
+        if len(several) > 1:
+            found.append(Violation("1", f"trial {trial} attempt {attempt} ran in processes {sorted(several)}"))
+    for trial, attempts in lives.items():
+        for attempt, _, last in attempts:
+            for later, first, _ in attempts:
+                if (
+                    later > attempt
+                    and last > first
+                    and not _could_not_hear(observed, journal, trial, attempt, first, last)
+                ):
+                    found.append(
+                        Violation(
+                            "1",
+                            f"trial {trial} attempt {attempt} ran on for {last - first:.2f} s beside attempt {later}",
+                        )
+                    )
+
+
+def _ran_on_the_past(observed: Observed, first: float, last: float) -> bool:
+    """Whether a process was started by a Redis that had forgotten, before a driver put back what it had lost."""
+    return any(begin <= first and last <= end + 2 * FENCED_S for begin, end in observed.forgot)
+
+
+def _could_not_hear(observed: Observed, journal: Claims, trial: str, attempt: int, first: float, last: float) -> bool:
+    attempts = journal.attempts.get(trial, [])
+    worker = attempts[attempt - 1].worker if attempt <= len(attempts) else ""
+    return any(
+        each.worker == worker and each.begin <= first and last <= each.end + FENCED_S for each in observed.isolations
+    )
+
+
+def _check_keys(observed: Observed, fold: Course, found: list[Violation]) -> None:
+    """Nothing is left in Redis that should be gone, and what should be there is."""
+    if not observed.keys:
+        return
+    for what in ("leases", "staged"):
+        if observed.keys[what]:
+            found.append(Violation("keys", f"{what} still has {observed.keys[what]}"))
+    for trial, state in observed.keys["trials"].items():
+        if state != "ended":
+            found.append(Violation("keys", f"trial {trial} is {state} in Redis"))
+    held, named = set(observed.keys["checkpoints"]), {one for one in fold.kept if one.startswith("m-")}
+    for checkpoint in sorted(named - held):
+        found.append(Violation("9", f"checkpoint {checkpoint} is named, and not in Redis"))
+    for checkpoint in sorted(held - named):
+        found.append(Violation("keys", f"checkpoint {checkpoint} is in Redis, and nothing names it"))
+
+
+def _check_store(observed: Observed, fold: Course, journal: Claims, found: list[Violation]) -> None:
+    """Each checkpoint that is named is whole, and no other is left."""
+    if observed.store is None:
+        return
+    named = {one for one in fold.kept if one.startswith("p-")}
+    there = (
+        {path.name for path in observed.store.iterdir() if path.name.startswith("p-")}
+        if observed.store.exists()
+        else set()
+    )
+    for checkpoint in sorted(named):
+        problem = _what_is_broken(observed.store / checkpoint, journal.states[checkpoint])
+        if problem:
+            found.append(Violation("9", f"checkpoint {checkpoint} is named, and {problem}"))
+    for checkpoint in sorted(there - named):
+        found.append(Violation("keys", f"checkpoint {checkpoint} is in the store, and nothing names it"))
+
+
+def _what_is_broken(folder: Path, state: tuple[int, int]) -> str:
+    try:
+        stored = json.loads((folder / "manifest.json").read_bytes())["checkpoint"]
+        for file in stored["files"]:
+            data = (folder / stored["content"] / file["path"]).read_bytes()
+            if len(data) != file["size"] or hashlib.sha256(data).hexdigest() != file["sha256"]:
+                return f"its file {file['path']} is not what was saved"
+        saved = json.loads((folder / stored["content"] / "state.json").read_bytes())
+    except (OSError, ValueError, KeyError) as error:
+        return f"can't be read: {error!r}"
+    return "" if (saved["step"], saved["total"]) == state else f"has {saved}, and not {state}"

@@ -1,0 +1,161 @@
+"""What holds in the order in which Redis took the journal's entries: attempts, claims, reports, ends, cursors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from counting import term
+from observed import BEGINNING, Entry, Observed, Row, Violation, cursor_of, place_of, rows
+
+
+class _Attempt:
+    def __init__(self, staged: dict[str, Any], origin: tuple[int, int]) -> None:
+        self.config = staged["config"]
+        self.checkpoint = staged.get("checkpoint", "")
+        #: The step and the sum that it begins with.
+        self.origin = origin
+        self.state = origin
+        self.worker = ""
+        self.reports = 0
+        self.is_ended = False
+        self.is_decided = False
+
+
+class Claims:
+    """Attempts, claims, reports and ends in the order in which Redis took them."""
+
+    def __init__(self, found: list[Violation], observed: Observed) -> None:
+        self._found = found
+        self._observed = observed
+        self.attempts: dict[str, list[_Attempt]] = defaultdict(list)
+        #: The step and the sum of each checkpoint that there ever was.
+        self.states: dict[str, tuple[int, int]] = {}
+        self.ended_at: dict[tuple[str, int], float] = {}
+        self._times: dict[str, float] = defaultdict(float)
+        self._written = BEGINNING
+        self._sizes: dict[str, int] = {"0-0": 0}
+        self._outcome = ""
+
+    def _wrong(self, promise: str, entry: Entry, what: str) -> None:
+        self._found.append(Violation(promise, f"entry {entry.id} ({entry.kind}): {what}"))
+
+    def take(self, entry: Entry) -> None:
+        self._checkcursor_of(entry)
+        body = entry.body
+        if entry.kind == "reports":
+            reports = list(rows(body))
+            self._sizes[entry.id] = len(reports)
+            for row in reports:
+                self._report(entry, row)
+            return
+        if cursor_of(entry) is None:
+            self._sizes[entry.id] = 0
+        match entry.kind:
+            case "staged":
+                self._stage(entry, body)
+            case "started":
+                self._start(entry, body)
+            case "ended":
+                self._end(entry, body)
+            case "decided" if attempt := self._current(entry, body["trial"], body["attempt"], "1"):
+                attempt.is_decided = True
+            case "saved" if attempt := self._running(entry, body["trial"], body["attempt"]):
+                self.states.setdefault(body["checkpoint"], attempt.state)
+            case "trial_closed" if not self.attempts[body["trial"]][-1].is_ended:
+                self._wrong("4", entry, f"trial {body['trial']} is closed while its attempt is under way")
+
+    def _checkcursor_of(self, entry: Entry) -> None:
+        cursor = cursor_of(entry)
+        if cursor is None:
+            return
+        if place_of(cursor[0]) >= place_of(entry.id):
+            self._wrong("6", entry, f"its cursor {cursor} is not behind it")
+        elif cursor[0] not in self._sizes or cursor[1] > self._sizes[cursor[0]]:
+            self._wrong("6", entry, f"its cursor {cursor} names what is not in the journal")
+        if (place_of(cursor[0]), cursor[1]) < (place_of(self._written[0]), self._written[1]):
+            self._wrong("6", entry, f"its cursor {cursor} is before {self._written}: its driver had been replaced")
+        self._written = cursor
+
+    def _current(self, entry: Entry, trial: str, number: int, promise: str) -> _Attempt | None:
+        attempts = self.attempts[trial]
+        if not attempts or number != len(attempts):
+            self._wrong(promise, entry, f"of trial {trial} attempt {number}, and the current one is {len(attempts)}")
+            return None
+        return attempts[-1]
+
+    def _running(self, entry: Entry, trial: str, number: int) -> _Attempt | None:
+        attempt = self._current(entry, trial, number, "1")
+        if attempt is None or (attempt.worker and not attempt.is_ended):
+            return attempt
+        self._wrong(
+            "1", entry, f"trial {trial} attempt {number} {'has ended' if attempt.is_ended else 'is not claimed'}"
+        )
+        return None
+
+    def _stage(self, entry: Entry, body: dict[str, Any]) -> None:
+        attempts = self.attempts[body["trial"]]
+        if body["attempt"] != len(attempts) + 1:
+            self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} follows attempt {len(attempts)}")
+        if attempts and not attempts[-1].is_ended:
+            self._wrong(
+                "1", entry, f"trial {body['trial']} has a next attempt before attempt {len(attempts)} has ended"
+            )
+        checkpoint = body.get("checkpoint", "")
+        if checkpoint and checkpoint not in self.states:
+            self._wrong("9", entry, f"checkpoint {checkpoint} has never been named before")
+        attempts.append(_Attempt(body, self.states.get(checkpoint, (0, 0))))
+
+    def _start(self, entry: Entry, body: dict[str, Any]) -> None:
+        attempt = self._current(entry, body["trial"], body["attempt"], "1")
+        if attempt is None:
+            return
+        if attempt.worker or attempt.is_ended:
+            self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} is claimed a second time")
+        # Its Celery node name has the host behind it.
+        attempt.worker = body["worker"].partition("@")[0]
+
+    def _report(self, entry: Entry, row: Row) -> None:
+        attempt = self._running(entry, row.trial, row.attempt)
+        if attempt is None:
+            return
+        where = f"trial {row.trial} attempt {row.attempt} report {row.sequence}"
+        if row.sequence != attempt.reports + 1:
+            self._wrong("2", entry, f"{where} follows report {attempt.reports}")
+        attempt.reports = row.sequence
+        if row.timestamp < self._times[row.trial]:
+            self._wrong("2", entry, f"{where} is older than one before it")
+        self._times[row.trial] = row.timestamp
+        step = attempt.origin[0] + row.sequence
+        state = step, attempt.state[1] + term(attempt.config, step)
+        metrics = row.metrics
+        said = metrics.get("step"), metrics.get("total")
+        if (metrics.get("from_step"), metrics.get("from_total")) != attempt.origin:
+            self._wrong("7", entry, f"{where} went on from {metrics.get('from_step')}, and not from {attempt.origin}")
+        if said != state or (metrics.get("trial"), metrics.get("attempt")) != (row.trial, row.attempt):
+            self._wrong("2", entry, f"{where} says {metrics}, and not step and sum {state}")
+        attempt.state = step, state[1]
+        if row.checkpoint:
+            self.states.setdefault(row.checkpoint, attempt.state)
+
+    def _end(self, entry: Entry, body: dict[str, Any]) -> None:
+        trial, number, end = body["trial"], body["attempt"], body["end"]
+        attempt = self._current(entry, trial, number, "1")
+        if attempt is None:
+            return
+        if attempt.is_ended:
+            self._wrong("1", entry, f"trial {trial} attempt {number} ends a second time")
+        attempt.is_ended = True
+        by_worker = cursor_of(entry) is None
+        if by_worker:
+            self.ended_at[trial, number] = int(entry.id.split("-")[0]) / 1000
+            # What Redis has lost ends as lost, whether it was claimed or not.
+            was_forgotten = end == "lost" and self._observed.forgot
+            if not attempt.worker and not was_forgotten:
+                self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
+        given_back = end == "handed_back" and attempt.worker in self._observed.leavers
+        if end in ("stopped", "paused", "handed_back") and not attempt.is_decided and not given_back:
+            self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
+        is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal"))
+        if is_gone and not attempt.is_decided and not self._observed.may_lose:
+            self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")

@@ -1,0 +1,147 @@
+"""Trainables whose every report can be checked: a sum that only whoever went on from the right checkpoint has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import mqtune
+
+#: Where a trial process writes down that it lives; beside the journal, which says what counts.
+BEATS: Final = "MQTUNE_CHAOS_BEATS"
+START: Final = {"step": 0, "total": 0}
+_STATE: Final = "state.json"
+
+
+def term(config: dict[str, Any], step: int) -> int:
+    """What step *step* adds to a trial's sum."""
+    return (int(config["x"] * 1_000_000) * 31 + step * step * 7) % 100_003
+
+
+def loss(config: dict[str, Any], step: int) -> float:
+    return float((config["x"] - 0.3) ** 2 + 1 / step)
+
+
+class Beats:
+    """A file of a process for each attempt that it runs, with a line for each time that it was seen alive."""
+
+    def __init__(self, trial: str, attempt: int) -> None:
+        # A folder, so that any number of processes can write at once.
+        name = f"{trial}-{attempt}-{os.getpid()}"
+        self._file = os.open(Path(os.environ[BEATS]) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.beat()
+
+    def beat(self) -> None:
+        os.write(self._file, f"{time.monotonic():.3f}\n".encode())
+
+
+def row(
+    config: dict[str, Any], state: dict[str, int], began: dict[str, int], trial: str, attempt: int
+) -> dict[str, Any]:
+    return {
+        "loss": loss(config, state["step"]),
+        **state,
+        "x": config["x"],
+        "trial": trial,
+        "attempt": attempt,
+        "from_step": began["step"],
+        "from_total": began["total"],
+    }
+
+
+def breaks(config: dict[str, Any], step: int, attempt: int) -> bool:
+    """Whether user code fails here: in some trials, in their first attempt."""
+    return attempt == 1 and step == config["breaks_at"]
+
+
+def counts(config: dict[str, Any]) -> None:
+    """Count up; save a dict or a folder with every so many reports."""
+    context = mqtune.get_context()
+    checkpoint = mqtune.get_checkpoint()
+    began = START if checkpoint is None else _state_of(checkpoint)
+    beats = Beats(context.trial, context.attempt)
+    for step, total in _counted(config, began):
+        beats.beat()
+        if breaks(config, step, context.attempt):
+            raise ValueError(f"step {step} breaks")
+        state = {"step": step, "total": total}
+        saved = None
+        if step % config["every"] == 0:
+            saved = state if config["saves"] == "dict" else _folder(context.folder, state)
+        mqtune.report(row(config, state, began, context.trial, context.attempt), checkpoint=saved)
+        beats.beat()
+
+
+def _counted(config: dict[str, Any], began: dict[str, int]) -> Iterator[tuple[int, int]]:
+    total = began["total"]
+    for step in range(began["step"] + 1, config["epochs"] + 1):
+        time.sleep(config["epoch_s"])
+        total += term(config, step)
+        yield step, total
+
+
+def _folder(parent: Path, state: dict[str, int]) -> Path:
+    folder = parent / "mine"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _STATE).write_text(json.dumps(state))
+    (folder / "weights.bin").write_bytes(bytes([state["step"] % 256]) * 2000)
+    return folder
+
+
+def _state_of(checkpoint: Any) -> dict[str, int]:
+    return dict(checkpoint.data if checkpoint.is_dict else json.loads((checkpoint.path / _STATE).read_text()))
+
+
+class Counts(mqtune.Trainable):
+    """The same as a class, which is asked to save when it is paused."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.checkpoint_every = config["every"]
+        self._begin()
+
+    def reset_config(self, config: dict[str, Any]) -> bool:
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        self.state = self.began = dict(START)
+        self.beats: Beats | None = None
+
+    def step(self) -> dict[str, Any]:
+        attempt = mqtune.get_context().attempt
+        if self.beats is None:
+            self.beats = Beats(self.trial_id, attempt)
+        time.sleep(self.config["epoch_s"])
+        step = self.state["step"] + 1
+        self.beats.beat()
+        if breaks(self.config, step, attempt):
+            raise ValueError(f"step {step} breaks")
+        self.state = {"step": step, "total": self.state["total"] + term(self.config, step)}
+        rest = {"done": step >= self.config["epochs"]}
+        return {**row(self.config, self.state, self.began, self.trial_id, attempt), **rest}
+
+    def save_checkpoint(self, folder: Path) -> dict[str, Any] | None:
+        if self.config["saves"] == "dict":
+            return self.state
+        (folder / _STATE).write_text(json.dumps(self.state))
+        return None
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        data = checkpoint if isinstance(checkpoint, dict) else json.loads((Path(checkpoint) / _STATE).read_text())
+        self.state = self.began = dict(data)
+
+
+def last_beats(folder: Path) -> dict[tuple[str, int, int], tuple[float, float]]:
+    """When each process of each attempt was first and last seen alive, by (trial, attempt, pid)."""
+    found = {}
+    for path in folder.iterdir():
+        trial, attempt, pid = path.name.rsplit("-", 2)
+        with contextlib.suppress(IndexError):
+            times = [float(line) for line in path.read_text().splitlines()]
+            found[trial, int(attempt), int(pid)] = times[0], times[-1]
+    return found

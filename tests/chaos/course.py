@@ -1,0 +1,191 @@
+"""What holds in the order in which a driver takes events in: what becomes of trials, and what its scheduler is told."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from observed import Entry, Observed, Row, Violation, cursor_of
+
+#: Attempts of a trial that may be lost or handed back before it counts as failed.
+_LOST_BUDGET: Final = 5
+_TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
+_AFTER_DECISION: Final = {"stop": "EARLY_STOPPED", "pause": "PAUSED", "complete": "COMPLETED", "abandon": "ABANDONED"}
+
+
+class _Trial:
+    def __init__(self) -> None:
+        self.status = "CANDIDATE"
+        self.ends: list[str | None] = []
+        self.intent = ""
+        self.decision = ""
+        self.failures = 0
+        self.gone = 0
+        self.shown = 0
+        self.last_shown = 0
+        self.checkpoint = ""
+        self.checkpoints: dict[str, None] = {}
+
+
+class Course:
+    """What becomes of trials, and what a scheduler must have been told."""
+
+    def __init__(self, found: list[Violation], observed: Observed) -> None:
+        self._found = found
+        self._observed = observed
+        self.trials: dict[str, _Trial] = defaultdict(_Trial)
+        #: The calls that a scheduler must have had, in this order.
+        self.calls: list[tuple[Any, ...]] = []
+        #: Reports for which the scheduler ended an attempt.
+        self.decided: set[tuple[str, int, int]] = set()
+        self._dropped: set[str] = set()
+        self._last: Entry | None = None
+        self._outcome = ""
+
+    def _wrong(self, promise: str, entry: Entry, what: str) -> None:
+        self._found.append(Violation(promise, f"entry {entry.id} ({entry.kind}): {what}"))
+
+    def take(self, entry: Entry) -> None:
+        body = entry.body
+        match entry.kind:
+            case "report":
+                self._report(entry, body)
+            case "staged":
+                self._stage(entry, body)
+            case "started":
+                trial = self.trials[body["trial"]]
+                if body["attempt"] == len(trial.ends) and trial.ends[-1] is None:
+                    self._become(entry, body["trial"], "RUNNING")
+            case "decided":
+                self._decide(entry, body)
+            case "ended":
+                self._end(entry, body)
+            case "saved":
+                trial = self.trials[body["trial"]]
+                if body["attempt"] == len(trial.ends) and trial.ends[-1] is None:
+                    self._keep(trial, body["checkpoint"])
+            case "dropped":
+                self._drop(entry, body)
+            case "trial_closed":
+                self._become(entry, body["trial"], body["status"].upper())
+                self._tell(body["trial"])
+            case "closed":
+                self._outcome = body["outcome"]
+        if cursor_of(entry) is None if isinstance(body, dict) else True:
+            self._last = entry
+
+    def _become(self, entry: Entry, trial: str, status: str) -> None:
+        before = self.trials[trial].status
+        if before in _TERMINAL:
+            self._wrong("terminal", entry, f"trial {trial} is {before}, and becomes {status}")
+        self.trials[trial].status = status
+
+    def _tell(self, trial: str) -> None:
+        status = self.trials[trial].status
+        if status in _TERMINAL:
+            self.calls.append(("end", trial, status))
+        elif status == "PAUSED":
+            self.calls.append(("pause", trial))
+
+    @staticmethod
+    def _keep(trial: _Trial, checkpoint: str) -> None:
+        trial.checkpoint = checkpoint
+        trial.checkpoints[checkpoint] = None
+
+    def _report(self, entry: Entry, row: Row) -> None:
+        trial = self.trials[row.trial]
+        is_current = row.attempt == len(trial.ends) and trial.ends[-1] is None
+        if row.checkpoint and is_current:
+            self._keep(trial, row.checkpoint)
+        if is_current and not trial.decision:
+            trial.shown += 1
+            trial.last_shown = row.sequence
+            self.calls.append(("report", row.trial, row.attempt, row.sequence))
+        elif not is_current and not trial.decision and trial.intent != "hand_back":
+            self._wrong(
+                "3",
+                entry,
+                f"trial {row.trial} attempt {row.attempt} report {row.sequence} is accepted, and never shown",
+            )
+
+    def _stage(self, entry: Entry, body: dict[str, Any]) -> None:
+        trial = self.trials[body["trial"]]
+        checkpoint = body.get("checkpoint", "")
+        if checkpoint in self._dropped:
+            self._wrong("9", entry, f"trial {body['trial']} goes on from {checkpoint}, which was given up")
+        if trial.ends and body.get("by") == "driver" and checkpoint != trial.checkpoint:
+            self._wrong("7", entry, f"trial {body['trial']} goes on from {checkpoint!r}, and not {trial.checkpoint!r}")
+        self._become(entry, body["trial"], "STAGED")
+        trial.ends.append(None)
+        trial.intent = trial.decision = ""
+        trial.last_shown = 0
+        trial.checkpoint = checkpoint
+        self.calls.append(("stage", body["trial"], body["attempt"]))
+
+    def _decide(self, entry: Entry, body: dict[str, Any]) -> None:
+        trial = self.trials[body["trial"]]
+        if body["attempt"] != len(trial.ends):
+            return
+        trial.intent = body["intent"]
+        if body["intent"] != "hand_back":
+            trial.decision = body["action"]
+        if body.get("by") != "scheduler":
+            return
+        self.decided.add((body["trial"], body["attempt"], body["sequence"]))
+        row = self._last.body if self._last is not None and self._last.kind == "report" else None
+        if row is None or (row.trial, row.attempt, row.sequence) != (body["trial"], body["attempt"], body["sequence"]):
+            self._wrong(
+                "3", entry, f"trial {body['trial']} is told to {body['action']} for a report that is not the last shown"
+            )
+
+    def _end(self, entry: Entry, body: dict[str, Any]) -> None:
+        trial = self.trials[body["trial"]]
+        if body["attempt"] > len(trial.ends) or trial.ends[body["attempt"] - 1] is not None:
+            return
+        trial.ends[body["attempt"] - 1] = end = body["end"]
+        if body["attempt"] == len(trial.ends):
+            self._become(entry, body["trial"], self._status_after(trial, end))
+            self._tell(body["trial"])
+
+    def _status_after(self, trial: _Trial, end: str) -> str:
+        gone = end in ("lost", "handed_back") and trial.intent != "hand_back"
+        trial.gone += gone
+        if trial.decision:
+            return _AFTER_DECISION[trial.decision]
+        if end == "completed":
+            return "COMPLETED"
+        if trial.intent == "hand_back":
+            return "STAGED"
+        if end == "stopped":
+            return "ABANDONED"
+        if end == "failed":
+            trial.failures += 1
+            return "FAILED" if trial.failures > self._observed.max_failures else "STAGED"
+        return "FAILED" if trial.gone > _LOST_BUDGET else "STAGED"
+
+    def _drop(self, entry: Entry, body: dict[str, Any]) -> None:
+        for checkpoint in body["checkpoints"]:
+            self._dropped.add(checkpoint)
+            for id_, trial in self.trials.items():
+                trial.checkpoints.pop(checkpoint, None)
+                if trial.checkpoint != checkpoint:
+                    continue
+                trial.checkpoint = next(reversed(trial.checkpoints), "")
+                was_lost = self._observed.forgot and checkpoint.startswith("m-")
+                if trial.status not in _TERMINAL and not was_lost:
+                    self._wrong("9", entry, f"checkpoint {checkpoint} is given up, and trial {id_} would go on from it")
+
+    @property
+    def kept(self) -> set[str]:
+        """The checkpoints that there must be in the end."""
+        return {checkpoint for trial in self.trials.values() for checkpoint in trial.checkpoints}
+
+    def check_end(self, max_trials: int) -> None:
+        """Hold what is left at the end against what must be."""
+        for id_, trial in self.trials.items():
+            if trial.status not in _TERMINAL:
+                self._found.append(Violation("terminal", f"trial {id_} is {trial.status} in the end"))
+        if len(self.trials) != max_trials:
+            self._found.append(Violation("terminal", f"there are {len(self.trials)} trials, and not {max_trials}"))
+        if self._outcome != "finished":
+            self._found.append(Violation("terminal", f"the experiment has ended as {self._outcome!r}"))

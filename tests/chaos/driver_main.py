@@ -1,0 +1,153 @@
+"""A driver script: the same experiment each time that it is run, with what its scheduler was shown written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import times
+from counting import Counts, counts
+
+import mqtune
+from mqtune.errors import MqtuneError
+from mqtune.schedulers.base import Choice, Scheduler
+from mqtune.space import Space
+from mqtune.trial import Decision, Report, Trial
+
+#: How it ends: with an experiment that is finished, one that is to go on, or an error that mqtune explains.
+FINISHED: Final = 0
+TO_GO_ON: Final = 10
+REFUSED: Final = 11
+
+
+class Told:
+    """A file with a line for each call; what was written stays when the process is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def __call__(self, what: str, *values: object) -> None:
+        os.write(self._file, (json.dumps([round(time.monotonic(), 3), what, *values]) + "\n").encode())
+
+
+class Watched(Scheduler):
+    """A scheduler that writes down what it is told and what it returns."""
+
+    def __init__(self, inner: Scheduler, told: Told) -> None:
+        self._inner = inner
+        self._told = told
+        self.asks_ahead = inner.asks_ahead
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        self._inner.bind(metric, mode)
+
+    def check_space(self, space: Space) -> None:
+        self._inner.check_space(space)
+
+    def on_stage(self, trial: Trial) -> None:
+        self._told("stage", trial.id, trial.attempt.number)
+        self._inner.on_stage(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        decision = self._inner.on_report(trial, report)
+        self._told("report", trial.id, report.attempt, report.sequence, decision.action.value)
+        return decision
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self._told("pause", trial.id)
+        self._inner.on_trial_pause(trial)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        return self._inner.choose(can_start=can_start)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._told("end", trial.id, trial.status.name)
+        self._inner.on_trial_end(trial)
+
+    def describe(self) -> dict[str, Any]:
+        return self._inner.describe()
+
+
+def scheduler_of(plan: dict[str, Any]) -> Scheduler:
+    epochs, name = plan["epochs"], plan["scheduler"]
+    if name == "FIFO":
+        return mqtune.FIFO()
+    if name == "ASHA":
+        return mqtune.ASHA(max_t=epochs, grace_period=2, reduction_factor=3, time_attr="step")
+    if name == "PromotionASHA":
+        return mqtune.PromotionASHA(max_t=epochs, grace_period=2, reduction_factor=2, time_attr="step")
+    return mqtune.PBT(3, {"x": mqtune.uniform(0, 1)}, seed=plan["seed"], time_attr="step")
+
+
+def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
+    space = {"x": mqtune.uniform(0, 1), "breaks_at": mqtune.choice(plan["breaks_at"]), **plan["constants"]}
+    return mqtune.Tuner(
+        {"function": counts, "class": Counts}[plan["trainable"]],
+        space,
+        metric="loss",
+        mode="min",
+        scheduler=Watched(scheduler_of(plan), told),
+        resources=mqtune.Resources(cpus=plan["cpus"]),
+        max_trials=plan["max_trials"],
+        max_failures=plan["max_failures"],
+        sync=plan["sync"],
+        reuse=plan["reuse"],
+        checkpoints=plan["store"],
+        broker=plan["broker"],
+        name=plan["name"],
+        seed=plan["seed"],
+        progress=False,
+    )
+
+
+def summary(tuner: mqtune.Tuner) -> dict[str, Any]:
+    return {
+        trial.id: {
+            "status": trial.status.name,
+            "reports": trial.reports,
+            "attempts": [attempt.end.value if attempt.end else None for attempt in trial.attempts],
+            "checkpoints": list(trial.checkpoints),
+            "best": trial.best_value,
+        }
+        for trial in tuner.get_trials()
+    }
+
+
+def main(plan_path: Path, told_path: Path, results_path: Path) -> int:
+    times.apply()
+    plan = json.loads(plan_path.read_text())
+    if host := os.environ.get("MQTUNE_CHAOS_HOST"):
+        # As on another machine, where process numbers mean nothing.
+        socket.gethostname = lambda: host
+    told = Told(told_path)
+    told("begin", os.getpid())
+    tuner = tuner_of(plan, told)
+    try:
+        tuner.run()
+    except MqtuneError as error:
+        told("error", type(error).__name__, str(error))
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return REFUSED
+    trials = summary(tuner)
+    is_finished = _all_over(tuner)
+    told("over", is_finished)
+    if not is_finished:
+        return TO_GO_ON
+    draft = results_path.with_suffix(".new")
+    draft.write_text(json.dumps(trials))
+    draft.replace(results_path)
+    return FINISHED
+
+
+def _all_over(tuner: mqtune.Tuner) -> bool:
+    return bool(tuner.get_trials()) and all(trial.status.is_terminal for trial in tuner.get_trials())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(Path, sys.argv[1:4])))

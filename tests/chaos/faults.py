@@ -1,0 +1,55 @@
+"""What goes wrong in a run, one kind of fault each: it happens now, and what passes is undone some seconds later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import process_faults
+import server_faults
+from befalling import Run
+
+
+class Fault(NamedTuple):
+    """A kind of fault: what it does, which returns what it did, or empty if there was nothing to do it to.
+
+    ``may_lose``: whether attempts may be lost, handed back or fail by a signal for it.
+    """
+
+    act: Callable[[Run], str]
+    may_lose: bool = False
+    weight: int = 2
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "driver killed": Fault(process_faults.driver_killed, weight=5),
+    "driver interrupted": Fault(process_faults.driver_interrupted),
+    "second driver": Fault(process_faults.second_driver),
+    "driver frozen": Fault(process_faults.driver_frozen, weight=3),
+    "driver cut": Fault(server_faults.driver_cut),
+    "driver held": Fault(server_faults.driver_held),
+    "driver lost bytes": Fault(server_faults.driver_lost_bytes),
+    "driver slow": Fault(server_faults.driver_slow),
+    "worker killed": Fault(process_faults.worker_killed, may_lose=True, weight=4),
+    "machine killed": Fault(process_faults.machine_killed, may_lose=True),
+    "worker terminated": Fault(process_faults.worker_terminated, may_lose=True, weight=3),
+    "worker drained": Fault(process_faults.worker_drained, may_lose=True),
+    "worker joins": Fault(process_faults.worker_joins, weight=1),
+    "worker frozen": Fault(process_faults.worker_frozen, may_lose=True, weight=3),
+    "machine frozen": Fault(process_faults.machine_frozen, may_lose=True),
+    "trial killed": Fault(process_faults.trial_killed, may_lose=True),
+    "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
+    "worker cut": Fault(server_faults.worker_cut),
+    "worker held": Fault(server_faults.worker_held, may_lose=True),
+    "worker lost bytes": Fault(server_faults.worker_lost_bytes, may_lose=True),
+    "worker slow": Fault(server_faults.worker_slow),
+    "redis killed": Fault(server_faults.redis_killed, weight=4),
+    "redis frozen": Fault(server_faults.redis_frozen),
+    "clients killed": Fault(server_faults.clients_killed),
+    "subscribers killed": Fault(server_faults.subscribers_killed, weight=1),
+    "clients paused": Fault(server_faults.clients_paused, weight=1),
+    "memory full": Fault(server_faults.memory_full),
+    "queue lost": Fault(server_faults.queue_lost),
+    "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1),
+    "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
+}

@@ -1,0 +1,141 @@
+"""What was seen of a run, and how its journal is read: without any of mqtune's code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+#: The cursor of a driver that has processed nothing.
+BEGINNING: Final = ("0-0", 0)
+
+
+class Violation(NamedTuple):
+    """A promise that was broken, by its number in the design or by a name, and what shows it."""
+
+    promise: str
+    what: str
+
+
+class Entry(NamedTuple):
+    """A journal entry, decoded; ``number`` is that of the report in it, or 0."""
+
+    id: str
+    kind: str
+    body: Any
+    number: int = 0
+
+
+class Row(NamedTuple):
+    """One report, as it stands in the journal."""
+
+    trial: str
+    attempt: int
+    sequence: int
+    timestamp: float
+    metrics: dict[str, Any]
+    checkpoint: str
+
+
+class Isolation(NamedTuple):
+    """When a worker was frozen or cut off, and could not hear that its attempts no longer counted; by the monotonic clock."""
+
+    worker: str
+    begin: float
+    end: float
+
+
+@dataclass
+class Observed:
+    """What was seen of a run.
+
+    Args:
+        entries: the journal: each entry's id and bytes.
+        max_trials: how many trials there should be.
+        max_failures: how often a trial may fail.
+        told: what the scheduler of each driver was told, in the order in which the drivers were started.
+        results: what the last driver made of it, by trial; None where that is not known.
+        beats: when each process was first and last seen alive, by trial, attempt and process id; monotonic.
+        clock: what must be added to monotonic times for the server's.
+        isolations: when workers could hear nothing.
+        leavers: workers that were told to end.
+        may_lose: whether anything was done for which attempts are lost, handed back or fail by a signal.
+        forgot: when Redis was away and came back without some or all of what it had; monotonic.
+        left: processes that should be gone.
+        keys: what Redis holds of the experiment at the end, by the ends of the keys.
+        store: the folder of the experiment's checkpoints, or None.
+    """
+
+    entries: list[tuple[str, bytes]]
+    max_trials: int
+    max_failures: int = 0
+    told: list[list[list[Any]]] = field(default_factory=list)
+    results: dict[str, Any] | None = None
+    beats: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
+    clock: float = 0.0
+    isolations: list[Isolation] = field(default_factory=list)
+    leavers: frozenset[str] = frozenset()
+    may_lose: bool = True
+    forgot: list[tuple[float, float]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
+    store: Path | None = None
+
+
+def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[Entry]:
+    decoded = []
+    before = (0, 0)
+    for id_, data in entries:
+        first, second = map(int, id_.split("-"))
+        if (first, second) <= before:
+            found.append(Violation("2", f"entry {id_} does not come behind {before}"))
+        before = first, second
+        try:
+            _, kind, body = msgpack.unpackb(data, strict_map_key=False)
+        except (ValueError, TypeError) as error:
+            found.append(Violation("10", f"entry {id_} can't be read: {error}"))
+            continue
+        decoded.append(Entry(id_, kind, body))
+    return decoded
+
+
+def rows(body: Any) -> Iterator[Row]:
+    """Yield the reports of a batch."""
+    for trial, attempt, first, reports in body:
+        for sequence, report in enumerate(reports, first):
+            yield Row(trial, attempt, sequence, report[0], report[1], report[2] if len(report) > 2 else "")
+
+
+def cursor_of(entry: Entry) -> tuple[str, int] | None:
+    cursor = entry.body.get("cursor") if isinstance(entry.body, dict) else None
+    return None if cursor is None else (cursor[0], cursor[1])
+
+
+def in_drivers_order(entries: list[Entry], found: list[Violation]) -> Iterator[Entry]:
+    """Yield entries, and the single reports, in the order in which a driver had them: its own right behind its cursor."""
+    pending: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if (cursor := cursor_of(entry)) is not None:
+            pending[cursor].append(entry)
+    for entry in entries:
+        if cursor_of(entry) is not None:
+            continue
+        if entry.kind == "reports":
+            for number, row in enumerate(rows(entry.body), 1):
+                yield Entry(entry.id, "report", row, number)
+                yield from pending.pop((entry.id, number), ())
+            continue
+        yield entry
+        yield from pending.pop(BEGINNING if entry.kind == "created" else (entry.id, 0), ())
+    for cursor, events in pending.items():
+        found.append(Violation("6", f"{len(events)} of the driver's events stand behind {cursor}, where nothing is"))
+        yield from events
+
+
+def place_of(id_: str) -> tuple[int, int]:
+    first, second = id_.split("-")
+    return int(first), int(second)

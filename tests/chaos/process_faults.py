@@ -1,0 +1,176 @@
+"""What goes wrong with processes: drivers, workers, trials, machines; see faults."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psutil
+from befalling import Run
+from world import Driver, Worker, described, signal_all
+
+#: How long what a killed worker leaves may take to be gone, on a loaded machine.
+GONE_S: Final = 8.0
+#: Where another driver says that it is.
+ELSEWHERE: Final = "elsewhere"
+
+
+def _driver(run: Run) -> Driver | None:
+    awake = [driver for driver in run.world.living_drivers() if not driver.is_frozen and not driver.is_second]
+    return run.random.choice(awake) if awake else None
+
+
+def driver_killed(run: Run) -> str:
+    if (driver := _driver(run)) is None:
+        return ""
+    driver.process.kill()
+    return f"driver {driver.number}"
+
+
+def driver_interrupted(run: Run) -> str:
+    if (driver := _driver(run)) is None:
+        return ""
+    driver.process.send_signal(signal.SIGINT)
+    return f"driver {driver.number}"
+
+
+def second_driver(run: Run) -> str:
+    if (driver := _driver(run)) is None:
+        return ""
+    host = run.random.choice([driver.host, ELSEWHERE])
+    return f"driver {run.world.start_driver(host=host, is_second=True).number} beside driver {driver.number}"
+
+
+def driver_frozen(run: Run) -> str:
+    """Frozen past its lock, so that another one takes over; or for a moment."""
+    if (driver := _driver(run)) is None:
+        return ""
+    driver.is_frozen = True
+    driver.process.send_signal(signal.SIGSTOP)
+    for_s = run.random.choice([1.0, run.lock_s + 3.0])
+    if for_s > run.lock_s:
+        run.world.start_driver(host=ELSEWHERE if driver.host != ELSEWHERE else "")
+
+    def thaw() -> None:
+        driver.is_frozen = False
+        if driver.lives:
+            driver.process.send_signal(signal.SIGCONT)
+
+    run.later(for_s, thaw)
+    return f"driver {driver.number} for {for_s:.1f} s"
+
+
+def _worker(run: Run) -> Worker | None:
+    there = [worker for worker in run.world.living_workers() if not worker.is_frozen]
+    return run.random.choice(there) if there else None
+
+
+def _kill(run: Run, worker: Worker, *, with_all: bool) -> str:
+    children = worker.descendants()
+    worker.is_given_up = True
+    if with_all:
+        signal_all(children, signal.SIGKILL)
+    worker.process.kill()
+    killed_at = time.monotonic()
+
+    def look() -> None:
+        left = [child for child in children if child.is_running() and _status(child) != psutil.STATUS_ZOMBIE]
+        if left and time.monotonic() - killed_at >= GONE_S:
+            run.wrong("7", f"{GONE_S:g} s after the death of {worker.name} there is {', '.join(map(described, left))}")
+
+    run.later(GONE_S, look)
+    return worker.name
+
+
+def _status(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.status())
+    return str(psutil.STATUS_ZOMBIE)
+
+
+def worker_killed(run: Run) -> str:
+    worker = _worker(run)
+    return _kill(run, worker, with_all=False) if worker else ""
+
+
+def machine_killed(run: Run) -> str:
+    worker = _worker(run)
+    return _kill(run, worker, with_all=True) if worker else ""
+
+
+def worker_terminated(run: Run) -> str:
+    if (worker := _worker(run)) is None:
+        return ""
+    worker.is_given_up = True
+    run.left(worker)
+    worker.process.terminate()
+    return worker.name
+
+
+def worker_drained(run: Run) -> str:
+    if (worker := _worker(run)) is None:
+        return ""
+    worker.is_given_up = True
+    run.left(worker)
+    run.world.drain(worker)
+    return worker.name
+
+
+def worker_joins(run: Run) -> str:
+    return run.world.start_worker(run.random.randrange(run.world.seats)).name
+
+
+def _freeze(run: Run, processes: Callable[[Worker], list[psutil.Process]]) -> str:
+    if (worker := _worker(run)) is None:
+        return ""
+    frozen = processes(worker)
+    begin = time.monotonic()
+    worker.is_frozen = True
+    worker.process.send_signal(signal.SIGSTOP)
+    signal_all(frozen, signal.SIGSTOP)
+    for_s = run.random.choice([1.0, run.lease_s + 2.5])
+
+    def thaw() -> None:
+        worker.is_frozen = False
+        # The worker last, as its children must be able to die.
+        signal_all(frozen, signal.SIGCONT)
+        if worker.lives:
+            worker.process.send_signal(signal.SIGCONT)
+        run.isolated([worker], begin)
+
+    run.later(for_s, thaw)
+    return f"{worker.name} for {for_s:.1f} s"
+
+
+def worker_frozen(run: Run) -> str:
+    """The worker's process alone: its trials run on, and nobody hears them."""
+    return _freeze(run, lambda worker: [])
+
+
+def machine_frozen(run: Run) -> str:
+    return _freeze(run, lambda worker: worker.descendants())
+
+
+def trial_killed(run: Run) -> str:
+    processes = run.world.trial_processes()
+    if not processes:
+        return ""
+    process = run.random.choice(processes)
+    signal_all([process], signal.SIGKILL)
+    return f"process {process.pid}"
+
+
+def zygote_killed(run: Run) -> str:
+    worker = _worker(run)
+    zygotes: list[psutil.Process] = []
+    if worker is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            zygotes = psutil.Process(worker.process.pid).children()
+    if not zygotes:
+        return ""
+    zygote = run.random.choice(zygotes)
+    signal_all([zygote], signal.SIGKILL)
+    return f"process {zygote.pid} of {worker.name if worker else ''}"

@@ -1,0 +1,191 @@
+"""What goes wrong with the Redis, and on the way to it; see faults."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from befalling import Run
+
+
+def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
+    """Have nothing come through between a worker and the Redis for a time."""
+    seat = run.random.randrange(run.world.seats)
+    proxy = run.world.proxies[seat]
+    workers = [worker for worker in run.world.living_workers() if worker.seat == seat]
+    since = time.monotonic()
+    getattr(proxy, begin)()
+    for_s = run.random.choice([1.0, longest_s])
+
+    def undo() -> None:
+        proxy.release()
+        run.isolated(workers, since)
+
+    run.later(for_s, undo)
+    return f"seat {seat} for {for_s:.1f} s"
+
+
+def worker_held(run: Run) -> str:
+    """A black hole, from which all comes out in the end."""
+    return _cut_off(run, "hold", longest_s=run.lease_s + 2.0)
+
+
+def worker_lost_bytes(run: Run) -> str:
+    """A black hole, from which nothing comes out; connections are reset in the end."""
+    return _cut_off(run, "drop", longest_s=run.lease_s + 2.0)
+
+
+def worker_cut(run: Run) -> str:
+    seat = run.random.randrange(run.world.seats)
+    run.world.proxies[seat].cut()
+    return f"seat {seat}"
+
+
+def _slow(run: Run, proxy: Any, who: str) -> str:
+    proxy.delay_s = run.random.uniform(0.05, 0.5)
+    for_s = run.random.uniform(1.0, 3.0)
+
+    def undo() -> None:
+        proxy.delay_s = 0.0
+
+    run.later(for_s, undo)
+    return f"{who} by {proxy.delay_s * 1000:.0f} ms for {for_s:.1f} s"
+
+
+def worker_slow(run: Run) -> str:
+    seat = run.random.randrange(run.world.seats)
+    return _slow(run, run.world.proxies[seat], f"seat {seat}")
+
+
+def driver_slow(run: Run) -> str:
+    return _slow(run, run.world.driver_proxy, "the drivers")
+
+
+def driver_cut(run: Run) -> str:
+    run.world.driver_proxy.cut()
+    return "the drivers"
+
+
+def _driver_cut_off(run: Run, begin: str) -> str:
+    getattr(run.world.driver_proxy, begin)()
+    for_s = run.random.choice([0.5, 2.0, run.lock_s + 1.0])
+    run.later(for_s, run.world.driver_proxy.release)
+    return f"the drivers for {for_s:.1f} s"
+
+
+def driver_held(run: Run) -> str:
+    return _driver_cut_off(run, "hold")
+
+
+def driver_lost_bytes(run: Run) -> str:
+    return _driver_cut_off(run, "drop")
+
+
+def redis_killed(run: Run) -> str:
+    server = run.world.server
+    if not server.is_up:
+        return ""
+    server.kill()
+    for_s = run.random.choice([0.0, 0.5, 2.0])
+    run.later(for_s, server.start)
+    return f"for {for_s:.1f} s"
+
+
+def redis_frozen(run: Run) -> str:
+    server = run.world.server
+    if server.process is None or not server.is_up:
+        return ""
+    process = server.process
+    process.send_signal(signal.SIGSTOP)
+    for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
+
+    def thaw() -> None:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+
+    run.later(for_s, thaw)
+    return f"for {for_s:.1f} s"
+
+
+def _told(run: Run, *command: str | int) -> bool:
+    """Tell the Redis something, unless it is away."""
+    server = run.world.server
+    with (
+        contextlib.suppress(redis.RedisError),
+        redis.Redis(port=server.port, password=server.password, socket_timeout=1.0, protocol=2) as client,
+    ):
+        client.execute_command(*command)
+        return True
+    return False
+
+
+def clients_killed(run: Run) -> str:
+    return "all" if _told(run, "CLIENT", "KILL", "TYPE", "normal") else ""
+
+
+def subscribers_killed(run: Run) -> str:
+    return "all" if _told(run, "CLIENT", "KILL", "TYPE", "pubsub") else ""
+
+
+def clients_paused(run: Run) -> str:
+    for_ms = run.random.choice([300, 1500])
+    mode = run.random.choice(["ALL", "WRITE"])
+    return f"{mode} for {for_ms} ms" if _told(run, "CLIENT", "PAUSE", for_ms, mode) else ""
+
+
+def memory_full(run: Run) -> str:
+    """No memory is left for some seconds: what writes is refused."""
+    if not _told(run, "CONFIG", "SET", "maxmemory", 1):
+        return ""
+    for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
+
+    def undo() -> None:
+        # One that was killed meanwhile has forgotten it.
+        if not _told(run, "CONFIG", "SET", "maxmemory", 0):
+            run.later(0.2, undo)
+
+    run.later(for_s, undo)
+    return f"for {for_s:.1f} s"
+
+
+def _lose_data(run: Run, lose: Callable[[], None]) -> None:
+    """Have the server back with other data, of which no worker can have heard before."""
+    begin = time.monotonic()
+    workers = list(run.world.workers)
+    run.world.server.kill()
+    lose()
+    run.world.server.start()
+    run.isolated(workers, begin)
+    run.forgot(begin)
+
+
+def redis_emptied(run: Run) -> str:
+    server = run.world.server
+    if not server.is_up:
+        return ""
+    _lose_data(run, server.forget)
+    return "all"
+
+
+def redis_set_back(run: Run) -> str:
+    server = run.world.server
+    if not server.is_up:
+        return ""
+    server.keep_copy()
+    by_s = run.random.uniform(0.1, 2.0)
+
+    def set_back() -> None:
+        if server.is_up:
+            _lose_data(run, server.set_back)
+
+    run.later(by_s, set_back)
+    return f"by {by_s:.1f} s"
+
+
+def queue_lost(run: Run) -> str:
+    """The messages that wait are gone, as those are that a broker loses between a queue and a worker."""
+    return run.world.queue if _told(run, "DEL", run.world.queue) else ""

@@ -1,0 +1,56 @@
+"""A few runs of the campaign: each kind of fault, on experiments of each kind; ``python -m tests.chaos`` runs more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults import FAULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What each run must endure, by its seed, which also says what it tunes and when it is struck.
+RUNS = {
+    101: ["driver killed", "worker killed", "redis killed", "clients killed", "queue lost"],
+    102: ["driver frozen", "worker frozen", "memory full", "worker cut"],
+    103: ["second driver", "machine killed", "worker joins", "redis frozen", "driver slow", "redis emptied"],
+    104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed"],
+    105: ["driver held", "machine frozen", "subscribers killed", "worker drained", "worker slow"],
+    106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back"],
+}
+#: A run has a deadline of its own.
+STUCK_S = 280
+
+
+def test_each_kind_of_fault_has_a_run() -> None:
+    assert {kind for kinds in RUNS.values() for kind in kinds} == set(FAULTS)
+
+
+@pytest.mark.timeout(STUCK_S + 10)
+@pytest.mark.parametrize("seeds", [(101, 102, 103), (104, 105, 106)], ids=str)
+@pytest.mark.usefixtures("server_binary")
+def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
+    # They wait more than they compute.
+    runs = [(seed, start(seed, tmp_path)) for seed in seeds]
+    try:
+        for seed, run in runs:
+            said, _ = run.communicate(timeout=STUCK_S)
+
+            outcome = json.loads(said.splitlines()[-1])
+            assert outcome["violations"] == [], f"python -m tests.chaos {' '.join(arguments(seed))}: {outcome}"
+    finally:
+        for _, run in runs:
+            run.kill()
+            run.communicate()
+
+
+def arguments(seed: int) -> list[str]:
+    return ["--seed", str(seed), "--times", "short", "--kinds", ",".join(RUNS[seed])]
+
+
+def start(seed: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a run in a process of its own, whose end ends all that it has started."""
+    command = [sys.executable, "-m", "tests.chaos", "--one", *arguments(seed), "--folder", str(folder / f"run-{seed}")]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)

@@ -1,0 +1,362 @@
+"""The checker itself: a good journal passes, and one that was broken on purpose for a promise is caught."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from campaign import recoveries
+from checker import check
+from counting import row, term
+from observed import Isolation, Observed, Violation
+
+CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
+SAVED = "p-0002-1-2"
+
+
+def state(trial: str, step: int) -> dict[str, int]:
+    return {"step": step, "total": sum(term(CONFIGS[trial], each) for each in range(1, step + 1))}
+
+
+def report(trial: str, attempt: int, sequence: int, *, began: int = 0, checkpoint: str = "") -> list[Any]:
+    """A segment of one report."""
+    metrics = row(CONFIGS[trial], state(trial, began + sequence), state(trial, began), trial, attempt)
+    return [trial, attempt, sequence, [[10.0 * attempt + sequence, metrics, *([checkpoint] if checkpoint else [])]]]
+
+
+@dataclass
+class Run:
+    """A run whose parts can be broken; entry *n* of the journal has the id ``n000-0``, and was written at second n."""
+
+    entries: list[tuple[str, str, Any]]
+    told: list[list[Any]]
+    observed: Observed
+
+    def violations(self) -> list[Violation]:
+        self.observed.entries = [(id_, msgpack.packb([1, kind, body])) for id_, kind, body in self.entries]
+        return check(self.observed)
+
+    def body(self, number: int) -> Any:
+        return self.entries[number - 1][2]
+
+    def insert(self, after: int, kind: str, body: Any) -> None:
+        """Put an entry behind entry *after*."""
+        self.entries.insert(after, (f"{after}000-1", kind, body))
+
+
+def staged(trial: str, attempt: int, cursor: list[Any], **more: Any) -> dict[str, Any]:
+    return {"trial": trial, "attempt": attempt, "config": CONFIGS[trial], "cursor": cursor, "by": "driver", **more}
+
+
+def started(trial: str, attempt: int, worker: str) -> dict[str, Any]:
+    return {"trial": trial, "attempt": attempt, "worker": f"{worker}@here"}
+
+
+def decided(trial: str, attempt: int, sequence: int, action: str, cursor: list[Any]) -> dict[str, Any]:
+    return {
+        "trial": trial,
+        "attempt": attempt,
+        "sequence": sequence,
+        "action": action,
+        "intent": action,
+        "by": "scheduler",
+        "cursor": cursor,
+    }
+
+
+def ended(trial: str, attempt: int, end: str, **more: Any) -> dict[str, Any]:
+    return {"trial": trial, "attempt": attempt, "end": end, **more}
+
+
+def good_entries() -> list[tuple[str, str, Any]]:
+    """Trial 0001 is lost with its worker, goes on elsewhere and is stopped; 0002 is paused, resumed and completes."""
+    events: list[tuple[str, Any]] = [
+        ("created", {"name": "good"}),
+        ("staged", staged("0001", 1, ["0-0", 0], by="searcher")),
+        ("staged", staged("0002", 1, ["0-0", 0], by="searcher")),
+        ("started", started("0001", 1, "w1")),
+        ("started", started("0002", 1, "w2")),
+        ("reports", [report("0001", 1, 1, checkpoint="m-0001-1-1"), report("0002", 1, 1, checkpoint="p-0002-1-1")]),
+        ("reports", [report("0001", 1, 2)]),
+        ("reports", [report("0002", 1, 2, checkpoint=SAVED)]),
+        ("decided", decided("0002", 1, 2, "pause", ["8000-0", 1])),
+        ("dropped", {"checkpoints": ["p-0002-1-1"], "cursor": ["8000-0", 1]}),
+        # What comes behind a decision is journaled, and not shown.
+        ("reports", [report("0002", 1, 3)]),
+        ("ended", ended("0002", 1, "paused")),
+        ("ended", ended("0001", 1, "lost", cursor=["12000-0", 0])),
+        ("staged", staged("0001", 2, ["12000-0", 0], checkpoint="m-0001-1-1")),
+        ("staged", staged("0002", 2, ["12000-0", 0], checkpoint=SAVED, by="scheduler")),
+        ("started", started("0001", 2, "w2")),
+        ("started", started("0002", 2, "w2")),
+        ("reports", [report("0001", 2, 1, began=1), report("0002", 2, 1, began=2)]),
+        ("decided", decided("0001", 2, 1, "stop", ["18000-0", 1])),
+        ("ended", ended("0001", 2, "stopped")),
+        ("ended", ended("0002", 2, "completed")),
+        ("closed", {"outcome": "finished", "cursor": ["21000-0", 0]}),
+    ]
+    return [(f"{number}000-0", kind, body) for number, (kind, body) in enumerate(events, 1)]
+
+
+CALLS = [
+    ["stage", "0001", 1],
+    ["stage", "0002", 1],
+    ["report", "0001", 1, 1, "continue"],
+    ["report", "0002", 1, 1, "continue"],
+    ["report", "0001", 1, 2, "continue"],
+    ["report", "0002", 1, 2, "pause"],
+    ["pause", "0002"],
+    ["stage", "0001", 2],
+    ["stage", "0002", 2],
+    ["report", "0001", 2, 1, "stop"],
+    ["report", "0002", 2, 1, "continue"],
+    ["end", "0001", "EARLY_STOPPED"],
+    ["end", "0002", "COMPLETED"],
+]
+
+
+def told(calls: list[list[Any]], begin: float, step: float = 1.0) -> list[list[Any]]:
+    return [[begin, "begin", 4711], *([begin + step * n, *call] for n, call in enumerate(calls, 1))]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A good run: two drivers, of which the first was killed after its seventh call."""
+    folder = tmp_path / SAVED
+    (folder / "files").mkdir(parents=True)
+    data = json.dumps(state("0002", 2)).encode()
+    (folder / "files" / "state.json").write_bytes(data)
+    file = {"path": "state.json", "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps({"checkpoint": {"content": "files", "files": [file]}}))
+    observed = Observed(
+        entries=[],
+        max_trials=2,
+        max_failures=1,
+        told=[told(CALLS[:7], 1), told(copy.deepcopy(CALLS), 13, 0.1)],
+        results={
+            "0001": {
+                "status": "EARLY_STOPPED",
+                "reports": 3,
+                "attempts": ["lost", "stopped"],
+                "checkpoints": ["m-0001-1-1"],
+            },
+            "0002": {"status": "COMPLETED", "reports": 3, "attempts": ["paused", "completed"], "checkpoints": [SAVED]},
+        },
+        beats={
+            ("0001", 1, 101): (4.1, 8.0),
+            ("0002", 1, 102): (5.1, 11.9),
+            ("0001", 2, 103): (16.1, 19.9),
+            ("0002", 2, 104): (17.1, 20.9),
+        },
+        keys={"leases": [], "staged": [], "trials": {"0001": "ended", "0002": "ended"}, "checkpoints": ["m-0001-1-1"]},
+        store=tmp_path,
+    )
+    return Run(good_entries(), observed.told[1], observed)
+
+
+def test_a_good_run_passes(run: Run) -> None:
+    assert run.violations() == []
+
+
+def test_a_driver_that_was_replaced_may_read_on(run: Run) -> None:
+    run.observed.told[0] += [[30.0, "report", "0002", 1, 3, "continue"]]
+
+    assert run.violations() == []
+
+
+def test_an_attempt_may_run_on_while_its_worker_is_frozen(run: Run) -> None:
+    run.observed.beats["0001", 1, 101] = (4.1, 17.0)
+    run.observed.isolations = [Isolation("w1", 8.0, 17.0)]
+
+    assert run.violations() == []
+
+
+def test_what_a_redis_starts_that_was_set_back_counts_for_nothing(run: Run) -> None:
+    run.observed.beats["0001", 2, 999] = (17.0, 18.0)
+    run.observed.forgot = [(16.5, 16.9)]
+
+    assert run.violations() == []
+
+
+def drop(number: int) -> Callable[[Run], None]:
+    return lambda run: run.entries.pop(number - 1) and None
+
+
+def repeat(number: int) -> Callable[[Run], None]:
+    return lambda run: run.insert(number, *run.entries[number - 1][1:])
+
+
+def put(after: int, kind: str, body: Any) -> Callable[[Run], None]:
+    return lambda run: run.insert(after, kind, body)
+
+
+def change(number: int, **fields: Any) -> Callable[[Run], None]:
+    return lambda run: run.body(number).update(fields)
+
+
+def change_metrics(number: int, **metrics: Any) -> Callable[[Run], None]:
+    return lambda run: run.body(number)[0][3][0][1].update(metrics)
+
+
+def swap(first: int, second: int) -> Callable[[Run], None]:
+    def broken(run: Run) -> None:
+        one, two = run.entries[first - 1], run.entries[second - 1]
+        run.entries[first - 1], run.entries[second - 1] = (one[0], *two[1:]), (two[0], *one[1:])
+
+    return broken
+
+
+def observe(**fields: Any) -> Callable[[Run], None]:
+    return lambda run: [setattr(run.observed, name, value) for name, value in fields.items()] and None
+
+
+def alive(key: tuple[str, int, int], first: float, last: float) -> Callable[[Run], None]:
+    return lambda run: run.observed.beats.update({key: (first, last)})
+
+
+def tell(driver: int, call: int, *what: Any) -> Callable[[Run], None]:
+    """Have a scheduler's call be another."""
+
+    def broken(run: Run) -> None:
+        log = run.observed.told[driver - 1]
+        log[call] = [log[call][0], *what]
+
+    return broken
+
+
+def tell_all(call: int, *what: Any) -> Callable[[Run], None]:
+    return lambda run: [tell(driver, call, *what)(run) for driver in (1, 2)] and None
+
+
+def tell_more(*what: Any) -> Callable[[Run], None]:
+    return lambda run: run.told.append([20.0, *what])
+
+
+def hold(**keys: Any) -> Callable[[Run], None]:
+    return lambda run: run.observed.keys.update(keys)
+
+
+def spoil(name: str, text: str) -> Callable[[Run], None]:
+    return lambda run: (run.observed.store / SAVED / name).write_text(text) and None  # type: ignore[operator]
+
+
+LATE_END = ended("0001", 1, "completed")
+
+BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
+    "an attempt is claimed twice": (put(5, "started", started("0001", 1, "w2")), "1", "second time"),
+    "an attempt is claimed after its end": (put(13, "started", started("0001", 1, "w2")), "1", "second time"),
+    "an attempt ends twice": (repeat(12), "1", "ends a second time"),
+    "an attempt that was replaced ends": (put(16, "ended", LATE_END), "1", "current one is 2"),
+    "an attempt that was replaced reports": (put(16, "reports", [report("0001", 1, 3)]), "1", "current one is 2"),
+    "an attempt reports after its end": (put(13, "reports", [report("0001", 1, 3)]), "1", "has ended"),
+    "an attempt reports before it is claimed": (swap(4, 7), "1", "not claimed"),
+    "a worker ends what it never claimed": (put(3, "ended", ended("0001", 1, "completed")), "1", "never claimed"),
+    "an attempt is staged while one is under way": (put(5, "staged", staged("0001", 2, ["5000-0", 0])), "1", "before"),
+    "an attempt's number is left out": (change(14, attempt=3), "1", "follows attempt 1"),
+    "two attempts of a trial run at once": (alive(("0001", 1, 101), 4.1, 17.5), "1", "ran on"),
+    "an attempt runs in two processes": (alive(("0001", 2, 999), 16.2, 17.0), "1", "ran in processes"),
+    "a report is lost": (drop(7), "3", "not ('report', '0002', 1, 2)"),
+    "a report is lost before another": (drop(6), "2", "follows report 0"),
+    "a report comes twice": (repeat(7), "2", "follows report 2"),
+    "a report is another's": (change_metrics(7, trial="0002"), "2", "says"),
+    "a report has another sum": (change_metrics(7, total=7), "2", "says"),
+    "a trial's time goes back": (lambda run: run.body(7)[0][3][0].__setitem__(0, 1.0), "2", "older"),
+    "entries are not in order": (lambda run: run.entries.append(("3-0", "other", {})), "2", "does not come behind"),
+    "a scheduler is not shown a report": (lambda run: run.told.pop(3) and None, "3", "call 2"),
+    "a scheduler is shown a report twice": (lambda run: run.told.insert(4, run.told[3]), "3", "call 3"),
+    "a scheduler is shown reports in another order": (
+        lambda run: run.told.__setitem__(slice(3, 5), [run.told[4], run.told[3]]),
+        "3",
+        "call 2",
+    ),
+    "a scheduler is shown a report after its decision": (tell(2, 7, "report", "0002", 1, 3, "stop"), "3", "call 6"),
+    "the first driver was shown something else": (tell(1, 3, "report", "0002", 1, 1, "continue"), "3", "driver 1"),
+    "a scheduler is told what never happened": (tell_more("end", "0002", "FAILED"), "3", "doesn't have"),
+    "an accepted report is never shown": (change(13, cursor=["6000-0", 2]), "3", "never shown"),
+    "a decision is on a report that was not the last": (change(9, cursor=["7000-0", 1]), "3", "not the last shown"),
+    "a process outlives its journaled end": (alive(("0001", 2, 103), 16.1, 20.5), "4", "after its journaled end"),
+    "a trial is closed while it runs": (
+        put(5, "trial_closed", {"trial": "0001", "status": "abandoned", "cursor": ["5000-0", 0]}),
+        "4",
+        "under way",
+    ),
+    "an attempt is stopped by nobody": (drop(19), "5", "nobody had journaled"),
+    "an attempt is handed back by nobody": (change(21, end="handed_back"), "5", "nobody had journaled"),
+    "a decision comes after what it caused": (swap(9, 12), "5", "nobody had journaled"),
+    "a stale driver writes": (
+        put(19, "dropped", {"checkpoints": [], "cursor": ["12000-0", 0]}),
+        "6",
+        "had been replaced",
+    ),
+    "a driver writes ahead of what it has read": (change(19, cursor=["21000-0", 0]), "6", "not behind it"),
+    "a driver's event stands nowhere": (change(19, cursor=["17500-0", 0]), "6", "where nothing is"),
+    "a driver decides otherwise": (tell(1, 6, "report", "0002", 1, 2, "continue"), "12", "before"),
+    "a decision was never journaled": (tell_all(3, "report", "0001", 1, 1, "stop"), "6", "doesn't have"),
+    "a decision was never taken": (tell(2, 10, "report", "0001", 2, 1, "continue"), "6", "no scheduler has taken"),
+    "the last replay ends early": (lambda run: run.told.pop() and None, "6", "last replay ends"),
+    "an attempt is lost though no worker was touched": (observe(may_lose=False), "6", "no worker or trial was touched"),
+    "a trial goes on from an older checkpoint": (change(14, checkpoint=""), "7", "not 'm-0001-1-1'"),
+    "a trial starts from scratch though it should not": (
+        lambda run: run.body(18).__setitem__(0, report("0001", 2, 1)),
+        "7",
+        "went on from 0",
+    ),
+    "a process is left": (observe(left=["process 4711"]), "7", "left behind"),
+    "a trial goes on from what was never saved": (change(14, checkpoint="m-0001-1-9"), "9", "never been named"),
+    "a trial goes on from what was given up": (change(15, checkpoint="p-0002-1-1"), "9", "was given up"),
+    "what a trial would go on from is given up": (change(10, checkpoints=[SAVED]), "9", "would go on from it"),
+    "a checkpoint is not in Redis": (hold(checkpoints=[]), "9", "not in Redis"),
+    "a checkpoint is not in the store": (
+        lambda run: (run.observed.store / SAVED / "manifest.json").unlink(),
+        "9",
+        "can't be read",
+    ),  # type: ignore[operator]
+    "a checkpoint's file is another": (spoil("files/state.json", "{}"), "9", "not what was saved"),
+    "a trial ends twice": (
+        put(21, "staged", staged("0001", 3, ["21000-0", 0], checkpoint="m-0001-1-1")),
+        "terminal",
+        "EARLY_STOPPED",
+    ),
+    "a trial never ends": (drop(21), "terminal", "in the end"),
+    "a trial is missing": (observe(max_trials=3), "terminal", "and not 3"),
+    "an experiment is never closed": (drop(22), "terminal", "has ended as ''"),
+    "results lack a trial": (lambda run: run.observed.results.pop("0002") and None, "results", "not in both"),  # type: ignore[union-attr]
+    "results count otherwise": (lambda run: run.observed.results["0001"].update(reports=4), "results", "reports is 4"),  # type: ignore[index]
+    "a lease is left": (hold(leases=[b"0001"]), "keys", "leases"),
+    "a trial's hash says that it runs": (hold(trials={"0001": "running"}), "keys", "running"),
+    "a checkpoint is left in Redis": (hold(checkpoints=["m-0001-1-1", "m-0001-1-2"]), "keys", "nothing names it"),
+    "a checkpoint is left in the store": (
+        lambda run: (run.observed.store / "p-0009-1-1").mkdir(),
+        "keys",
+        "nothing names it",
+    ),  # type: ignore[operator]
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_run_is_caught(run: Run, how: str) -> None:
+    break_it, promise, text = BROKEN[how]
+
+    break_it(run)
+
+    assert [each for each in run.violations() if each.promise == promise and text in each.what], run.violations()
+
+
+def test_an_entry_that_is_no_message_is_caught(run: Run) -> None:
+    run.violations()
+    run.observed.entries.append(("99000-0", b"\xc1"))
+
+    assert [each for each in check(run.observed) if each.promise == "10"]
+
+
+def test_a_recovery_lasts_from_the_death_of_a_worker_to_the_next_report_of_its_trials() -> None:
+    events = [(float(id_.split("-")[0]) / 1000, kind, body) for id_, kind, body in good_entries()]
+
+    assert recoveries(events, [("w1", 7.5)]) == [10.5]

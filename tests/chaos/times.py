@@ -1,0 +1,56 @@
+"""The times that a run goes by: mqtune's own, or the same in short, so that a lease runs out within seconds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any, Final
+
+#: In the environment of drivers and workers: the times that they go by, as JSON; empty for mqtune's own.
+TIMES: Final = "MQTUNE_CHAOS_TIMES"
+
+#: Where each time is kept, and what it is in a short run, in seconds: each is a third of mqtune's own, as is its margin.
+SHORT: Final[dict[str, dict[str, float]]] = {
+    "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
+    "mqtune.journal.takeover": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
+    "mqtune.upkeep": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
+    "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
+}
+OWN: Final[dict[str, dict[str, float]]] = {}
+
+
+def apply() -> None:
+    """Have this process go by the times in its environment, wherever a module has taken one over."""
+    times: dict[str, dict[str, float]] = json.loads(os.environ.get(TIMES) or "{}")
+    for module, values in times.items():
+        importlib.import_module(module)
+        for name, value in values.items():
+            _set_everywhere(name, getattr(sys.modules[module], name), value)
+
+
+def _set_everywhere(name: str, before: float, value: float) -> None:
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] == "mqtune":
+            _set(vars(module), name, before, value)
+
+
+def _set(names: dict[str, Any], name: str, before: float, value: float) -> None:
+    if names.get(name) == before:
+        names[name] = value
+
+
+def lease_s(times: dict[str, dict[str, float]]) -> float:
+    """How long a worker may be silent."""
+    return _value(times, "mqtune.worker.runtime", "LEASE_S")
+
+
+def lock_s(times: dict[str, dict[str, float]]) -> float:
+    """How long a driver may be silent."""
+    return _value(times, "mqtune.journal.takeover", "LOCK_S")
+
+
+def _value(times: dict[str, dict[str, float]], module: str, name: str) -> float:
+    own = getattr(importlib.import_module(module), name)
+    return float(times.get(module, {}).get(name, own))

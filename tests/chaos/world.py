@@ -1,0 +1,387 @@
+"""What a run consists of: a Redis, workers and drivers, each a process that can be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import counting
+import psutil
+import redis
+import times as run_times
+from driver_main import FINISHED, REFUSED, TO_GO_ON
+from faulty_proxy import FaultyProxy
+
+from mqtune.journal.fleet import Fleet
+from mqtune.journal.server import find_binary
+from mqtune.keys import ExperimentKeys
+from mqtune.resources import Resources, queue_name
+
+HERE: Final = Path(__file__).parent
+#: In the environment of all that a run starts, so that what has lost its parents is found too.
+MARK: Final = "MQTUNE_CHAOS_RUN"
+#: A shape of slot that no other worker on the machine has.
+CPUS: Final = 7
+#: How long a server, a worker or a driver may take to be up on a machine that does much else.
+UP_S: Final = 60.0
+#: How long a worker that is told to end may take: the stop ladder, the kill and the threads, and a loaded machine.
+LEAVE_S: Final = 60.0
+_POLL_S: Final = 0.02
+#: Where a server keeps its data, and an earlier state of it.
+_DATA: Final = "appendonlydir"
+_COPY: Final = "copy"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Server:
+    """A Redis with its append-only file on, on a port of its own, which it keeps when it is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.port = _free_port()
+        self.password = secrets.token_hex(8)
+        self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._client: redis.Redis | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def client(self) -> redis.Redis:
+        """A connection around all proxies."""
+        if self._client is None:
+            self._client = redis.Redis(
+                port=self.port, password=self.password, socket_timeout=UP_S, protocol=2, client_name="chaos"
+            )
+        return self._client
+
+    def start(self) -> None:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "requirepass": self.password,
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            # What was answered is in the file. With "everysec", a kill may cost what a slow disk has not taken yet.
+            "appendfsync": "always",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        arguments = [word for key, value in options.items() for word in (f"--{key}", value)]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(find_binary().path), *arguments],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.wait_up()
+
+    def wait_up(self) -> None:
+        deadline = time.monotonic() + UP_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(redis.RedisError, OSError):
+                self.client.ping()
+                return
+            time.sleep(_POLL_S)
+        raise RuntimeError(f"the server did not come up: {(self.folder / 'server.log').read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def keep_copy(self) -> None:
+        """Copy what is in its file now, to be set back to later."""
+        shutil.rmtree(self.folder / _COPY, ignore_errors=True)
+        shutil.copytree(self.folder / _DATA, self.folder / _COPY)
+
+    def forget(self) -> None:
+        """Lose all data; it must not run."""
+        shutil.rmtree(self.folder / _DATA)
+
+    def set_back(self) -> None:
+        """Have the data of the last copy again; it must not run."""
+        self.forget()
+        (self.folder / _COPY).rename(self.folder / _DATA)
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self.kill()
+
+
+@dataclass(slots=True)
+class Worker:
+    """A real ``mqtune worker``, with a network of its own to the Redis."""
+
+    seat: int
+    name: str
+    process: subprocess.Popen[bytes]
+    #: Whether it was told to end, killed or lost, and another one takes its seat.
+    is_given_up: bool = False
+    is_frozen: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+    def descendants(self) -> list[psutil.Process]:
+        """Its zygotes, trials and whatever they have started."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children(recursive=True)
+        return []
+
+
+@dataclass(slots=True)
+class Driver:
+    """A driver script that runs, or has."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    host: str
+    told: Path
+    is_frozen: bool = False
+    #: Whether it was started beside a living one, to be refused or to take over.
+    is_second: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+
+@dataclass
+class World:
+    """All that runs, and where it is kept; one thread uses it.
+
+    Args:
+        folder: where the run keeps everything; a new one.
+        plan: what is tuned, and how; see driver_main.
+        times: what drivers and workers go by, or nothing for mqtune's own.
+        seats: how many workers there are.
+        slots: how many slots each has.
+    """
+
+    folder: Path
+    plan: dict[str, Any]
+    times: dict[str, dict[str, float]]
+    seats: int = 3
+    slots: int = 2
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    workers: list[Worker] = field(default_factory=list)
+    drivers: list[Driver] = field(default_factory=list)
+    #: Commands that operators have given.
+    commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("beats", "home", "logs", "store", "told"):
+            (self.folder / name).mkdir()
+        self.server = Server(self.folder / "redis")
+        self.proxies = [FaultyProxy(self.server.url) for _ in range(self.seats)]
+        self.driver_proxy = FaultyProxy(self.server.url)
+        self.queue = queue_name(Resources(cpus=CPUS))
+        self.keys = ExperimentKeys(self.plan["name"])
+        self.results = self.folder / "results.json"
+        self._generations = [0] * self.seats
+        plan = {**self.plan, "broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
+        self._plan_path = self.folder / "plan.json"
+        self._plan_path.write_text(json.dumps(plan))
+
+    def _environment(self, **more: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            MARK: self.mark,
+            counting.BEATS: str(self.folder / "beats"),
+            run_times.TIMES: json.dumps(self.times),
+            "MQTUNE_HOME": str(self.folder / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **more,
+        }
+
+    def _spawn(self, script: str, arguments: list[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, str(HERE / script), *arguments],
+                env=self._environment(**environment),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def start(self) -> None:
+        """Start the Redis and the workers; returns when all have joined."""
+        self.server.start()
+        for seat in range(self.seats):
+            self.start_worker(seat)
+        self.wait(self._all_joined, UP_S, "the workers did not join")
+
+    def _all_joined(self) -> bool:
+        fleet = Fleet(self.server.client, patience_s=UP_S)
+        return {info.pid for info in fleet.workers()} >= {worker.process.pid for worker in self.workers}
+
+    def wait(self, condition: Callable[[], object], deadline_s: float, what: str) -> None:
+        """Wait until a condition holds.
+
+        Raises:
+            RuntimeError: it does not within *deadline_s* seconds.
+        """
+        deadline = time.monotonic() + deadline_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{what} within {deadline_s:g} s; see {self.folder}")
+            time.sleep(_POLL_S)
+
+    def start_worker(self, seat: int) -> Worker:
+        """Start a worker, the next on its seat."""
+        self._generations[seat] += 1
+        name = f"w{seat}-{self._generations[seat]}"
+        log = self.folder / "logs" / f"{name}.log"
+        arguments = ["--name", name, "--gpus", "0", "--slots", str(self.slots), "--cpus", str(self.slots * CPUS)]
+        arguments += ["--code-root", str(HERE), "--log-root", str(self.folder / "trials")]
+        process = self._spawn("worker_main.py", arguments, log, MQTUNE_BROKER=self.proxies[seat].url)
+        worker = Worker(seat, name, process)
+        self.workers.append(worker)
+        return worker
+
+    def drain(self, worker: Worker) -> None:
+        """Tell a worker to end, by the command line."""
+        with (self.folder / "logs" / "commands.log").open("ab") as output:
+            self.commands.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "mqtune", "drain", worker.name, "--broker", self.driver_proxy.url],
+                    env=self._environment(),
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            )
+
+    def living_workers(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.lives and not worker.is_given_up]
+
+    def start_driver(self, *, host: str = "", is_second: bool = False) -> Driver:
+        """Run the driver's script, perhaps as on another machine."""
+        number = len(self.drivers) + 1
+        told = self.folder / "told" / f"{number:03d}"
+        arguments = [str(self._plan_path), str(told), str(self.results)]
+        log = self.folder / "logs" / f"driver-{number:03d}.log"
+        process = self._spawn("driver_main.py", arguments, log, MQTUNE_CHAOS_HOST=host)
+        driver = Driver(number, process, host, told, is_second=is_second)
+        self.drivers.append(driver)
+        return driver
+
+    def living_drivers(self) -> list[Driver]:
+        return [driver for driver in self.drivers if driver.lives]
+
+    def log_of(self, driver: Driver) -> str:
+        return (self.folder / "logs" / f"driver-{driver.number:03d}.log").read_text(errors="replace")
+
+    def log_of_worker(self, worker: Worker) -> str:
+        return (self.folder / "logs" / f"{worker.name}.log").read_text(errors="replace")
+
+    def how_it_ended(self, driver: Driver) -> str:
+        """Return what the end of a driver's process means: finished, to go on, refused, killed, or broken."""
+        code = driver.process.returncode
+        if code < 0:
+            return "killed"
+        return {FINISHED: "finished", TO_GO_ON: "to go on", REFUSED: "refused"}.get(code, "broken")
+
+    def trial_processes(self) -> list[psutil.Process]:
+        """The processes of trials that run, by what they have written down themselves."""
+        found = []
+        for _, _, pid in counting.last_beats(self.folder / "beats"):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """All living processes that carry the run's mark, whoever their parents are."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def end_workers(self) -> list[str]:
+        """Tell all workers to end as an operator would, and return what did not go, or left something behind."""
+        for worker in self.workers:
+            if worker.lives:
+                _signal(worker.process.pid, signal.SIGCONT)
+                worker.process.terminate()
+        wrong = []
+        deadline = time.monotonic() + LEAVE_S
+        for worker in self.workers:
+            try:
+                worker.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                wrong.append(f"worker {worker.name} has not ended {LEAVE_S:g} s after SIGTERM")
+        for command in self.commands:
+            try:
+                command.wait(LEAVE_S)
+            except subprocess.TimeoutExpired:
+                wrong.append(f"{command.args} does not end")
+        return wrong
+
+    def close(self) -> None:
+        """End whatever is left, however it went."""
+        signal_all(self.processes(), signal.SIGKILL)
+        for process in (*(each.process for each in (*self.workers, *self.drivers)), *self.commands):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(UP_S)
+        self.server.stop()
+        for proxy in (*self.proxies, self.driver_proxy):
+            # Its thread ends with this process at the latest, and what came of the run must be told.
+            with contextlib.suppress(TimeoutError):
+                proxy.close()
+
+    def remove(self) -> None:
+        """Delete all that the run has written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def signal_all(processes: list[psutil.Process], number: int) -> None:
+    """Send a signal to processes, some of which may be gone."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def described(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"process {process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
+    return f"process {process.pid}, gone"
