@@ -164,7 +164,9 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
     for result in results:
         assert [report.metrics["number"] for report in results.reports(result.id)] == list(range(150))
     said = (tmp_path / "worker.log").read_text()
-    assert said.index("Redis takes no writes, or is busy (MISCONF Errors writing to the AOF file") < said.index("Redis is back after")
+    assert said.index("Redis takes no writes, or is busy (MISCONF Errors writing to the AOF file") < said.index(
+        "Redis is back after"
+    )
 
 
 def test_an_error_that_names_thousands_of_metrics_names_some(bound: Tune):
