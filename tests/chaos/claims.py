@@ -148,7 +148,9 @@ class Claims:
         attempt.is_ended = True
         by_worker = cursor_of(entry) is None
         if by_worker:
-            self.ended_at[trial, number] = int(entry.id.split("-")[0]) / 1000
+            # The end of what Redis has forgotten is no word of its worker, whose process lives until it hears of it.
+            if body.get("error_type") != "forgotten":
+                self.ended_at[trial, number] = int(entry.id.split("-")[0]) / 1000
             # What Redis has lost ends as lost, whether it was claimed or not.
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:

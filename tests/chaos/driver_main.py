@@ -135,7 +135,7 @@ def main(plan_path: Path, told_path: Path, results_path: Path) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
     trials = summary(tuner)
-    is_finished = _all_over(tuner)
+    is_finished = _all_over(tuner, plan["max_trials"])
     told("over", is_finished)
     if not is_finished:
         return TO_GO_ON
@@ -145,8 +145,10 @@ def main(plan_path: Path, told_path: Path, results_path: Path) -> int:
     return FINISHED
 
 
-def _all_over(tuner: mqtune.Tuner) -> bool:
-    return bool(tuner.get_trials()) and all(trial.status.is_terminal for trial in tuner.get_trials())
+def _all_over(tuner: mqtune.Tuner, trials: int) -> bool:
+    """Whether all trials have ended; one that was interrupted between two of them has not begun them all."""
+    ended = [trial.status.is_terminal for trial in tuner.get_trials()]
+    return len(ended) == trials and all(ended)
 
 
 if __name__ == "__main__":
