@@ -223,6 +223,8 @@ class Zygote:
             if message.get("reuse"):
                 self._reusable = process
         self._trial = process.pid
+        # First, so that the worker knows whom to bury should this process be killed while the trial is running already.
+        self._channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
         process.channel.send(message, fds)
         if self._reusable is None:
             process.channel.close()
@@ -231,7 +233,6 @@ class Zygote:
         if self._given is None:
             for fd in fds:
                 os.close(fd)
-        self._channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
         if self._reusable is None and process.pidfd is not None:
             os.close(process.pidfd)
 

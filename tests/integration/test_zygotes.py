@@ -36,6 +36,10 @@ def stops_itself(config):
     mqtune.report({"x": 1})
     raise mqtune.StopTrial
 
+def kills_its_zygote(config):
+    os.kill(os.getppid(), 9)
+    time.sleep(60)
+
 def leaves(config):
     code = "import time; time.sleep(60)"
     inner = subprocess.Popen([sys.executable, "-c", code])
@@ -189,6 +193,22 @@ def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
     with pytest.raises(ZygoteDied):
         one.zygote.wait_ended()
     eventually(lambda: not lives(trial), 15)
+    os.close(pipe)
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_a_zygote_that_is_killed_by_the_first_line_of_its_trial_has_said_whom_it_started(trials, _: int) -> None:
+    runs = trials("kills_its_zygote")
+    zygote = psutil.Process(runs.zygote._process.pid)
+    for process in (zygote, *zygote.children()):
+        # On one processor the trial runs as soon as it is told to, and the zygote only then goes on.
+        process.cpu_affinity([min(os.sched_getaffinity(0))])
+
+    pid, pipe = runs.start({})
+
+    with pytest.raises(ZygoteDied):
+        runs.zygote.wait_ended()
+    assert not psutil.pid_exists(pid)
     os.close(pipe)
 
 
