@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.checkpoints import Retention
 from mqtune.describing import CLASS, described
@@ -255,7 +255,7 @@ def _on_loss(policy: object, grace_s: object) -> OnLoss:
     if policy not in get_args(LossPolicy):
         known = ", ".join(map(repr, get_args(LossPolicy)))
         raise ConfigurationError(f"on_driver_loss={policy!r} is none of {known}")
-    return OnLoss(policy, positive("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)  # type: ignore[arg-type]
+    return OnLoss(cast("LossPolicy", policy), positive("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)
 
 
 def _same(value: Any) -> Any:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, Final
 
 from celery import Celery
@@ -20,7 +18,8 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 
 from mqtune.errors import ConfigurationError, InsufficientResources
-from mqtune.journal.connection import Client, celery_url
+from mqtune.journal.client import Client, OneClient
+from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.keys import TASK_NAME
@@ -85,16 +84,8 @@ class _Load:
         return min(shapes, key=lambda shape: (Fraction(self.busy[shape.queue], shape.slots), shape.size))
 
 
-class _Channel(redis_transport.Channel):
-    """kombu's channel with one client instead of one for each message, whose making takes longer than to publish it."""
-
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        yield client or self._publisher
-
-    @cached_property
-    def _publisher(self) -> Client:
-        return Client(connection_pool=self.pool)
+class _Channel(OneClient, redis_transport.Channel):
+    """kombu's channel with one client."""
 
 
 class CeleryBackend:

@@ -146,8 +146,11 @@ class DriverSide(ABC):
     experiment: str
     #: What the workers are told with each ``lock``.
     on_loss: OnLoss = OnLoss()
-    #: How often the server was away and came back, or may have: as often as this object had to connect again.
-    outages: int = 0
+
+    @property
+    @abstractmethod
+    def outages(self) -> int:
+        """How often the server was away and came back, or may have: as often as this object had to connect again."""
 
     @abstractmethod
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
@@ -223,6 +226,7 @@ class DriverSide(ABC):
 class Journal(DriverSide):
     """One experiment's events, in one order for everybody, and the leases and intents of its attempts."""
 
+    outages: int = 0
     #: Whether what was read can be read again.
     keeps: bool = True
     #: Set when ``read`` saw that workers joined or left; its reader clears it.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
 from time import monotonic
 from typing import Any, Final
 
 import redis
 
-__all__ = ["Client", "Connects"]
+__all__ = ["Client", "Connects", "OneClient"]
 
 #: A connection that was used this long ago is still taken to be good, in seconds; after that the pool has a look at it.
 _FRESH_S: Final = 1.0
@@ -77,3 +79,21 @@ class Client(redis.Redis):
         with contextlib.suppress(IndexError):
             while True:
                 self.connection_pool.release(self._kept.pop()[0])
+
+
+class OneClient:
+    """Has a Redis channel of kombu's use one client: kombu makes one for each command, which takes longer than the command.
+
+    To be named before kombu's class among the bases.
+    """
+
+    pool: Any
+
+    @contextlib.contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """Lend a client to a command of the channel's."""
+        yield client or self._one_client
+
+    @cached_property
+    def _one_client(self) -> Client:
+        return Client(connection_pool=self.pool)

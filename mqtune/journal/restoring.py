@@ -209,8 +209,7 @@ class RestoringJournal(DriverSide):
     # What it asks.
 
     @property
-    def outages(self) -> int:  # type: ignore[override]
-        """How often the server was away."""
+    def outages(self) -> int:
         return self._journal.outages
 
     def definition(self) -> bytes | None:

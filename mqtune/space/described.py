@@ -6,37 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mqtune.errors import SpaceError
+from mqtune.space import functions
 from mqtune.space.domains import Domain
-from mqtune.space.functions import (
-    choice,
-    grid_search,
-    lograndint,
-    loguniform,
-    normal,
-    qloguniform,
-    qrandint,
-    quniform,
-    randint,
-    uniform,
-)
 from mqtune.space.space import SEPARATOR, Space
 
 __all__ = ["domain_of", "nested", "space_of"]
 
 _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
-    function.__name__: function
-    for function in (
-        choice,
-        grid_search,
-        lograndint,
-        loguniform,
-        normal,
-        qloguniform,
-        qrandint,
-        quniform,
-        randint,
-        uniform,
-    )
+    name: getattr(functions, name) for name in functions.__all__ if name != functions.sample_from.__name__
 }
 
 

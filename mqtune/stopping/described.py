@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from mqtune.describing import rebuilt
 from mqtune.errors import ConfigurationError
@@ -38,8 +38,8 @@ def _trial_plateau(*, metric: str, **arguments: Any) -> TrialPlateau:
     return TrialPlateau(metric or None, **arguments)
 
 
-def _experiment_plateau(*, metric: str, mode: str, **arguments: Any) -> ExperimentPlateau:
-    return ExperimentPlateau(metric or None, mode=mode or None, **arguments)  # type: ignore[arg-type]
+def _experiment_plateau(*, metric: str, mode: Literal["min", "max", ""], **arguments: Any) -> ExperimentPlateau:
+    return ExperimentPlateau(metric or None, mode=mode or None, **arguments)
 
 
 _KINDS: Final[dict[str, Callable[..., StopRule]]] = {

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Any
 
 from kombu.transport import redis as redis_transport
-from kombu.utils.objects import cached_property
 
-from mqtune.journal.connection import Client
+from mqtune.journal.client import OneClient
 
 __all__ = ["TrialChannel", "TrialTransport"]
 
 logger = logging.getLogger(__name__)
 
 
-class TrialChannel(redis_transport.Channel):
+class TrialChannel(OneClient, redis_transport.Channel):
     """kombu's channel without the round trip that acknowledges what nobody keeps, and with one client instead of many."""
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Do nothing: the worker's queue is consumed without acknowledgements."""
-
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a client for each command, which takes longer than the command; a client may be shared.
-        yield client or self._shared_client
-
-    @cached_property
-    def _shared_client(self) -> Client:
-        return Client(connection_pool=self.pool)
 
     def _brpop_read(self, **options: Any) -> Any:
         return _unless_nonsense(partial(super()._brpop_read, **options))
