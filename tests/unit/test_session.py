@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from waiting import DEADLINE_S, eventually
@@ -575,19 +575,20 @@ class Driver:
                 self.seen += 1
                 self._decide(self.seen)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(DEADLINE_S)
 
 
 def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe: Pipe, control: Control) -> None:
     decided: list[int] = []
-    driver = Driver(pipe, control, lambda sequence: [decided.append(sequence), control.clear(sequence)])
-
-    for number in range(1, 6):
-        report({"loss": number})
-        assert decided == list(range(1, number + 1))
-    driver.close()
+    with Driver(pipe, control, lambda sequence: [decided.append(sequence), control.clear(sequence)]):
+        for number in range(1, 6):
+            report({"loss": number})
+            assert decided == list(range(1, number + 1))
 
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
@@ -595,12 +596,13 @@ def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_sto
     lockstep: Session, pipe: Pipe, control: Control, told: Told
 ) -> None:
     """Also when the signal comes late: the record alone is enough."""
-    driver = Driver(pipe, control, lambda sequence: control.clear(sequence) if sequence < 3 else control.tell(told))
     passed: list[int] = []
 
-    with pytest.raises(StopTrial) as stop:
+    def decide(sequence: int) -> None:
+        control.clear(sequence) if sequence < 3 else control.tell(told)
+
+    with Driver(pipe, control, decide), pytest.raises(StopTrial) as stop:
         passed.extend(reporting(10))
-    driver.close()
     signal.raise_signal(STOP_SIGNAL)
 
     assert (passed, stop.value.action, len(pipe.reports())) == ([1, 2], told, 3)
@@ -616,31 +618,37 @@ def reporting(times: int) -> Iterator[int]:
 def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe: Pipe, control: Control) -> None:
     main = threading.main_thread().ident
     assert main is not None
-    driver = Driver(pipe, control, lambda _: signal.pthread_kill(main, STOP_SIGNAL))
 
-    with pytest.raises(StopTrial):
+    with Driver(pipe, control, lambda _: signal.pthread_kill(main, STOP_SIGNAL)), pytest.raises(StopTrial):
         report({"loss": 1})
-    driver.close()
 
 
 def test_in_lockstep_a_worker_that_is_gone_ends_the_wait(lockstep: Session, pipe: Pipe, control: Control) -> None:
-    driver = Driver(pipe, control, lambda _: os.close(control._write))
-
-    with pytest.raises(StopTrial):
+    with Driver(pipe, control, lambda _: os.close(control._write)), pytest.raises(StopTrial):
         report({"loss": 1})
-    driver.close()
     control._write = os.open(os.devnull, os.O_WRONLY)
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_in_lockstep_an_interrupt_leaves_the_session_in_order(lockstep: Session, pipe: Pipe, control: Control) -> None:
     main = threading.main_thread().ident
     assert main is not None
-    driver = Driver(pipe, control, lambda n: signal.pthread_kill(main, signal.SIGINT) if n == 1 else control.clear(n))
 
-    with pytest.raises(KeyboardInterrupt):
-        report({"loss": 1})
-    report({"loss": 2})
-    driver.close()
+    def decide(sequence: int) -> None:
+        signal.pthread_kill(main, signal.SIGINT) if sequence == 1 else control.clear(sequence)
+
+    with Driver(pipe, control, decide):
+        with pytest.raises(KeyboardInterrupt):
+            report({"loss": 1})
+        report({"loss": 2})
 
     control.tell("stop")
     with pytest.raises(StopTrial):
