@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: So many attempts in a row that could not be started are no chance any more; a trial may have twice as many.
 IN_A_ROW: Final = 3
-#: How long it then takes nothing: a folder that is not mounted yet may be there soon.
-FIRST_S: Final = 30.0
+#: How long it then takes nothing: it may be the experiment, whose owner tries again soon, and whom others must not wait for.
+FIRST_S: Final = 5.0
 #: Each further attempt that can't be started doubles that, up to this: what somebody has put right is found within it.
 LONGEST_S: Final = 300.0
 

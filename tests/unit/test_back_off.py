@@ -53,14 +53,14 @@ def test_it_says_what_was_wrong(clock: Clock) -> None:
 def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> None:
     worker = failed(IN_A_ROW)
     rests = []
-    for _ in range(6):
+    for _ in range(8):
         began = clock.now
         while not worker.allows:
             clock.now += 1
         rests.append(clock.now - began)
         failed(1, worker)
 
-    assert rests == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S, LONGEST_S, LONGEST_S]
+    assert rests == [*(FIRST_S * 2**n for n in range(6)), LONGEST_S, LONGEST_S]
 
 
 def test_those_that_were_taken_together_are_one_try(clock: Clock) -> None:
