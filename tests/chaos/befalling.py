@@ -16,6 +16,8 @@ class Run(Protocol):
     random: Random
     lease_s: float
     lock_s: float
+    #: How long after a driver's death workers go by the experiment's policy, at the latest.
+    undriven_after_s: float
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something in some seconds, or when the experiment is over."""
@@ -28,6 +30,9 @@ class Run(Protocol):
 
     def forgot(self, begin: float) -> None:
         """Take note that the Redis was away since *begin*, and has come back with less."""
+
+    def undriven(self, for_s: float) -> None:
+        """Take note that nobody drives from now on, and see to it that this stays so for some seconds."""
 
     def left(self, worker: Worker) -> None:
         """Take note that a worker was told to end."""

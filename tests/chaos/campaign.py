@@ -7,13 +7,12 @@ import heapq
 import itertools
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import counting
 import msgpack
@@ -21,10 +20,17 @@ import times as run_times
 from checker import check
 from faults import FAULTS
 from observed import Isolation, Observed, Violation, rows
+from stalls import Stalls
 from world import Driver, Worker, World, described
 
 #: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
 STORM_S: Final = 6.0
+#: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
+LOSS_GRACE_S: Final = 1.0
+#: Faults that only drivers feel.
+_DRIVERS: Final = ("driver", "second", "nobody")
+#: Faults after which a driver may have been silent for longer than that.
+_SILENCING: Final = (*_DRIVERS, "redis", "clients", "memory")
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
@@ -68,6 +74,11 @@ def plan_of(random: Random, seed: int) -> dict[str, Any]:
     trainable = random.choice(["function", "function", "class"])
     # Most report now and then; some as fast as a batch collects them.
     epochs, epoch_s = random.choice([(18, 0.1), (18, 0.1), (150, 0.012)]) if scheduler != "PBT" else (12, 0.1)
+    max_trials = {"ASHA": 36, "PromotionASHA": 26, "PBT": 12}[scheduler]
+    on_loss = random.choice(["continue", "continue", "finish", "stop"])
+    if on_loss != "continue":
+        # Trials that outlast a driver that is gone, until workers go by that.
+        epochs, epoch_s, max_trials = 18, 0.8, max_trials // 3
     constants = {
         "epochs": epochs,
         "epoch_s": epoch_s,
@@ -83,9 +94,11 @@ def plan_of(random: Random, seed: int) -> dict[str, Any]:
         "epochs": epochs,
         "constants": constants,
         "breaks_at": random.choice([[0], [0, 0, 0, 3]]),
-        "max_trials": {"ASHA": 36, "PromotionASHA": 26, "PBT": 12}[scheduler],
+        "max_trials": max_trials,
         "max_failures": 3,
         "sync": random.choice(["stream", "stream", "stream", "lockstep"]),
+        "on_driver_loss": on_loss,
+        "driver_loss_grace_s": LOSS_GRACE_S,
     }
 
 
@@ -110,6 +123,7 @@ class Campaign:
         self.random = Random(seed)
         self.times = run_times.OWN if own_times else run_times.SHORT
         self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
+        self.undriven_after_s = self.lock_s + LOSS_GRACE_S
         plan = plan_of(self.random, seed)
         self.world = World(folder, plan, self.times)
         self.outcome = Outcome(seed, plan, own_times=own_times, folder=str(folder))
@@ -119,6 +133,9 @@ class Campaign:
         self._isolations: list[Isolation] = []
         self._leavers: set[str] = set()
         self._forgot: list[tuple[float, float]] = []
+        self._undriven: list[tuple[float, float]] = []
+        self._undriven_since: float | None = None
+        self._no_driver_before = 0.0
         self._looked_at: set[int] = set()
         self._seats: set[int] = set()
         self._starting = False
@@ -140,6 +157,10 @@ class Campaign:
     def forgot(self, begin: float) -> None:
         self._forgot.append((begin, time.monotonic()))
 
+    def undriven(self, for_s: float) -> None:
+        self._undriven_since = time.monotonic()
+        self._no_driver_before = self._undriven_since + for_s
+
     def left(self, worker: Worker) -> None:
         self._leavers.add(worker.name)
 
@@ -148,7 +169,7 @@ class Campaign:
     def run(self) -> Outcome:
         """Run it to the end and return what came of it; everything that it started is gone then."""
         began = time.monotonic()
-        stalls = _Stalls()
+        stalls = Stalls()
         try:
             with stalls:
                 self.world.start()
@@ -202,12 +223,17 @@ class Campaign:
                 self._driver_ended(driver)
         if not self._is_over and not self._starting and not world.living_drivers():
             self._starting = True
-            self.later(self.random.choice([0.0, 0.5, 2.0]), self._start_driver)
+            wait_s = self._no_driver_before - time.monotonic()
+            self.later(max(self.random.choice([0.0, 0.5, 2.0]), wait_s), self._start_driver)
 
     def _start_driver(self) -> None:
         self._starting = False
         if not self.world.living_drivers() and not self._is_over:
-            self._host_driver(self.world.start_driver(host=self._host))
+            if self._undriven_since is not None:
+                self._undriven.append((self._undriven_since + self.undriven_after_s, time.monotonic()))
+                self._undriven_since = None
+            attaches = self.random.random() < 0.5
+            self._host_driver(self.world.start_driver(host=self._host, attaches=attaches))
 
     def _host_driver(self, driver: Driver) -> None:
         self._host = driver.host
@@ -249,7 +275,7 @@ class Campaign:
 
     # The end.
 
-    def _end_in_good_order(self, stalls: _Stalls) -> None:
+    def _end_in_good_order(self, stalls: Stalls) -> None:
         """Undo what is not undone, read everything once more, and have all end as it should."""
         world = self.world
         while self._actions:
@@ -268,7 +294,7 @@ class Campaign:
         self.outcome.violations += check(observed)
         self._count(observed)
 
-    def _observed(self, results: dict[str, Any], stalls: _Stalls) -> Observed:
+    def _observed(self, results: dict[str, Any], stalls: Stalls) -> Observed:
         world, plan = self.world, self.outcome.plan
         client: Any = world.server.client
         keys = world.keys
@@ -281,7 +307,8 @@ class Campaign:
             for key in client.scan_iter()
             if key.startswith(prefix.encode())
         }
-        may_lose = any(FAULTS[kind].may_lose for _, kind, _ in self.outcome.faults)
+        kinds = [kind for _, kind, _ in self.outcome.faults]
+        is_stalled = stalls.worst_s > _STALL * self.lease_s
         return Observed(
             entries=entries,
             max_trials=plan["max_trials"],
@@ -292,8 +319,12 @@ class Campaign:
             clock=seconds + microseconds / 1e6 - time.monotonic(),
             isolations=self._isolations,
             leavers=frozenset(self._leavers),
-            may_lose=may_lose or stalls.worst_s > _STALL * self.lease_s,
+            may_lose=is_stalled or any(FAULTS[kind].may_lose for kind in kinds),
             forgot=self._forgot,
+            on_loss=plan["on_driver_loss"],
+            may_be_undriven=is_stalled or any(kind.startswith(_SILENCING) for kind in kinds),
+            undriven=self._undriven,
+            only_drivers=not is_stalled and all(kind.startswith(_DRIVERS) for kind in kinds),
             keys={
                 "leases": client.zrange(keys.leases, 0, -1),
                 "staged": client.zrange(keys.staged, 0, -1),
@@ -350,30 +381,6 @@ def _told(driver: Driver) -> list[list[Any]]:
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
     return lines
-
-
-class _Stalls:
-    """How late a thread wakes up at worst: where that is seconds, a lease may run out by the machine's fault."""
-
-    def __init__(self) -> None:
-        self.worst_s = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        last = time.monotonic()
-        while not self._over.wait(0.05):
-            now = time.monotonic()
-            self.worst_s = max(self.worst_s, now - last - 0.05)
-            last = now
 
 
 def run_one(seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> Outcome:

@@ -14,10 +14,8 @@ from typing import Final
 
 from claims import Claims
 from course import Course
-from observed import Observed, Violation, decoded, in_drivers_order
+from observed import CLOCKS_S, Observed, Violation, decoded, in_drivers_order
 
-#: A process is seen alive a moment before it dies, and its end is journaled behind that, by two clocks.
-CLOCKS_S: Final = 0.1
 #: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
 FENCED_S: Final = 8.0
 #: What of a driver's own record are calls of its scheduler.

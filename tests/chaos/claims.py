@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Final
 
 from counting import term
-from observed import BEGINNING, Entry, Observed, Row, Violation, cursor_of, place_of, rows
+from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, cursor_of, place_of, rows
+
+#: What a worker says of an attempt that it hands back by the experiment's policy.
+NOBODY_DRIVES: Final = "nobody drives the experiment any more"
+#: How long after that it may still report: a heartbeat, a step, and a machine that does much else, in seconds.
+STOPPED_S: Final = 4.0
 
 
 class _Attempt:
@@ -45,6 +50,11 @@ class Claims:
         body = entry.body
         if entry.kind == "reports":
             reports = list(rows(body))
+            by_policy = self._observed.on_loss == "stop" and self._observed.only_drivers
+            if by_policy and self._was_undriven(entry, STOPPED_S):
+                self._wrong(
+                    "loss", entry, f"reports come {STOPPED_S:g} s after workers were to stop for want of a driver"
+                )
             self._sizes[entry.id] = len(reports)
             for row in reports:
                 self._report(entry, row)
@@ -112,6 +122,8 @@ class Claims:
             return
         if attempt.worker or attempt.is_ended:
             self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} is claimed a second time")
+        if self._observed.on_loss != "continue" and self._was_undriven(entry, CLOCKS_S):
+            self._wrong("loss", entry, f"trial {body['trial']} attempt {body['attempt']} starts, and nobody drives")
         # Its Celery node name has the host behind it.
         attempt.worker = body["worker"].partition("@")[0]
 
@@ -155,9 +167,20 @@ class Claims:
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:
                 self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
-        given_back = end == "handed_back" and attempt.worker in self._observed.leavers
+        given_back = end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
         if end in ("stopped", "paused", "handed_back") and not attempt.is_decided and not given_back:
             self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
         is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal"))
-        if is_gone and not attempt.is_decided and not self._observed.may_lose:
+        may_go = attempt.is_decided or self._observed.may_lose or self._is_undriven(body)
+        if is_gone and not may_go:
             self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")
+
+    def _was_undriven(self, entry: Entry, since_s: float) -> bool:
+        """Whether nobody had driven the experiment for so long when an entry was written."""
+        at = int(entry.id.split("-")[0]) / 1000 - self._observed.clock
+        return any(begin + since_s < at < end for begin, end in self._observed.undriven)
+
+    def _is_undriven(self, body: dict[str, Any]) -> bool:
+        """Whether an attempt ended because nobody drove the experiment, and that may have been so."""
+        by_policy = body["end"] == "handed_back" and body.get("error") == NOBODY_DRIVES
+        return by_policy and self._observed.on_loss == "stop" and self._observed.may_be_undriven

@@ -14,7 +14,7 @@ import times
 from counting import Counts, counts
 
 import mqtune
-from mqtune.errors import MqtuneError
+from mqtune.errors import ConfigurationError, MqtuneError
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.space import Space
 from mqtune.trial import Decision, Report, Trial
@@ -23,6 +23,8 @@ from mqtune.trial import Decision, Report, Trial
 FINISHED: Final = 0
 TO_GO_ON: Final = 10
 REFUSED: Final = 11
+#: Has it go on with the experiment as whoever has lost the script does.
+ATTACH: Final = "--attach"
 
 
 class Told:
@@ -102,8 +104,21 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         broker=plan["broker"],
         name=plan["name"],
         seed=plan["seed"],
+        on_driver_loss=plan["on_driver_loss"],
+        driver_loss_grace_s=plan["driver_loss_grace_s"],
         progress=False,
     )
+
+
+def attached(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
+    """Go on with what stands in Redis, or in this machine's copy; begin it if there is nothing yet."""
+    scheduler = Watched(scheduler_of(plan), told)
+    try:
+        return mqtune.Tuner.attach(plan["name"], broker=plan["broker"], scheduler=scheduler, progress=False)
+    except ConfigurationError as error:
+        if not str(error).startswith("there is no experiment"):
+            raise
+        return tuner_of(plan, told)
 
 
 def summary(tuner: mqtune.Tuner) -> dict[str, Any]:
@@ -119,16 +134,16 @@ def summary(tuner: mqtune.Tuner) -> dict[str, Any]:
     }
 
 
-def main(plan_path: Path, told_path: Path, results_path: Path) -> int:
+def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int:
     times.apply()
     plan = json.loads(plan_path.read_text())
     if host := os.environ.get("MQTUNE_CHAOS_HOST"):
         # As on another machine, where process numbers mean nothing.
         socket.gethostname = lambda: host
     told = Told(told_path)
-    told("begin", os.getpid())
-    tuner = tuner_of(plan, told)
+    told("begin", os.getpid(), *how)
     try:
+        tuner = attached(plan, told) if ATTACH in how else tuner_of(plan, told)
         tuner.run()
     except MqtuneError as error:
         told("error", type(error).__name__, str(error))

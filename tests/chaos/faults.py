@@ -26,6 +26,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "driver interrupted": Fault(process_faults.driver_interrupted),
     "second driver": Fault(process_faults.second_driver),
     "driver frozen": Fault(process_faults.driver_frozen, weight=3),
+    "nobody drives": Fault(process_faults.nobody_drives),
     "driver cut": Fault(server_faults.driver_cut),
     "driver held": Fault(server_faults.driver_held),
     "driver lost bytes": Fault(server_faults.driver_lost_bytes),

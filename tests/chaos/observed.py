@@ -12,6 +12,9 @@ import msgpack
 
 #: The cursor of a driver that has processed nothing.
 BEGINNING: Final = ("0-0", 0)
+#: How far a time that was seen here and one by the server's clock may be apart, in seconds: a process is seen alive a
+#: moment before it dies, and its end is journaled behind that.
+CLOCKS_S: Final = 0.1
 
 
 class Violation(NamedTuple):
@@ -65,6 +68,10 @@ class Observed:
         leavers: workers that were told to end.
         may_lose: whether anything was done for which attempts are lost, handed back or fail by a signal.
         forgot: when Redis was away and came back without some or all of what it had; monotonic.
+        on_loss: what workers do when nobody drives: continue, finish or stop.
+        may_be_undriven: whether anything was done for which nobody may have driven for longer than that takes.
+        undriven: when nobody drove, from when workers went by it; monotonic.
+        only_drivers: whether workers and Redis were left in peace.
         left: processes that should be gone.
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
         store: the folder of the experiment's checkpoints, or None.
@@ -81,6 +88,10 @@ class Observed:
     leavers: frozenset[str] = frozenset()
     may_lose: bool = True
     forgot: list[tuple[float, float]] = field(default_factory=list)
+    on_loss: str = "continue"
+    may_be_undriven: bool = True
+    undriven: list[tuple[float, float]] = field(default_factory=list)
+    only_drivers: bool = False
     left: list[str] = field(default_factory=list)
     keys: dict[str, Any] = field(default_factory=dict)
     store: Path | None = None

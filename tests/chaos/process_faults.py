@@ -14,6 +14,8 @@ from world import Driver, Worker, described, signal_all
 
 #: How long what a killed worker leaves may take to be gone, on a loaded machine.
 GONE_S: Final = 8.0
+#: For how long nobody drives, beyond the time after which workers go by the experiment's policy, in seconds.
+UNDRIVEN_S: Final = (2.0, 8.0)
 #: Where another driver says that it is.
 ELSEWHERE: Final = "elsewhere"
 
@@ -41,7 +43,8 @@ def second_driver(run: Run) -> str:
     if (driver := _driver(run)) is None:
         return ""
     host = run.random.choice([driver.host, ELSEWHERE])
-    return f"driver {run.world.start_driver(host=host, is_second=True).number} beside driver {driver.number}"
+    second = run.world.start_driver(host=host, is_second=True, attaches=run.random.random() < 0.5)
+    return f"driver {second.number} beside driver {driver.number}"
 
 
 def driver_frozen(run: Run) -> str:
@@ -61,6 +64,18 @@ def driver_frozen(run: Run) -> str:
 
     run.later(for_s, thaw)
     return f"driver {driver.number} for {for_s:.1f} s"
+
+
+def nobody_drives(run: Run) -> str:
+    """Long enough for the experiment's policy, whichever it is."""
+    if not (drivers := run.world.living_drivers()):
+        return ""
+    for driver in drivers:
+        driver.process.kill()
+        driver.process.wait()
+    for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
+    run.undriven(for_s)
+    return f"for {for_s:.1f} s: {run.world.plan['on_driver_loss']}"
 
 
 def _worker(run: Run) -> Worker | None:

@@ -14,6 +14,7 @@ import msgpack
 import pytest
 from campaign import recoveries
 from checker import check
+from claims import NOBODY_DRIVES
 from counting import row, term
 from observed import Isolation, Observed, Violation
 
@@ -185,6 +186,13 @@ def test_what_a_redis_starts_that_was_set_back_counts_for_nothing(run: Run) -> N
     assert run.violations() == []
 
 
+def test_an_attempt_may_be_handed_back_when_nobody_drives_and_that_is_the_policy(run: Run) -> None:
+    change(21, end="handed_back", error=NOBODY_DRIVES)(run)
+    observe(on_loss="stop", may_be_undriven=True, may_lose=False)(run)
+
+    assert not [each for each in run.violations() if "handed_back" in each.what and each.promise in "56"]
+
+
 def drop(number: int) -> Callable[[Run], None]:
     return lambda run: run.entries.pop(number - 1) and None
 
@@ -215,6 +223,14 @@ def swap(first: int, second: int) -> Callable[[Run], None]:
 
 def observe(**fields: Any) -> Callable[[Run], None]:
     return lambda run: [setattr(run.observed, name, value) for name, value in fields.items()] and None
+
+
+def both(first: Callable[[Run], None], second: Callable[[Run], None]) -> Callable[[Run], None]:
+    def broken(run: Run) -> None:
+        first(run)
+        second(run)
+
+    return broken
 
 
 def alive(key: tuple[str, int, int], first: float, last: float) -> Callable[[Run], None]:
@@ -288,6 +304,26 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "under way",
     ),
     "an attempt is stopped by nobody": (drop(19), "5", "nobody had journaled"),
+    "an attempt is handed back as if nobody drove": (
+        both(change(21, end="handed_back", error=NOBODY_DRIVES), observe(on_loss="stop", may_be_undriven=False)),
+        "5",
+        "nobody had journaled",
+    ),
+    "an attempt is handed back against the policy": (
+        both(change(21, end="handed_back", error=NOBODY_DRIVES), observe(on_loss="finish")),
+        "5",
+        "nobody had journaled",
+    ),
+    "an attempt starts although nobody drives": (
+        observe(on_loss="finish", undriven=[(15.0, 17.0)]),
+        "loss",
+        "nobody drives",
+    ),
+    "an attempt reports although nobody drives": (
+        observe(on_loss="stop", only_drivers=True, undriven=[(13.5, 19.0)]),
+        "loss",
+        "for want of a driver",
+    ),
     "an attempt is handed back by nobody": (change(21, end="handed_back"), "5", "nobody had journaled"),
     "a decision comes after what it caused": (swap(9, 12), "5", "nobody had journaled"),
     "a stale driver writes": (

@@ -21,7 +21,7 @@ import counting
 import psutil
 import redis
 import times as run_times
-from driver_main import FINISHED, REFUSED, TO_GO_ON
+from driver_main import ATTACH, FINISHED, REFUSED, TO_GO_ON
 from faulty_proxy import FaultyProxy
 
 from mqtune.journal.fleet import Fleet
@@ -286,11 +286,11 @@ class World:
     def living_workers(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.lives and not worker.is_given_up]
 
-    def start_driver(self, *, host: str = "", is_second: bool = False) -> Driver:
-        """Run the driver's script, perhaps as on another machine."""
+    def start_driver(self, *, host: str = "", is_second: bool = False, attaches: bool = False) -> Driver:
+        """Run the driver's script, or go on without it; perhaps as on another machine."""
         number = len(self.drivers) + 1
         told = self.folder / "told" / f"{number:03d}"
-        arguments = [str(self._plan_path), str(told), str(self.results)]
+        arguments = [str(self._plan_path), str(told), str(self.results), *([ATTACH] if attaches else [])]
         log = self.folder / "logs" / f"driver-{number:03d}.log"
         process = self._spawn("driver_main.py", arguments, log, MQTUNE_CHAOS_HOST=host)
         driver = Driver(number, process, host, told, is_second=is_second)
