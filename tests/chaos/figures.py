@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any, Final
 
 import msgpack
 import times
+from campaign import plan_of
 from observed import rows
 from world import World
 
@@ -34,8 +36,8 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
     """Trials that report every *epoch_s* seconds, and save, on mqtune's own times; all is gone afterwards."""
     constants = {"epochs": _ENDLESS, "epoch_s": epoch_s, "saves": "dict", "every": 5}
     plan = {
+        **plan_of(Random(1), 1),
         "name": "endless",
-        "seed": 1,
         "scheduler": "FIFO",
         "trainable": "function",
         "reuse": False,
@@ -45,6 +47,7 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
         "max_trials": number,
         "max_failures": 0,
         "sync": "stream",
+        "on_driver_loss": "continue",
     }
     with tempfile.TemporaryDirectory(prefix="mqtune-chaos-") as folder:
         world = World(Path(folder) / "run", plan, times.OWN, seats=seats, slots=slots)
