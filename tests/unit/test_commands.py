@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import NAME, Bench
+from bench import NAME, Bench, Obedient
 
 from mqtune.commands import next_trial_id
 from mqtune.errors import ConfigurationError, DriverFenced, InvalidTransition
@@ -336,6 +336,21 @@ def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_p
     bench.begin()
 
     assert bench.told(ONE) == "go:1"
+
+
+def test_a_later_driver_lets_none_go_on_that_is_told_to_end(tmp_path: Path) -> None:
+    def stopping() -> Obedient:
+        scheduler = Obedient()
+        scheduler.decisions[ONE, 1] = Decision(Action.STOP, "bad")
+        return scheduler
+
+    bench = Bench(tmp_path, lockstep=True, scheduler=stopping).step().start(ONE)
+    bench.report(ONE, 3.0)
+
+    bench.begin()
+
+    assert bench.told(ONE) == "stop"
+    assert bench.server.experiments[NAME].trials[ONE].cleared == 0
 
 
 def test_when_trials_stream_nobody_is_cleared(bench: Bench) -> None:
