@@ -35,12 +35,7 @@ def find_zygote(
         host.check_store(definition.get("store", ""))
         spec = TrainableSpec.decode(definition["trainable"])
         where += f", trainable {spec} below code root {host.code_root}"
-        zygote = slot.zygote(ZygoteKey.of(experiment, definition, host.code_root), turn)
-        try:
-            zygote.wait_ready(IMPORT_TIMEOUT_S)
-        except BaseException:
-            slot.close_zygote()
-            raise
+        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root))
     except ImportFailed as error:
         return None, (error.kind, f"{where}:\n{error}")
     except ZygoteDied as error:
@@ -52,3 +47,16 @@ def find_zygote(
         logger.exception("%s: an attempt of experiment %s could not be made ready", where, experiment)
         return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
     return zygote, NO_PROBLEM
+
+
+def _imported(slot: Slot, turn: Turn, key: ZygoteKey, *, once_more: bool = True) -> ZygoteHandle:
+    zygote = slot.zygote(key, turn)
+    try:
+        zygote.wait_ready(IMPORT_TIMEOUT_S)
+    except BaseException as error:
+        slot.close_zygote()
+        # Killed from outside, it says nothing of the trainable; what kills it again may be the memory that it needs.
+        if once_more and isinstance(error, ZygoteDied) and zygote.was_killed:
+            return _imported(slot, turn, key, once_more=False)
+        raise
+    return zygote

@@ -80,6 +80,7 @@ class ZygoteHandle:
         self._pidfd: int | None = None
         self._telling = threading.Lock()
         self._files: list[tuple[str, int]] | None = None
+        self._is_ended = False
         self._channel, theirs = Channel.pair()
         with open_log(log) as output:
             self._process = subprocess.Popen(
@@ -114,6 +115,11 @@ class ZygoteHandle:
             raise ImportFailed(message["error_type"], message["error"])
         self._files = [(path, mtime) for path, mtime in message["files"]]
         self.environment = message["environment"]
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was killed, but not by its worker: by a person, or by the system for memory."""
+        return self._process.returncode == -signal.SIGKILL and not self._is_ended
 
     def is_current(self) -> bool:
         """Whether it lives and the code that it has imported is the code on the disk."""
@@ -208,6 +214,7 @@ class ZygoteHandle:
 
     def end(self) -> None:
         """Have the zygote kill whatever it runs and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
+        self._is_ended = True
         self._channel.end()
 
     def close(self) -> None:

@@ -466,6 +466,22 @@ def test_an_import_that_ends_its_process_has_the_attempt_handed_back(machine: Ma
     assert "died with 5" in ended.error
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_an_import_that_is_killed_from_outside_is_tried_once_more(machine: Machine, tmp_path: Path, kills: int) -> None:
+    code = machine.code_root / "worker_code.py"
+    mark = f"import os; marks = os.listdir({str(tmp_path)!r}).count; killed = [m for m in '12' if marks(m)]"
+    kill = f"if len(killed) < {kills}: open({str(tmp_path)!r} + '/' + '12'[len(killed)], 'w'); os.kill(os.getpid(), 9)"
+    code.write_text(f"{mark}\n{kill}\n{CODE}")
+
+    ended = machine.start("steady").ended()
+
+    if kills == 1:
+        assert ended.end is AttemptEnd.COMPLETED
+    else:
+        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
+        assert "died with -9" in ended.error
+
+
 @pytest.mark.parametrize("broken", ["definition", "store", "code root", "checkpoint"])
 def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, broken: str
