@@ -131,6 +131,11 @@ class RestoringJournal(DriverSide):
         return [*events, *missing]
 
     def _wrote(self, *events: bytes) -> None:
+        """Take note of what the driver goes by from now on.
+
+        A server that takes it for nothing new has it already; or was set back, does not know what it is about, and gets it
+        when that is noticed.
+        """
         self._unread.extend(events)
 
     def _surely(self, write: Callable[[], T]) -> T:
@@ -169,22 +174,19 @@ class RestoringJournal(DriverSide):
             if is_in_memory(assignment.checkpoint) and assignment.checkpoint not in self._journal.checkpoints():
                 raise CheckpointGone(f"Redis has lost checkpoint {assignment.checkpoint}") from None
             is_new = self._surely(lambda: self._journal.stage(trial, attempt, assignment, event))
-        if is_new:
-            self._wrote(event)
+        self._wrote(event)
         return is_new
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         answer = self._surely(lambda: self._journal.intend(trial, attempt, intent, event, ended))
-        if answer != "superseded":
-            self._wrote(event)
+        self._wrote(event)
         if answer == "unclaimed":
             self._wrote(ended)
         return answer
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         is_new = self._surely(lambda: self._journal.close_trial(trial, attempt, event))
-        if is_new:
-            self._wrote(event)
+        self._wrote(event)
         return is_new
 
     def request_save(self, trial: TrialId, attempt: int) -> bool:

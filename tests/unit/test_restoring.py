@@ -226,6 +226,54 @@ def test_of_what_the_driver_wrote_nothing_is_missed_when_the_server_was_away_in_
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
+@pytest.mark.parametrize("name", ["intend", "close_trial"])
+def test_what_a_server_refuses_because_it_was_set_back_is_journaled_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    bench = Bench(tmp_path, slots=1, max_trials=2)
+    early = snapshot(bench.server)
+    bench.step().start(ONE).report(ONE, 1.0, checkpoint="m-0001-1-1")
+    if name == "close_trial":
+        bench.hand.pause_trial(ONE)
+        bench.end(ONE).step()
+    write = getattr(MemoryJournal, name)
+
+    def lose_and_write(journal: MemoryJournal, *args: Any) -> Any:
+        # Away, and back as it was before it had the trial; then the same write is tried again.
+        monkeypatch.setattr(MemoryJournal, name, write)
+        set_back(bench.server, early)
+        bench.driver._journal.outages += 1
+        return write(journal, *args)
+
+    monkeypatch.setattr(MemoryJournal, name, lose_and_write)
+    bench.hand.stop_trial(ONE)
+    bench.step(2)
+
+    assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
+    assert bench.replayed().trials[TrialId(ONE)].status is TrialStatus.EARLY_STOPPED
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_what_was_written_and_not_answered_is_put_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, slots=1, max_trials=2)
+    early = snapshot(bench.server)
+    stage = MemoryJournal.stage
+
+    def stage_twice(journal: MemoryJournal, *args: Any) -> Any:
+        monkeypatch.setattr(MemoryJournal, "stage", stage)
+        stage(journal, *args)
+        answer = stage(journal, *args)
+        set_back(bench.server, early)
+        bench.driver._journal.outages += 1
+        return answer
+
+    monkeypatch.setattr(MemoryJournal, "stage", stage_twice)
+    bench.step(2)
+
+    assert [(event.trial, event.attempt) for event in bench.of(TrialStaged)][0] == (ONE, 1)
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
 def test_being_forgotten_does_not_count_as_lost(bench: Bench) -> None:
     for _ in range(LOST_BUDGET + 2):
         set_back(bench.server)
