@@ -224,6 +224,7 @@ class Driver:
             entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
         if not self._hand.look() and entries:
             self._reader.keep(entries)
+            self._hand.read_back(entries)
             for entry in entries:
                 self._take(entry)
             self._keeping.look_at_best()
@@ -260,6 +261,7 @@ class Driver:
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal in the copy."""
         self.commands.end(outcome, reason)
+        self._hand.look()
         self._reader.finish()
 
     def hear_reports(self, hear: Callable[[Trial, Report], object]) -> None:
@@ -298,7 +300,6 @@ class Driver:
         event = decode_event(entry.data, entry.id)
         if event is None or getattr(event, "cursor", None) is not None:
             # The driver's own events were applied when they were written, or come with their cursors.
-            self._hand.read_back(entry.data)
             return
         if isinstance(event, Reports):
             self._take_reports(entry.id, event)

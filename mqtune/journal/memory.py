@@ -269,11 +269,10 @@ class MemoryJournal(Journal):
             return [trial for trial, state in trials if state.state == "staged" and state.staged_at <= before]
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        position = int(after.split("-", maxsplit=1)[0])
         with self._lock:
             state = self._state
-            self._lock.wait_for(lambda: state.forgotten + len(state.entries) > position, timeout=block_s)
-            at = max(position - state.forgotten, 0)
+            self._lock.wait_for(lambda: self._behind(after) < len(state.entries), timeout=block_s)
+            at = self._behind(after)
             if self._server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
@@ -281,8 +280,16 @@ class MemoryJournal(Journal):
 
     def holds(self, entry: str) -> bool:
         with self._lock:
-            at = int(entry.split("-", maxsplit=1)[0]) - self._state.forgotten - 1
+            at = self._behind(entry) - 1
             return at < 0 or (at < len(self._state.entries) and self._state.entries[at].id == entry)
+
+    def _behind(self, entry: str) -> int:
+        """Return where the entries begin that follow this one; the number in its id says where it stands, or near where."""
+        place, entries = _place_of(entry), self._state.entries
+        at = max(place[0] - self._state.forgotten, 0)
+        while at < len(entries) and _place_of(entries[at].id) <= place:
+            at += 1
+        return at
 
     def checkpoints(self) -> set[CheckpointId]:
         with self._lock:
@@ -395,3 +402,8 @@ class MemoryJournal(Journal):
             state.state, state.intent, state.ended_by = "ended", "", claim.token
             self._append(event)
             return True
+
+
+def _place_of(entry: str) -> tuple[int, int]:
+    first, _, second = entry.partition("-")
+    return int(first), int(second)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mqtune.clock import Clock
 from mqtune.errors import CheckpointGone, JournalGone
-from mqtune.journal.base import Assignment, Cleared, DriverSide, Intended, Journal
+from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Intended, Journal
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.recovery import bring_back_end, entries_behind, put_back
@@ -70,11 +70,12 @@ class RestoringJournal(DriverSide):
             bring_back_end(self._journal, self._copy, owner=self._owner, at=self._clock.time())
             return self._reader.catch_up()
 
-    def read_back(self, event: bytes) -> None:
-        """Take note that an event of the driver's was read, and so whatever it wrote before."""
-        if event in self._unread:
-            while self._unread.popleft() != event:
-                pass
+    def read_back(self, entries: Sequence[Entry]) -> None:
+        """Take note that these were read: what the driver had written of them, and whatever it wrote before, is in the copy."""
+        for entry in entries:
+            if entry.data in self._unread:
+                while self._unread.popleft() != entry.data:
+                    pass
 
     def look(self) -> bool:
         """Put back what was lost, if the server was away since the last look; True when something was.
@@ -88,11 +89,13 @@ class RestoringJournal(DriverSide):
         return self._journal.outages != self._looked_after and self._look()
 
     def _look(self) -> bool:
-        was_away = self._journal.outages != self._looked_after
+        # An outage from here on needs another look.
+        outages = self._journal.outages
+        was_away = outages != self._looked_after
         is_lost = not self._has_last() or (was_away and not self._has_all_written())
         if is_lost:
             self._put_back()
-        self._looked_after = self._journal.outages
+        self._looked_after = outages
         return is_lost
 
     def _has_last(self) -> bool:

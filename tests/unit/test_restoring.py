@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,28 @@ def test_a_decision_that_finds_the_journal_gone_is_journaled_behind_what_was_put
     assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
     assert bench.trial(TWO).attempt.number == 2
     assert worker.definition() is not None
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_what_was_read_and_not_taken_in_yet_is_put_back_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.STOP, "bad")
+    bench.backend.slots = 3
+    entries = bench.driver._journal.read
+
+    def read_and_lose(*args: Any, **kwargs: Any) -> Any:
+        found = entries(*args, **kwargs)
+        bench.driver._journal.read = entries  # type: ignore[method-assign]
+        set_back(bench.server)
+        return found
+
+    bench.driver._journal.read = read_and_lose  # type: ignore[method-assign]
+    # Read together with what the driver has written before it reads: that the third trial is staged.
+    bench.report(ONE, 3.0)
+    bench.step(2)
+
+    assert [event.trial for event in bench.of(TrialStaged) if event.attempt == 1] == [ONE, TWO, THREE]
+    assert [event.trial for event in bench.of(DecisionTaken)] == [ONE]
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
@@ -270,7 +293,7 @@ def test_what_was_written_and_not_answered_is_put_back_too(tmp_path: Path, monke
     monkeypatch.setattr(MemoryJournal, "stage", stage_twice)
     bench.step(2)
 
-    assert [(event.trial, event.attempt) for event in bench.of(TrialStaged)][0] == (ONE, 1)
+    assert next((event.trial, event.attempt) for event in bench.of(TrialStaged)) == (ONE, 1)
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
@@ -487,13 +510,46 @@ def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
 # By chance.
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(tmp_path: Path, seed: int) -> None:
+def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rng: random.Random) -> Callable[[], None]:
+    """Return what has the server lose what it has, by *lose*, within the driver's next write, which is tried again."""
+    armed: list[None] = []
+
+    def within(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(journal: MemoryJournal, *args: Any, **kwargs: Any) -> Any:
+            if armed:
+                armed.clear()
+                if rng.random() < 0.5:
+                    # Its answer was lost.
+                    write(journal, *args, **kwargs)
+                lose()
+            return write(journal, *args, **kwargs)
+
+        return written
+
+    for name in ("stage", "intend", "close_trial", "drop_checkpoints", "record"):
+        patch.setattr(MemoryJournal, name, within(getattr(MemoryJournal, name)))
+    return lambda: armed.append(None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     rng = random.Random(seed)
     bench = Bench(tmp_path, slots=3, max_trials=6, scheduler=rng.choice([Obedient, Moody]), lockstep=rng.random() < 0.3)
     bench.step()
     before = snapshot(bench.server)
     losses = 0
+
+    def lose() -> None:
+        nonlocal losses
+        losses += 1
+        to = before if rng.random() < 0.6 else None
+        set_back(bench.server, to)
+        # Whoever is set back was away. That nothing is left is noticed all the same.
+        bench.driver._journal.outages += to is not None or rng.random() < 0.5
+
+    lose_within = losing_within_writes(lose, monkeypatch, rng)
     for _ in range(5_000):
         if bench.driver.is_finished:
             break
@@ -505,12 +561,10 @@ def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(t
             if state.state == "running" and bench.claims.get(t, ("", 0))[1] == state.attempt
         ]
         staged = [t for t, state in states.items() if state.state == "staged" and t in bench.experiment.trials]
-        if chance < 0.04 and losses < 12:
-            losses += 1
-            to = before if rng.random() < 0.6 else None
-            set_back(bench.server, to)
-            # Whoever is set back was away. That nothing is left is noticed all the same.
-            bench.driver._journal.outages += to is not None or rng.random() < 0.5
+        if chance < 0.02 and losses < 12:
+            lose()
+        elif chance < 0.04 and losses < 12:
+            lose_within()
         elif chance < 0.1:
             before = snapshot(bench.server)
         elif chance < 0.13 and runs:
@@ -528,6 +582,11 @@ def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(t
             bench.step()
 
     assert bench.driver.is_finished
+    bench.driver.end("finished", "")
     assert losses
+    # To give up twice what was lost twice does no harm.
+    others = [event for event in bench.events() if not isinstance(event, CheckpointsDropped)]
+    own = [event for event in others if getattr(event, "cursor", None) is not None]
+    assert not [event for place, event in enumerate(own) if event in own[:place]], "nothing is there twice"
     assert bench.experiment.live == 0
     assert state_of(bench.replayed()) == state_of(bench.experiment)
