@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from mqtune.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.journal.base import (
@@ -21,62 +20,14 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
-    OnLoss,
     Refusal,
     Segment,
 )
-from mqtune.trial import UNDRIVEN, CheckpointId, Intent, TrialId
+from mqtune.journal.memory_state import ExperimentState, TrialState
+from mqtune.trial import CheckpointId, Intent, TrialId
 from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["MemoryJournal", "MemoryServer"]
-
-
-@dataclass(slots=True)
-class _TrialState:
-    attempt: int
-    assignment: bytes
-    state: str = "staged"
-    staged_at: float = 0.0
-    token: str = ""
-    sequence: int = 0
-    timestamp: float = 0.0
-    intent: str = ""
-    decided: str = ""
-    ended_by: str = ""
-    lease_until: float = 0.0
-    closed: bytes = b""
-    saves: int = 0
-    saved: str = ""
-    cleared: int = 0
-
-    def told(self) -> Answer:
-        """What the attempt's worker is told: its intent, or else the last wish that a checkpoint be saved."""
-        return self.intent or (f"save:{self.saves}" if self.saves else "")
-
-    def told_at_renewal(self, *, undriven: bool) -> Answer:
-        """The same, how far a trial in lockstep is cleared, and whether it ends because nobody drives the experiment."""
-        if undriven and not self.intent:
-            return UNDRIVEN
-        if self.intent or not self.cleared:
-            return self.told()
-        return f"{self.told()} go:{self.cleared}".lstrip()
-
-
-@dataclass(slots=True)
-class _ExperimentState:
-    entries: list[Entry] = field(default_factory=list)
-    #: How many entries before these are forgotten.
-    forgotten: int = 0
-    trials: dict[TrialId, _TrialState] = field(default_factory=dict)
-    checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
-    dropped: tuple[CheckpointId, ...] = ()
-    definition: bytes | None = None
-    owner: str = ""
-    driver: str = ""
-    driver_since: float = 0.0
-    driver_until: float | None = None
-    on_loss: OnLoss = field(default_factory=OnLoss)
-    epoch: int = 0
 
 
 class MemoryServer:
@@ -92,7 +43,7 @@ class MemoryServer:
         self.clock = clock
         self.forgets = forgets
         self.changed = threading.Condition(threading.RLock())
-        self.experiments: dict[str, _ExperimentState] = {}
+        self.experiments: dict[str, ExperimentState] = {}
         #: The epochs of all drivers so far, which outlive what this server forgets.
         self.epochs = 0
         #: How often it has lost something; no entry gets the id of one that it has lost.
@@ -109,7 +60,7 @@ class MemoryJournal(Journal):
         self._lock = server.changed
         self._epoch = 0
         with self._lock:
-            self._state = server.experiments.setdefault(experiment, _ExperimentState())
+            self._state = server.experiments.setdefault(experiment, ExperimentState())
 
     def _append(self, event: bytes) -> None:
         number = self._state.forgotten + len(self._state.entries) + 1
@@ -172,7 +123,7 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now = self._server.clock()
-            self._state.trials[trial] = _TrialState(attempt, assignment.encode(), staged_at=now)
+            self._state.trials[trial] = TrialState(attempt, assignment.encode(), staged_at=now)
             if before is not None:
                 self._state.trials[trial].timestamp, self._state.trials[trial].closed = before.timestamp, before.closed
             self._append(event)
@@ -271,8 +222,8 @@ class MemoryJournal(Journal):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         with self._lock:
             state = self._state
-            self._lock.wait_for(lambda: self._behind(after) < len(state.entries), timeout=block_s)
-            at = self._behind(after)
+            self._lock.wait_for(lambda: self._state.behind(after) < len(state.entries), timeout=block_s)
+            at = self._state.behind(after)
             if self._server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
@@ -280,16 +231,8 @@ class MemoryJournal(Journal):
 
     def holds(self, entry: str) -> bool:
         with self._lock:
-            at = self._behind(entry) - 1
+            at = self._state.behind(entry) - 1
             return at < 0 or (at < len(self._state.entries) and self._state.entries[at].id == entry)
-
-    def _behind(self, entry: str) -> int:
-        """Return where the entries begin that follow this one; the number in its id says where it stands, or near where."""
-        place, entries = _place_of(entry), self._state.entries
-        at = max(place[0] - self._state.forgotten, 0)
-        while at < len(entries) and _place_of(entries[at].id) <= place:
-            at += 1
-        return at
 
     def checkpoints(self) -> set[CheckpointId]:
         with self._lock:
@@ -314,7 +257,7 @@ class MemoryJournal(Journal):
             state.definition, state.epoch, state.owner, state.driver = definition, self._epoch, owner, description
             state.driver_until = self._server.clock() + hold_s
             state.trials = {
-                trial: _TrialState(attempt, b"", state="ended", ended_by="restored", timestamp=at)
+                trial: TrialState(attempt, b"", state="ended", ended_by="restored", timestamp=at)
                 for trial, attempt, at in attempts
             }
             for event in events:
@@ -339,7 +282,7 @@ class MemoryJournal(Journal):
             state.lease_until = self._server.clock() + lease_s
             return Grant(Assignment.decode(state.assignment), state.timestamp)
 
-    def _held(self, claim: Claim) -> _TrialState | None:
+    def _held(self, claim: Claim) -> TrialState | None:
         state = self._state.trials.get(claim.trial)
         held = state is not None and state.state == "running"
         return state if held and state and (state.attempt, state.token) == claim[1:] else None
@@ -402,8 +345,3 @@ class MemoryJournal(Journal):
             state.state, state.intent, state.ended_by = "ended", "", claim.token
             self._append(event)
             return True
-
-
-def _place_of(entry: str) -> tuple[int, int]:
-    first, _, second = entry.partition("-")
-    return int(first), int(second)

@@ -33,6 +33,7 @@ from kombu.utils.objects import cached_property
 from mqtune.errors import BrokerUnavailable, MqtuneError, TrialFailed
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, connect
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.redis import retrying
 from mqtune.keys import TASK_NAME
 from mqtune.resources import queue_name
 from mqtune.trainable.process import become_subreaper
@@ -206,7 +207,7 @@ class TrialWorker(Worker):
         kwargs.update(without_gossip=True, without_mingle=True)
         self.concurrency = len(self.app.plan.devices)
         # Flower switches task events on every five seconds: too late for the first trials, if it is already there.
-        self.task_events: bool = self.task_events or self.app.is_watched()
+        self.task_events: bool = self.task_events or self.app.is_watched
         # A socket's URL leaves no other way to say which transport is meant; this is the worker's own process.
         TRANSPORT_ALIASES.update(
             dict.fromkeys(("redis", "rediss"), f"{TrialTransport.__module__}:{TrialTransport.__name__}")
@@ -248,6 +249,8 @@ class TrialApp(Celery):
     settings: WorkerSettings
     plan: SlotPlan
     client: Client
+    #: Whether somebody may be listening to events.
+    is_watched: bool
     trials: TrialPool
     runtime: WorkerRuntime
     rows: Rows
@@ -274,15 +277,14 @@ class TrialApp(Celery):
             check_broker(self.settings.broker, celerys)
         self.client = connect(self.settings.broker, role="worker")
         check_name(Fleet(self.client, patience_s=CONNECT_TIMEOUT_S), name)
+        # kombu keeps the names of their queues.
+        listeners = f"_kombu.binding.{self.conf.event_exchange}"
+        self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
 
     def hand_back_all(self) -> None:
         """End all attempts so that their trials can run elsewhere, and start nothing more."""
         if self.trials.runtime is not None:
             self.trials.runtime.hand_back_all("its worker was shut down")
-
-    def is_watched(self) -> bool:
-        """Whether somebody may be listening to events: kombu keeps the names of their queues."""
-        return bool(self.client.exists(f"_kombu.binding.{self.conf.event_exchange}"))
 
 
 class RuntimeStep(bootsteps.StartStopStep):

@@ -1,0 +1,59 @@
+"""How a worker starts while its connection is bad."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from mqtune.errors import BrokerUnavailable
+from mqtune.journal.client import Client
+from mqtune.journal.server import EmbeddedServer
+from mqtune.worker import celery as worker_module
+from mqtune.worker.celery import TrialApp, create_app
+from mqtune.worker.settings import WorkerSettings
+
+
+@pytest.fixture
+def app(redis_server: EmbeddedServer, tmp_path: Path) -> Any:
+    settings = WorkerSettings(broker=redis_server.url, gpus="0", code_root=tmp_path, log_root=tmp_path / "logs")
+    app = create_app(settings)
+    yield app
+    app.client.close()
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, command: str, times: int) -> list[str]:
+    """Have the connection break when a worker sends this command, so often; returns what it sends."""
+    execute, sent = Client.execute_command, []
+
+    def execute_or_break(client: Client, *args: Any, **options: Any) -> Any:
+        sent.append(args[0])
+        if args[0] == command and sent.count(command) <= times:
+            raise redis.ConnectionError("Connection reset by peer.")
+        return execute(client, *args, **options)
+
+    monkeypatch.setattr(Client, "execute_command", execute_or_break)
+    return sent
+
+
+def test_a_worker_whose_connection_breaks_while_it_starts_tries_again(
+    app: TrialApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = cut(monkeypatch, "EXISTS", 2)
+
+    app.prepare("w@here", None)
+
+    assert sent.count("EXISTS") == 3
+    assert app.is_watched is False
+
+
+def test_a_worker_that_can_not_reach_its_broker_while_it_starts_says_so(
+    app: TrialApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "CONNECT_TIMEOUT_S", 0.3)
+    cut(monkeypatch, "EXISTS", 10**6)
+
+    with pytest.raises(BrokerUnavailable, match="Connection reset by peer"):
+        app.prepare("w@here", None)
