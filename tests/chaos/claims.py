@@ -182,5 +182,7 @@ class Claims:
 
     def _is_undriven(self, body: dict[str, Any]) -> bool:
         """Whether an attempt ended because nobody drove the experiment, and that may have been so."""
-        by_policy = body["end"] == "handed_back" and body.get("error") == NOBODY_DRIVES
+        # One that had failed by itself before its worker could hear of it says that.
+        says_so = body.get("error") == NOBODY_DRIVES or bool(body.get("error_type"))
+        by_policy = body["end"] == "handed_back" and says_so
         return by_policy and self._observed.on_loss == "stop" and self._observed.may_be_undriven

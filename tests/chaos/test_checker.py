@@ -186,8 +186,11 @@ def test_what_a_redis_starts_that_was_set_back_counts_for_nothing(run: Run) -> N
     assert run.violations() == []
 
 
-def test_an_attempt_may_be_handed_back_when_nobody_drives_and_that_is_the_policy(run: Run) -> None:
-    change(21, end="handed_back", error=NOBODY_DRIVES)(run)
+@pytest.mark.parametrize("said", [{"error": NOBODY_DRIVES}, {"error": "no luck", "error_type": "ValueError"}], ids=str)
+def test_an_attempt_may_be_handed_back_when_nobody_drives_and_that_is_the_policy(
+    run: Run, said: dict[str, str]
+) -> None:
+    change(21, end="handed_back", **said)(run)
     observe(on_loss="stop", may_be_undriven=True, may_lose=False)(run)
 
     assert not [each for each in run.violations() if "handed_back" in each.what and each.promise in "56"]
