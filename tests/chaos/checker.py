@@ -14,7 +14,7 @@ from typing import Final
 
 from claims import Claims
 from course import Course
-from observed import CLOCKS_S, Observed, Violation, decoded, in_drivers_order
+from observed import CLOCKS_S, SET_BACK_S, Observed, Violation, decoded, in_drivers_order
 
 #: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
 FENCED_S: Final = 8.0
@@ -51,6 +51,10 @@ def _check_told(observed: Observed, fold: Course, found: list[Violation]) -> Non
         later = [at for at in begins if at is not None and first is not None and at > first]
         # A driver that was replaced may read on until it writes, but what it makes of it goes nowhere.
         replaced_at = min(later, default=float("inf"))
+        # Nor does what Redis has forgotten, and another driver has gone on without, before this one could put it back.
+        forgot_at = min((begin for begin, _ in observed.forgot if begin < replaced_at), default=float("inf"))
+        if later:
+            replaced_at = min(replaced_at, forgot_at - SET_BACK_S - CLOCKS_S)
         calls = [line for line in log if line[1] in _CALLS and line[0] < replaced_at]
         for place, (line, expected) in enumerate(zip(calls, fold.calls, strict=False)):
             said = tuple(line[1:5] if line[1] == "report" else line[1:])

@@ -52,6 +52,10 @@ class Isolation(NamedTuple):
     end: float
 
 
+#: By how much a Redis is set back at most, in seconds.
+SET_BACK_S: Final = 2.0
+
+
 @dataclass
 class Observed:
     """What was seen of a run.

@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 from befalling import Run
+from observed import SET_BACK_S
 
 
 def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
@@ -176,7 +177,7 @@ def redis_set_back(run: Run) -> str:
     if not server.is_up:
         return ""
     server.keep_copy()
-    by_s = run.random.uniform(0.1, 2.0)
+    by_s = run.random.uniform(0.1, SET_BACK_S)
 
     def set_back() -> None:
         if server.is_up:

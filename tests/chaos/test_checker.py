@@ -172,6 +172,17 @@ def test_a_driver_that_was_replaced_may_read_on(run: Run) -> None:
     assert run.violations() == []
 
 
+def test_what_a_driver_was_told_that_redis_forgot_before_it_was_replaced_counts_for_nothing(run: Run) -> None:
+    tell(1, 7, "end", "0002", "COMPLETED")(run)
+    assert run.violations()
+    run.observed.forgot = [(9.5, 10.0)]
+
+    assert run.violations() == []
+
+    tell(1, 5, "end", "0002", "COMPLETED")(run)
+    assert run.violations()
+
+
 def test_an_attempt_may_run_on_while_its_worker_is_frozen(run: Run) -> None:
     run.observed.beats["0001", 1, 101] = (4.1, 17.0)
     run.observed.isolations = [Isolation("w1", 8.0, 17.0)]
