@@ -145,8 +145,8 @@ def _check_processes(observed: Observed, journal: Claims, found: list[Violation]
 
 
 def _ran_on_the_past(observed: Observed, first: float, last: float) -> bool:
-    """Whether a process was started by a Redis that had forgotten, before a driver put back what it had lost."""
-    return any(begin <= first and last <= end + 2 * FENCED_S for begin, end in observed.forgot)
+    """Whether a process was started by a claim that Redis forgot, or by a Redis that had forgotten and was not mended yet."""
+    return any(begin - SET_BACK_S <= first and last <= end + 2 * FENCED_S for begin, end in observed.forgot)
 
 
 def _could_not_hear(observed: Observed, journal: Claims, trial: str, attempt: int, first: float, last: float) -> bool:
