@@ -259,7 +259,7 @@ class Driver:
         self._upkeep.forfeit_leases(error_type=error_type)
 
     def end(self, outcome: str, reason: str) -> None:
-        """Journal that this driver is done, and have all of the journal in the copy."""
+        """Journal that this driver is done, and have all of the journal on the server and in the copy."""
         self.commands.end(outcome, reason)
         self._hand.look()
         self._reader.finish()
