@@ -204,19 +204,21 @@ class EndingContract(InWorld):
         assert len(stopped) + is_count == len(tuner.get_trials())
 
     def test_what_comes_after_a_decision_is_kept_and_not_shown(self, tune: Tune) -> None:
-        tuner = tune(played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False)
-        shown = [report.sequence for report in tuner.new_reports()]
+        # One of them may wait for a processor just then, and report nothing more.
+        tuner = tune(*[played(3000, every_s=0)] * 5, scheduler=at_report(3, Action.STOP), saves=False)
+        shown = [(report.trial, report.sequence) for report in tuner.new_reports()]
         while not tuner.is_finished:
             tuner.step(0.1)
-            shown += [report.sequence for report in tuner.new_reports()]
+            shown += [(report.trial, report.sequence) for report in tuner.new_reports()]
 
-        (trial,) = tuner.get_trials()
-        kept = list(tuner.results().reports(trial.id))
-        assert trial.status is TrialStatus.EARLY_STOPPED
-        assert shown == [1, 2, 3]
-        assert trial.late_reports > 0
-        assert [report.late for report in kept] == [False] * 3 + [True] * trial.late_reports
-        assert [report.sequence for report in kept] == list(range(1, 4 + trial.late_reports))
+        trials = tuner.get_trials()
+        assert sum(trial.late_reports for trial in trials) > 0
+        for trial in trials:
+            kept = list(tuner.results().reports(trial.id))
+            assert trial.status is TrialStatus.EARLY_STOPPED
+            assert [sequence for id_, sequence in shown if id_ == trial.id] == [1, 2, 3]
+            assert [report.late for report in kept] == [False] * 3 + [True] * trial.late_reports
+            assert [report.sequence for report in kept] == list(range(1, 4 + trial.late_reports))
 
     def test_in_lockstep_nothing_comes_after_a_decision(self, tune: Tune) -> None:
         tuner = tune(played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False, sync="lockstep")
