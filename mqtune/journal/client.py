@@ -50,6 +50,7 @@ class Client(redis.Redis):
         connection = self._take()
         try:
             connection.send_command(*args)
+            # redis-py has no types for it.
             answer = self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
         except redis.ResponseError:
             # It is an answer too.

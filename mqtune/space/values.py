@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ def _text(value: str, where: str) -> str:
 
 
 def _way_out(value: Any) -> str:
-    if isinstance(value, Callable):  # type: ignore[arg-type]
+    if callable(value):
         return "give a name that the trainable looks up, or sample_from(function) to compute a value"
     return "give None, bool, int, float, str, bytes, or a list or dict of those"
 

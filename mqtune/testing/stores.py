@@ -7,6 +7,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -333,7 +334,7 @@ class StoreContract:
             except BaseException as error:  # noqa: BLE001 - looked at below
                 errors.append(error)
 
-        _all_at_once([lambda source=source: save(source) for source in sources])  # type: ignore[misc]
+        _all_at_once([partial(save, source) for source in sources])
         store.fetch(saved_id(), tmp_path / "target")
 
         assert files_in(tmp_path / "target") in [files_in(source) for source in sources]

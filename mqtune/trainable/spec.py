@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.errors import TrainableNotFound
 
@@ -168,7 +168,7 @@ class TrainableSpec:
             )
         if self.kind == "class":
             _check_class(found)
-        return found  # type: ignore[no-any-return]
+        return cast("Loaded", found)
 
 
 def _check_inside(path: Path, code_root: Path, what: str) -> None:

@@ -212,7 +212,8 @@ class TrialWorker(Worker):
         TRANSPORT_ALIASES.update(
             dict.fromkeys(("redis", "rediss"), f"{TrialTransport.__module__}:{TrialTransport.__name__}")
         )
-        return super().prepare_args(**kwargs)  # type: ignore[no-any-return]
+        prepared: dict[str, Any] = super().prepare_args(**kwargs)
+        return prepared
 
     def install_platform_tweaks(self, worker: Any) -> None:
         super().install_platform_tweaks(worker)

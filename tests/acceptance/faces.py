@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from running import HERE, JOIN_S
+from running import HERE
+from started import JOIN_S, started
 from waiting import eventually
 
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 
 ROOT: Final = Path(__file__).parents[2]
-_END_S: Final = 20.0
 
 
 def celery(*arguments: str) -> list[str]:
@@ -37,25 +36,8 @@ def settings(broker: str, folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def running(
-    command: Sequence[str], environment: dict[str, str], log: Path, cwd: Path = ROOT
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that is told to end afterwards."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment}, cwd=cwd, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_END_S)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+#: A program that is told to end afterwards.
+running = partial(started, cwd=ROOT)
 
 
 def wait_until_joined(broker: str, name: str) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +11,12 @@ from typing import Any
 
 import pytest
 import trainables
-from waiting import eventually
+from started import started, wait_for_worker
 
 import mqtune
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import EmbeddedServer, find_binary
 
 HERE = Path(__file__).parent
-#: A cold start of a worker takes a second or two, and more on a machine that runs other tests.
-JOIN_S = 30.0
 
 _names = itertools.count(1)
 
@@ -38,34 +33,11 @@ def running_worker(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A real ``mqtune worker`` that has joined the fleet; it is gone afterwards."""
     command = [sys.executable, *program, "worker", "--name", name, "--code-root", str(code_root), *options]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_LOG_ROOT": str(log.parent), **(environment or {})},
-            # The package that is imported is the one on the path, not the one in the folder that tests run in.
-            cwd=log.parent,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        with contextlib.closing(connect(broker)) as client:
-            fleet = Fleet(client, patience_s=5)
-
-            def joined() -> bool:
-                assert process.poll() is None, log.read_text()
-                return any(info.pid == process.pid for info in fleet.workers())
-
-            eventually(joined, JOIN_S)
+    settings = {"MQTUNE_BROKER": broker, "MQTUNE_LOG_ROOT": str(log.parent), **(environment or {})}
+    # The package that is imported is the one on the path, not the one in the folder that tests run in.
+    with started(command, settings, log, cwd=log.parent, within_s=10) as process:
+        wait_for_worker(broker, process, log)
         yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture(scope="session")

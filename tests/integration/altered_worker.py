@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -44,48 +43,23 @@ def altered_worker(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A worker in the fleet of a broker, whose log is ``worker.log``; it is gone afterwards."""
     # The rest needs nothing of it, and runs in each trial too.
-    from waiting import eventually
-
-    from mqtune.journal.connection import connect
-    from mqtune.journal.fleet import Fleet
+    from started import started, wait_for_worker
 
     command = [sys.executable, str(Path(__file__)), alteration, "worker", "--name", "altered", "--code-root", str(HERE)]
     log = folder / "worker.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*command, *options],
-            env={
-                **os.environ,
-                "MQTUNE_BROKER": broker,
-                "MQTUNE_LOG_ROOT": str(folder),
-                "PYTHONFAULTHANDLER": "1",
-                FOLDER: str(folder),
-            },
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        with contextlib.closing(connect(broker)) as client:
-            fleet = Fleet(client, patience_s=5)
-
-            def joined() -> bool:
-                assert process.poll() is None, log.read_text()
-                return any(info.pid == process.pid for info in fleet.workers())
-
-            eventually(joined, 30)
-        yield process
-    except BaseException:
-        print(log.read_text()[-10_000:])
-        raise
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=goes_within_s)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    settings = {
+        "MQTUNE_BROKER": broker,
+        "MQTUNE_LOG_ROOT": str(folder),
+        "PYTHONFAULTHANDLER": "1",
+        FOLDER: str(folder),
+    }
+    with started([*command, *options], settings, log, within_s=goes_within_s) as process:
+        try:
+            wait_for_worker(broker, process, log)
+            yield process
+        except BaseException:
+            print(log.read_text()[-10_000:])
+            raise
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from mqtune.status import TrialStatus
 from mqtune.testing.backends.pausing import paused_after
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played
-from mqtune.trial import Trial
+from mqtune.trial import Trial, TrialId
 from mqtune.tuner import Tuner
 
-_Call = Callable[[Tuner, Trial], Any]
+_Call = Callable[[Tuner, Trial | TrialId], Any]
 
 CALLS: Final[dict[str, _Call]] = {
     "stop": lambda tuner, trial: tuner.stop_trial(trial),
@@ -96,7 +96,7 @@ class RefusingContract(InWorld):
         }
 
         with pytest.raises(ConfigurationError, match=r"no trial '0815' in experiment"):
-            more[what]("0815") if what in more else CALLS[what](tuner, "0815")  # type: ignore[arg-type]
+            more[what]("0815") if what in more else CALLS[what](tuner, TrialId("0815"))
 
         assert len(tuner.get_trials()) == 1
         drive(tuner, lambda: tuner.get_trial("0001").reports >= 2)
