@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from mqtune.checkpoints import Retention
 from mqtune.errors import ConfigurationError
+from mqtune.fields import decode_definition
 from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.messages import ExperimentCreated, decode_event
+from mqtune.journal.recovery import kept_definition
 from mqtune.opening import BrokerPlace
 from mqtune.plan import Plan
 from mqtune.resources import Resources
@@ -109,9 +110,9 @@ def _definition(name: str, place: BrokerPlace) -> dict[str, Any]:
     found = place.definition(name, folder)
     if found is not None:
         return found
-    kept = _copied_definition(folder)
+    kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
     if kept is not None:
-        return kept
+        return decode_definition(name, kept)
     raise ConfigurationError(f"there is no experiment {name!r} on {place.shown}; {_listed(place.experiments())}")
 
 
@@ -120,15 +121,6 @@ def _listed(names: list[str]) -> str:
         return "there is none at all"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names[:_SHOWN])}{more}"
-
-
-def _copied_definition(folder: Path) -> dict[str, Any] | None:
-    try:
-        first = next(JournalFile(folder / JOURNAL_FILE).read(), None)
-    except FileNotFoundError:
-        return None
-    event = None if first is None else decode_event(first.data)
-    return event.definition if isinstance(event, ExperimentCreated) else None
 
 
 def _plan(

@@ -297,6 +297,32 @@ def test_what_was_written_and_not_answered_is_put_back_too(tmp_path: Path, monke
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
+def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    early = snapshot(bench.server)
+    kept = bench.save(ONE)
+    bench.report(ONE, 1.0)
+    drop = MemoryJournal.drop_checkpoints
+
+    def lose_and_drop(journal: MemoryJournal, *args: Any) -> None:
+        monkeypatch.setattr(MemoryJournal, "drop_checkpoints", drop)
+        set_back(bench.server, early)
+        bench.driver._journal.outages += 1
+        drop(journal, *args)
+
+    # What it does about the first loss is to give up the dict that Redis has lost.
+    monkeypatch.setattr(MemoryJournal, "drop_checkpoints", lose_and_drop)
+    set_back(bench.server)
+    bench.driver._journal.outages += 1
+    bench.step(3)
+
+    assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
+    assert bench.trial(ONE).reports == 1
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
 def test_being_forgotten_does_not_count_as_lost(bench: Bench) -> None:
     for _ in range(LOST_BUDGET + 2):
         set_back(bench.server)
