@@ -53,6 +53,8 @@ _SAME: Final = (
     "queue_trials",
     "local_slots",
 )
+#: The same, which definitions of before these arguments were there lack.
+_LATER: Final = ("working_dir", "keep_working_dir")
 
 
 def attached(
@@ -159,6 +161,7 @@ def _plan(
             # Where code is taken from is never the choice of who may write to a server.
             code_root=Path(definition["code_root"]) if is_private else Path.cwd(),
             **{key: definition[key] for key in _SAME},
+            **{key: definition[key] for key in _LATER if key in definition},
         )
     except KeyError as error:
         raise ConfigurationError(

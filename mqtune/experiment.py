@@ -230,6 +230,7 @@ class Experiment:
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at
         attempt.environment = event.environment
+        attempt.working_dir = event.working_dir
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
         if attempt is trial.attempt and attempt.end is None:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)

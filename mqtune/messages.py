@@ -154,6 +154,8 @@ class AttemptStarted(_Body):
     queue: str = ""
     #: Versions of Python, of the packages that the trainable has imported, and of its code.
     environment: dict[str, Any] = field(default_factory=dict)
+    #: The folder of its own in which it runs; empty for the worker's.
+    working_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,9 +30,13 @@ from mqtune.trial import Config
 from mqtune.version import __version__
 from mqtune.wire import decode_value, encode_value
 
-__all__ = ["DRIVER_LOSS_GRACE_S", "Plan", "Sync"]
+__all__ = ["DRIVER_LOSS_GRACE_S", "KeepWorkingDir", "Plan", "Sync", "WorkingDir"]
 
 Sync = Literal["stream", "lockstep"]
+#: Where a trial's process runs: in its worker's working directory, or in a folder of its own.
+WorkingDir = Literal["code", "trial"]
+#: Of which attempts such a folder is kept.
+KeepWorkingDir = Literal["always", "failed", "never"]
 
 #: For how long nobody need drive an experiment before its workers do what was to happen then: long enough to run a script
 #: again, also on another machine.
@@ -52,6 +56,8 @@ _MAY_CHANGE: Final = (
     "local_slots",
     "on_driver_loss",
     "driver_loss_grace_s",
+    "working_dir",
+    "keep_working_dir",
     "code_root",
     "version",
 )
@@ -99,6 +105,8 @@ class Plan:
         driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
         queue_trials: bool = True,
         local_slots: int | None = None,
+        working_dir: WorkingDir = "code",
+        keep_working_dir: KeepWorkingDir = "always",
         code_root: Path | None = None,
     ) -> None:
         self.reuse = bool(reuse)
@@ -110,6 +118,8 @@ class Plan:
                 check_reusable(trainable)
         self.on_loss = _on_loss(on_driver_loss, driver_loss_grace_s)
         self.queue_trials = queue_trials
+        self.working_dir = working_dir
+        self.keep_working_dir = keep_working_dir
         self.local_slots = at_least("local_slots", local_slots, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
@@ -171,6 +181,12 @@ class Plan:
             raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
         if self.sync not in get_args(Sync):
             raise ConfigurationError(f"sync={self.sync!r} is neither 'stream' nor 'lockstep'")
+        for argument, value, known in (
+            ("working_dir", self.working_dir, get_args(WorkingDir)),
+            ("keep_working_dir", self.keep_working_dir, get_args(KeepWorkingDir)),
+        ):
+            if value not in known:
+                raise ConfigurationError(f"{argument}={value!r} is none of {', '.join(map(repr, known))}")
         if self.pass_config not in ("arguments", "json"):
             raise ConfigurationError(f"pass_config={self.pass_config!r} is neither 'arguments' nor 'json'")
         if not isinstance(self.delete_checkpoints, bool):
@@ -246,6 +262,8 @@ class Plan:
             "local_slots": self.local_slots,
             "on_driver_loss": self.on_loss.policy,
             "driver_loss_grace_s": self.on_loss.grace_s,
+            "working_dir": self.working_dir,
+            "keep_working_dir": self.keep_working_dir,
             "code_root": str(self.code_root),
             "version": __version__,
         }

@@ -173,7 +173,8 @@ class Attempt:
     """One run of a trial on one worker; times are seconds since the epoch (UTC).
 
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
-    has the versions of Python, of the packages that the trainable has imported, and of its code.
+    has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
+    folder of its own in which it ran, on ``host``, with ``Tuner(working_dir="trial")``; else it is empty.
     """
 
     number: int
@@ -196,6 +197,7 @@ class Attempt:
     signal: int | None = None
     error_type: str = ""
     error: str = ""
+    working_dir: str = ""
     stdout_path: str = ""
     stderr_path: str = ""
     stdout_tail: str = ""

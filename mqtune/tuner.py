@@ -13,7 +13,7 @@ from mqtune.experiment import Mode
 from mqtune.journal.base import LossPolicy
 from mqtune.limits import FailFast
 from mqtune.opening import place_of
-from mqtune.plan import DRIVER_LOSS_GRACE_S, Plan, Sync
+from mqtune.plan import DRIVER_LOSS_GRACE_S, KeepWorkingDir, Plan, Sync, WorkingDir
 from mqtune.resources import Resources
 from mqtune.running import Running
 from mqtune.schedulers import Scheduler
@@ -73,6 +73,12 @@ class Tuner(Running):
             "spawn" imports it anew for each trial, for libraries that can't be forked.
         reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes
             whose ``setup`` takes long: only one with a ``reset_config`` that returns True; see ``mqtune.Trainable``.
+        working_dir: where trials run. "code": where their worker was started (without a broker: where the driver was), which
+            all share, so that what they write there under one name overwrites each other's. "trial": each attempt in a
+            folder of its own, which begins empty and is ``mqtune.get_context().folder``; what it reads from the code's
+            folder it then names by an absolute path, such as one from ``__file__``.
+        keep_working_dir: of which attempts that folder stays on its worker's machine, beside their output, if there is
+            something in it: "always"; "failed", those that failed or were lost; or "never".
         on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was killed or
             closed: "continue": nothing, running trials and those that wait in queues go on; "finish": running trials go on
             and nothing else starts; "stop": running trials are handed back, too, with a checkpoint where they can save one.
@@ -118,6 +124,8 @@ class Tuner(Running):
         local_slots: int | None = None,
         start_method: str | None = None,
         reuse: bool = False,
+        working_dir: WorkingDir = "code",
+        keep_working_dir: KeepWorkingDir = "always",
         on_driver_loss: LossPolicy = "continue",
         driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
         backend: object = None,
@@ -155,6 +163,8 @@ class Tuner(Running):
             driver_loss_grace_s=driver_loss_grace_s,
             queue_trials=queue_trials,
             local_slots=local_slots,
+            working_dir=working_dir,
+            keep_working_dir=keep_working_dir,
         )
         place = place_of(
             backend=backend,

@@ -130,6 +130,9 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
     console.print("\nattempts", style="bold")
     console.print(_attempts_table(result.attempts, _now(results)))
     for attempt in result.attempts:
+        if attempt.working_dir:
+            console.print(Text(f"\nfolder of attempt {attempt.number}", "bold"), printable(attempt.working_dir))
+    for attempt in result.attempts:
         _show_output(console, attempt, last=attempt is result.attempts[-1])
 
 

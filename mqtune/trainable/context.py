@@ -12,7 +12,8 @@ __all__ = ["Context"]
 class Context:
     """Which trial this is; outside a trial all is empty.
 
-    ``folder`` is for files that nobody needs once the attempt has ended: it is deleted then.
+    ``folder`` is the attempt's own folder, which begins empty. With ``Tuner(working_dir="trial")`` it is the current
+    directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
     """
 
     trial: str = ""

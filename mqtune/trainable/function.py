@@ -30,7 +30,7 @@ class Reporter:
     Attributes:
         trial_id: the trial's id.
         trial_name: the experiment's name and the trial's id.
-        logdir: the attempt's own folder on the worker, which is removed when the attempt ends.
+        logdir: the attempt's own folder on the worker; see ``mqtune.get_context``.
     """
 
     def __init__(self, current: Session) -> None:
@@ -41,7 +41,7 @@ class Reporter:
 
     @property
     def logdir(self) -> str:
-        """The attempt's own folder on the worker, which is removed when the attempt ends."""
+        """The attempt's own folder on the worker; see ``mqtune.get_context``."""
         return str(self._session.folder)
 
     def __call__(self, **metrics: Any) -> None:

@@ -104,7 +104,9 @@ def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session,
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
-        ending = (run or _run)(load(), message, current)
+        loaded = load()
+        current.enter()
+        ending = (run or _run)(loaded, message, current)
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except SystemExit as error:

@@ -99,7 +99,11 @@ def should_checkpoint() -> bool:
 
 
 def get_context() -> Context:
-    """Return which trial this is."""
+    """Return which trial this is, and which folder is its own.
+
+    Raises:
+        StoreUnavailable: the folder can't be made.
+    """
     current = session.here()
     return Context() if current is None else current.context
 

@@ -165,6 +165,7 @@ class _Life:
             why = "its code has changed"
         else:
             try:
+                self._session.enter()
                 answer = steps.reset(config)
             except BaseException:  # noqa: BLE001 - whatever user code raises, a fresh process can take the trial
                 why = f"{name}.reset_config raised:\n{traceback.format_exc().rstrip()}"

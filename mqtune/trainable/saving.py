@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
     Savable = dict[str, Any] | str | os.PathLike[str] | Checkpoint
 
-__all__ = ["Saved", "Saver", "check_savable", "remove_folder"]
+__all__ = ["Saved", "Saver", "check_savable", "make_folder", "remove_folder"]
 
 #: Below an attempt's folder: the local copy of the checkpoint that it starts from.
 _FETCHED: Final = "checkpoint"
@@ -79,11 +79,7 @@ class Saver:
         Raises:
             StoreUnavailable: it can't be made.
         """
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _no_folder(error) from error
-        return self._folder
+        return make_folder(self._folder)
 
     def draft(self) -> Path:
         """Return a new empty folder to write a checkpoint into, where saving it costs least."""
@@ -196,6 +192,19 @@ def check_savable(source: Savable) -> dict[str, Any] | Path:
     if isinstance(source, Checkpoint):
         return source.data if source.is_dict else source.path
     raise TypeError(f"checkpoint={source!r} is {type(source).__name__}; give a dict, or the path of a directory")
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder of an attempt, unless it is there, and return it.
+
+    Raises:
+        StoreUnavailable: it can't be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(error) from error
+    return folder
 
 
 def _no_folder(error: OSError) -> StoreUnavailable:

@@ -71,6 +71,8 @@ def run_script(path: Path, config: dict[str, Any], current: Session, stderr: Pat
 
     A file that ends in .py is run by this process's Python, any other must be executable. What it prints goes to the
     trial's own output, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM.
+    Which trial it is stands in its environment: ``MQTUNE_EXPERIMENT``, ``MQTUNE_TRIAL``, ``MQTUNE_ATTEMPT``, and the attempt's
+    own folder in ``MQTUNE_TRIAL_FOLDER``.
 
     Args:
         path: the script.
@@ -104,7 +106,7 @@ class _ScriptRun:
 
     def _arguments(self, config: dict[str, Any]) -> list[str]:
         if self._session.options.get("pass_config") == "json":
-            file = self._session.folder / "config.json"
+            file = self._session.scratch / "config.json"
             file.write_text(json.dumps(config))
             arguments = [_CONFIG_ARGUMENT, str(file)]
         else:
@@ -113,7 +115,7 @@ class _ScriptRun:
         if self._session.has_store and self._session.options.get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
-            self._folder = WatchedFolder(inherited or self._session.folder / "st_checkpoint")
+            self._folder = WatchedFolder(inherited or self._session.scratch / "st_checkpoint")
             arguments += [_CHECKPOINT_ARGUMENT, str(self._folder.path)]
         return arguments
 
@@ -141,7 +143,16 @@ class _ScriptRun:
         return self._ending(process.returncode)
 
     def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes]:
-        environment = {"PYTHONUNBUFFERED": "1", **os.environ, RELAY: address_of(channel.fileno())}
+        which = self._session.context
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+            RELAY: address_of(channel.fileno()),
+            "MQTUNE_EXPERIMENT": which.experiment,
+            "MQTUNE_TRIAL": which.trial,
+            "MQTUNE_ATTEMPT": str(which.attempt),
+            "MQTUNE_TRIAL_FOLDER": str(which.folder),
+        }
         try:
             return subprocess.Popen(
                 self._command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.trainable.context import Context
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
-from mqtune.trainable.saving import Saver
+from mqtune.trainable.saving import Saver, make_folder
 from mqtune.trial import CheckpointId, TrialId
 from mqtune.wire import decode_value, encode_value, pack_metrics
 
@@ -155,9 +155,28 @@ class Session:
             )
         return self._made_saver
 
+    def enter(self) -> None:
+        """Make the working directory and go there, if the attempt has one of its own.
+
+        Raises:
+            StoreUnavailable: it can't be made.
+        """
+        if self._message.get("working_dir"):
+            os.chdir(self.folder)
+
     @property
     def folder(self) -> Path:
-        """The attempt's folder, which is deleted when the attempt has ended."""
+        """The attempt's own folder, for its user: the working directory if that is one of its own, else ``scratch``.
+
+        Raises:
+            StoreUnavailable: it can't be made.
+        """
+        working_dir = self._message.get("working_dir")
+        return make_folder(Path(working_dir)) if working_dir else self.scratch
+
+    @property
+    def scratch(self) -> Path:
+        """The attempt's folder for what is deleted when it has ended."""
         return self._saver.folder
 
     @property

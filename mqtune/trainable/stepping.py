@@ -47,14 +47,15 @@ class Trainable:
     ``reset_config`` takes its config, so that what ``setup`` brought into memory or onto a GPU is there. They stay only after
     an end in good order, between two steps: completed, stopped or paused; never after an error, an interrupted step, a
     signal that ended the trial or a ``ttl_s`` that was over, nor with processes, or threads that are no daemons, left.
-    Working directory, environment and random generators stay as they are. ``cleanup`` is called when the process goes, not
-    between its trials, and has one second if no trial runs there: the worker ends, there was no trial for two minutes,
-    another experiment has the slot, or the code has changed. Only on Linux; elsewhere each trial has a fresh process.
+    Environment, random generators and the working directory stay as they are; with ``working_dir="trial"`` each trial has its
+    own, already in ``reset_config``. ``cleanup`` is called when the process goes, not between its trials, and has one second if
+    no trial runs there: the worker ends, there was no trial for two minutes, another experiment has the slot, or the code has
+    changed. Only on Linux; elsewhere each trial has a fresh process.
 
     Attributes:
         config: the trial's config.
         trial_id: the trial's id.
-        folder: the attempt's own folder on the worker, which is removed when the attempt ends.
+        folder: the attempt's own folder on the worker; see ``mqtune.get_context``.
         training_iteration: how many steps are done, those before a resume too.
         time_total_s: seconds in steps so far, those before a resume too.
         checkpoint_every: save with every so many iterations' reports; 0 saves only for a pause and on demand. It may be
@@ -362,7 +363,7 @@ class Steps:
         self._saved_at = self._trainable.training_iteration
 
     def _scratch(self) -> Path:
-        folder = self._session.folder / "dict"
+        folder = self._session.scratch / "dict"
         folder.mkdir()
         return folder
 

@@ -75,6 +75,11 @@ class AttemptRun:
         self.definition = definition
         self._reuses = bool(definition.get("reuse"))
         self.assignment = Assignment({})
+        self._keep = str(definition.get("keep_working_dir", "always"))
+        #: The trial's working directory, if it is not the worker's.
+        self._working_dir: Path | None = None
+        if definition.get("working_dir") == "trial":
+            self._working_dir = runtime.scratch.working_dir(journal.experiment, claim, self._keep)
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
@@ -227,6 +232,7 @@ class AttemptRun:
             stderr_path=str(stderr),
             queue=self.runtime.queue,
             environment=zygote.environment if zygote is not None else {},
+            working_dir=str(self._working_dir or ""),
         )
         grant = self.journal.claim(self.claim, self.runtime.name, self.runtime.lease_s, started.encode())
         if isinstance(grant, str):
@@ -235,6 +241,8 @@ class AttemptRun:
         self.runtime.running.add(self)
         try:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
+            if self._working_dir is not None:
+                self.runtime.scratch.leave(self._working_dir, self._keep, ended.end)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
             self.runtime.running.discard(self)
@@ -292,6 +300,7 @@ class AttemptRun:
             "store": self.definition.get("store", ""),
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),
+            "working_dir": str(self._working_dir or ""),
             "reuse": self._reuses,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }

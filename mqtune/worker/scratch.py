@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.journal.base import Claim
+from mqtune.trial import AttemptEnd
 
 __all__ = ["Scratch"]
 
 #: Below the log folder, which several workers of one or of many machines may share.
 _FOLDER: Final = ".scratch"
+#: Below an attempt's folder: its working directory, if that is not kept.
+_WORK: Final = "work"
 
 
 class Scratch:
@@ -25,7 +28,8 @@ class Scratch:
     """
 
     def __init__(self, log_root: Path, host: str) -> None:
-        self._all = log_root / _FOLDER
+        self._log_root = log_root.absolute()
+        self._all = self._log_root / _FOLDER
         self._host = host
         self._mine = self._all / f"{host}.{os.getpid()}"
 
@@ -40,6 +44,27 @@ class Scratch:
     def folder(self, experiment: str, claim: Claim) -> Path:
         """Return where an attempt's folder is to be."""
         return self._mine / f"{experiment}.{claim.trial}.{claim.attempt}.{claim.token[:8]}"
+
+    def working_dir(self, experiment: str, claim: Claim, keep: str) -> Path:
+        """Return where an attempt's working directory is to be, if it has one of its own; it is a new one for each claim.
+
+        Args:
+            experiment: the experiment's name.
+            claim: the attempt.
+            keep: "never", "failed" or "always": one that may be kept lies beside the attempt's output.
+        """
+        if keep == "never":
+            return self.folder(experiment, claim) / _WORK
+        # An earlier experiment of the same name, on another broker, may have left folders of the same attempts.
+        return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.token[:8]}"
+
+    def leave(self, working_dir: Path, keep: str, end: AttemptEnd) -> None:
+        """Delete the working directory of an attempt that ended so, unless it is to be kept and there is something in it."""
+        if keep == "always" or (keep == "failed" and end in (AttemptEnd.FAILED, AttemptEnd.LOST)):
+            with contextlib.suppress(OSError):
+                working_dir.rmdir()
+        else:
+            self.remove(working_dir)
 
     def remove(self, folder: Path) -> None:
         """Delete an attempt's folder, if it was ever made."""

@@ -102,6 +102,17 @@ def deaf(config):
         except mqtune.StopTrial:
             pass
 
+def keeps_files(config):
+    Path("model.txt").write_text(config["who"])
+    time.sleep(config.get("sleep_s", 0))
+    context = mqtune.get_context()
+    mqtune.report({"loss": 1, "here": os.getcwd(), "folder": str(context.folder), "there": os.listdir(".")})
+    if config.get("fails"):
+        raise ValueError("no luck")
+
+def tells_where(config):
+    mqtune.report({"loss": 1, "here": os.getcwd()})
+
 def fails_when_told(config):
     try:
         endless(config)
@@ -547,3 +558,64 @@ def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Mach
 
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "CheckpointGone")
     assert "m-0009-1-1" in ended.error
+
+
+# Where a trial runs.
+
+
+def test_by_default_a_trial_runs_where_its_worker_does(machine: Machine) -> None:
+    """So it finds what lies beside its code by relative paths."""
+    one = machine.start("tells_where")
+    one.ended()
+
+    assert one.reports[0].metrics["here"] == str(Path.cwd())
+    assert one.of(AttemptStarted)[0].working_dir == ""
+
+
+def test_trials_with_folders_of_their_own_do_not_overwrite_each_others_files(machine: Machine) -> None:
+    settings = {"working_dir": "trial", "keep_working_dir": "always"}
+    for who in ("0001", "0002"):
+        one = machine.start("keeps_files", {"who": who}, trial=who, **settings)
+
+        assert one.ended().end is AttemptEnd.COMPLETED
+        (started,) = one.of(AttemptStarted)
+        metrics = one.reports[0].metrics
+        assert metrics["here"] == metrics["folder"] == started.working_dir
+        assert metrics["there"] == ["model.txt"]
+        assert (Path(started.working_dir) / "model.txt").read_text() == who
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("always", {"bad", "well"}), ("failed", {"bad"}), ("never", set())])
+def test_a_folder_of_its_own_is_kept_by_the_rule(machine: Machine, keep: str, kept: set[str]) -> None:
+    settings = {"working_dir": "trial", "keep_working_dir": keep}
+    folders = {}
+    for trial in ("bad", "well"):
+        one = machine.start("keeps_files", {"who": trial, "fails": trial == "bad"}, trial=trial, **settings)
+        one.ended()
+        folders[trial] = Path(one.of(AttemptStarted)[0].working_dir)
+
+    assert {trial for trial, folder in folders.items() if folder.exists()} == kept
+    assert not list(machine.scratch._mine.glob("*"))
+
+
+def test_a_folder_of_its_own_in_which_nothing_was_written_is_not_kept(machine: Machine) -> None:
+    one = machine.start("tells_where", working_dir="trial", keep_working_dir="always")
+    one.ended()
+
+    (started,) = one.of(AttemptStarted)
+    assert one.reports[0].metrics["here"] == started.working_dir
+    assert not Path(started.working_dir).exists()
+
+
+def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(machine: Machine, tmp_path: Path) -> None:
+    """What is fetched to go on from is no file of the trial's."""
+    store = made_store(tmp_path)
+    settings = {"store": store, "working_dir": "trial", "keep_working_dir": "always"}
+    first = machine.start("files", **settings).has_reported(1).intend(Intent.PAUSE)
+    first.ended()
+
+    second = machine.start("files", checkpoint=first.reports[-1].checkpoint, **settings).has_reported(1)
+    second.intend(Intent.STOP).ended()
+
+    (started,) = second.of(AttemptStarted)
+    assert [path.name for path in Path(started.working_dir).iterdir()] == ["state"]

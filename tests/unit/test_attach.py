@@ -82,6 +82,7 @@ ODD: dict[str, dict[str, Any]] = {
     "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
     "store": {"checkpoints": "s3://bucket/folder", "queue_trials": False},
     "loss": {"on_driver_loss": "stop", "driver_loss_grace_s": 5},
+    "working directory": {"working_dir": "trial", "keep_working_dir": "failed"},
     "process": {"start_method": "spawn", "accept_no_report": True, "pass_config": "json"},
 }
 
@@ -98,6 +99,23 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
     assert [ours.suggest() for _ in range(5)] == [theirs.suggest() for _ in range(5)]
     assert again.code_root == plan.code_root
     assert again.on_loss == plan.on_loss
+
+
+def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without_them(kept: dict[str, bytes]) -> None:
+    old = tuned().definition(None)
+    del old["working_dir"], old["keep_working_dir"]
+    kept["x"] = encode_value(old)
+
+    again, _ = attach()
+
+    assert (again.working_dir, again.keep_working_dir) == ("code", "always")
+    assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
+
+
+@pytest.mark.parametrize("argument", ["working_dir", "keep_working_dir"])
+def test_a_working_directory_that_is_none_is_refused_by_argument_and_value(argument: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argument}='elsewhere' is none of "):
+        tuned(**{argument: "elsewhere"})
 
 
 def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(

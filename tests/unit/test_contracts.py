@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -217,19 +216,6 @@ def test_what_was_fetched_may_be_saved_again(tmp_path: Path) -> None:
 
 def test_a_status_shows_its_name() -> None:
     assert f"{TrialStatus.RUNNING}" == str(TrialStatus.RUNNING) == "TrialStatus.RUNNING"
-
-
-@pytest.mark.parametrize("folder", ["worker", "trainable"])
-def test_nothing_on_a_worker_changes_the_working_directory(folder: str) -> None:
-    """A trainable finds its files where its worker was started, and not in a folder of the trial's."""
-    found = []
-    for path in sorted((ROOT / "mqtune" / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            is_change = isinstance(node, ast.Attribute) and node.attr in ("chdir", "fchdir")
-            if is_change or (isinstance(node, ast.keyword) and node.arg == "cwd"):
-                found.append(f"{path.name}:{node.lineno}")
-
-    assert found == []
 
 
 def test_a_numbered_row_says_why_it_can_not_happen() -> None:

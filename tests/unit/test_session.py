@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from attempts import AttemptHere
 from waiting import DEADLINE_S, eventually
 
 import mqtune
@@ -947,6 +948,16 @@ def test_a_trial_knows_which_it_is_and_has_a_folder(attempt: Session, tmp_path: 
     assert (context.trial, context.attempt, context.experiment) == ("0007", 2, "mnist")
     assert context.folder == tmp_path / "attempt"
     assert context.folder.is_dir()
+
+
+def test_a_working_directory_that_can_not_be_made_fails_the_trial_with_its_path_and_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("in the way")
+    with contextlib.closing(AttemptHere(tmp_path, working_dir=str(tmp_path / "own"))) as one:
+        ending = one.run(lambda config: None)
+
+    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "StoreUnavailable")
+    assert "folder can't be made" in ending.error
+    assert "--log-root" in ending.error
 
 
 def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

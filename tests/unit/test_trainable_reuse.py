@@ -71,6 +71,8 @@ class Job(mqtune.Trainable):
         row["folder"] = str(self.folder)
         self.total += config["lr"]
         do = config.get("do")
+        if "leaves" in config:
+            Path("step").write_text(self.trial_id)
         if do == "fail":
             raise ValueError("no luck")
         if do == "exit":
@@ -125,6 +127,8 @@ class Job(mqtune.Trainable):
         if "until" in config:
             note(config["log"], "waits")
             wait_for(config["until"])
+        if "leaves" in config:
+            Path("reset").touch()
         self.total = 0
         self.resets += 1
         return answer
@@ -609,3 +613,15 @@ def test_a_slot_is_idle_from_the_end_of_its_trial_on(tmp_path: Path, monkeypatch
     now = 1200.0
     slots.close_idle(120.0)
     assert slot.idle_s() == 0.0
+
+
+def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(forking: Slot) -> None:
+    folders = [forking.folder / "own" / str(number) for number in (1, 2)]
+    for folder in folders:
+        one = forking.start(message={"working_dir": str(folder)}, leaves="a file").ended()
+        assert one.values("folder") == [str(folder)]
+
+    assert len({one.pid for one in forking.attempts}) == 1
+    assert [(folder / "step").read_text() for folder in folders] == ["t1", "t2"]
+    assert not (folders[0] / "reset").exists()
+    assert (folders[1] / "reset").exists()

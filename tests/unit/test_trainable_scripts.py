@@ -640,3 +640,34 @@ def test_what_was_there_before_is_not_new(tmp_path: Path):
     (tmp_path / "model").write_text(json.dumps(1))
 
     assert WatchedFolder(tmp_path).take(lambda: pytest.fail("copied")) is None
+
+
+# Where it runs.
+
+
+def test_a_script_finds_its_trial_and_its_folder_in_its_environment(trial: Trial, tmp_path: Path):
+    code = """
+        #!/bin/sh
+        echo "$MQTUNE_EXPERIMENT $MQTUNE_TRIAL $MQTUNE_ATTEMPT $MQTUNE_TRIAL_FOLDER"
+        test -d "$MQTUNE_TRIAL_FOLDER" && echo '[tune-metric]: {"loss": 0.5}'
+        """
+    one = trial(code, name="train.sh", attempt=3)
+
+    assert one.wait()["end"] == "completed"
+    assert one.stdout().splitlines()[0] == f"exp t1 3 {tmp_path / 'attempt-3' / 'attempt'}"
+    assert one.values() == [0.5]
+
+
+def test_a_script_runs_in_a_folder_of_its_own_if_that_is_asked_for(trial: Trial, tmp_path: Path):
+    own = tmp_path / "own"
+    code = """
+        import mqtune, os
+        folders = {os.getcwd(), os.environ["MQTUNE_TRIAL_FOLDER"], str(mqtune.get_context().folder)}
+        mqtune.report({"folders": sorted(folders), "there": os.listdir(".")})
+        open("model.txt", "w").write("weights")
+        """
+    one = trial(code, {"lr": 1}, working_dir=str(own), options={"pass_config": "json"})
+
+    assert one.wait()["end"] == "completed"
+    assert one.reports()[0] == {"folders": [str(own)], "there": []}
+    assert [path.name for path in own.iterdir()] == ["model.txt"]
