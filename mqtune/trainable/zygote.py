@@ -346,12 +346,14 @@ class Zygote:
             select.select([], [], [], _SWEEP_POLL_S)
 
     def _kill_all(self) -> None:
-        if self._spare is not None:
-            self._spare.channel.close()
         if self._trial is not None:
             self._signal(self._trial, signal.SIGKILL, group=True)
             self._sweep(self._trial)
         self._drop_waiting()
+        if self._spare is not None:
+            # Nobody else would wait for it.
+            os.kill(self._spare.pid, signal.SIGKILL)
+            os.waitpid(self._spare.pid, 0)
 
 
 def _is_readable(channel: Channel) -> bool:

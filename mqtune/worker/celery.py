@@ -36,7 +36,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.keys import TASK_NAME
 from mqtune.resources import queue_name
-from mqtune.trainable.process import become_subreaper
 from mqtune.trial import AttemptEnd
 from mqtune.worker.abandon import abandon
 from mqtune.worker.attempt import AttemptRun, stop_s
@@ -52,6 +51,7 @@ from mqtune.worker.celery_settings import (
 )
 from mqtune.worker.consuming import watch_consuming
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.family import family
 from mqtune.worker.leaving import THREADS_END_S, Leaving, leave_s
 from mqtune.worker.owner import end_with_owner
 from mqtune.worker.rows import Rows, Text, failure, latest_report
@@ -301,7 +301,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         app: TrialApp = worker.app
         settings = app.settings
         # A zygote that is killed leaves its trial to this process.
-        become_subreaper()
+        family.adopt()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)

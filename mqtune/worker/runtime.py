@@ -31,6 +31,7 @@ from mqtune.worker.back_off import BackOff
 from mqtune.worker.device_memory import DeviceMemory
 from mqtune.worker.device_query import DriverQuery
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.family import family
 from mqtune.worker.leaving import KILL_GRACE_S, leave_s
 from mqtune.worker.logs import Logs
 from mqtune.worker.memory_kills import MemoryKills, find_counter
@@ -302,6 +303,7 @@ class WorkerRuntime:
                         run.on_answer(answer)
                         self._show(run)
                 self._slots.close_idle(ZYGOTE_IDLE_S)
+                family.bury(0)
             except BrokerUnavailable:
                 return
             except Exception:

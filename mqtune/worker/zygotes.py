@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -21,9 +22,12 @@ from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
 from mqtune.wire import encode_value
+from mqtune.worker.family import family
 from mqtune.worker.logs import open_log
 
 __all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
+
+logger = logging.getLogger(__name__)
 
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -83,14 +87,13 @@ class ZygoteHandle:
         self._is_ended = False
         self._channel, theirs = Channel.pair()
         with open_log(log) as output:
-            self._process = subprocess.Popen(
+            self._process = family.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
                 env={**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
             )
         theirs.close()
 
@@ -195,21 +198,25 @@ class ZygoteHandle:
             raise ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
         return received
 
-    def _bury(self) -> None:
-        """Kill what a dead zygote left; it comes to this process, the next subreaper."""
-        self._process.kill()
-        self._process.wait()
-        if self._trial is None:
-            return
-        group = self._trial
+    def _bury(self) -> int | None:
+        """Kill the zygote and whatever it has left; return its trial's wait status, if that had ended by itself before."""
+        trial = self._trial
+        status = family.kill(self._process, trial or 0)
+        left = family.bury(_CLOSE_TIMEOUT_S)
+        if trial is not None and not family.adopts:
+            self._kill_group(trial)
+        if left:
+            logger.error("processes %s of %s can't be killed", left, self.key.spec)
+        return status
+
+    def _kill_group(self, group: int) -> None:
+        """Kill what is left of a trial where orphans don't come to this process; what has left its group stays."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
                 os.killpg(group, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(-group, os.WNOHANG)
             select.select([], [], [], 0.001)
 
     def end(self) -> None:
@@ -220,8 +227,7 @@ class ZygoteHandle:
     def close(self) -> None:
         """End the zygote; returns when it is gone. It must not be running a trial."""
         self._channel.end()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._bury()
+        self._bury()
         self._channel.close()

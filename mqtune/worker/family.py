@@ -1,0 +1,120 @@
+"""The processes below this worker: its zygotes, and what comes to it when one of them dies.
+
+A worker is a subreaper, so whatever a zygote leaves is the worker's child from then on: its trial, its spare, and every
+descendant of its trials, also those in sessions of their own. Nobody else waits for these, and nobody else can end them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mqtune.trainable.descendants import own_children
+from mqtune.trainable.process import become_subreaper
+
+__all__ = ["Family", "family"]
+
+logger = logging.getLogger(__name__)
+
+#: How often killed processes that are not gone yet are looked at; most are gone at the first look.
+_LOOK_S: Final = 0.001
+#: How long a killed zygote may take to die: one with gigabytes in memory takes a second.
+_DIE_S: Final = 5.0
+
+
+class Family:
+    """This process's children; any thread may call it.
+
+    What a zygote starts is never in the worker's session, and whatever else the worker starts is. So a child in another
+    session that is no zygote has been left by one that died.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._zygotes: set[int] = set()
+        #: Trials of zygotes that are being killed, and how those had ended that were dead before.
+        self._awaited: set[int] = set()
+        self._statuses: dict[int, int] = {}
+        #: Children of another session that were there before the first zygote; None while no orphans come here.
+        self._before: frozenset[int] | None = None
+
+    @property
+    def adopts(self) -> bool:
+        """Whether orphans come to this process."""
+        return self._before is not None and sys.platform == "linux"
+
+    def adopt(self) -> None:
+        """Have orphans come to this process; from now on it buries them."""
+        # Where this is ignored, which is inherited, the kernel reaps in our place and tells nobody how children ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._before = frozenset(own_children())
+        become_subreaper()
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a zygote, in a session of its own."""
+        # Nobody may see it, and take it for an orphan, before its number is known.
+        with self._lock:
+            process = subprocess.Popen(command, start_new_session=True, **options)
+            self._zygotes.add(process.pid)
+        return process
+
+    def kill(self, zygote: subprocess.Popen[bytes], trial: int) -> int | None:
+        """Kill a zygote, if it lives, and reap it; return the wait status of its trial, if that had ended before.
+
+        What it has left, and itself if it can't be killed, is for ``bury``.
+        """
+        with self._lock:
+            self._awaited.add(trial)
+        zygote.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            zygote.wait(_DIE_S)
+        with self._lock:
+            self._zygotes.discard(zygote.pid)
+            self._pass()
+            self._awaited.discard(trial)
+            return self._statuses.pop(trial, None)
+
+    def bury(self, timeout_s: float) -> list[int]:
+        """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._pass()
+                left = self._orphans()
+            if not left or time.monotonic() >= deadline:
+                return left
+            select.select([], [], [], _LOOK_S)
+
+    def _pass(self) -> None:
+        """Kill all orphans, and reap those that are dead."""
+        for child in self._orphans():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid in self._awaited:
+                    self._statuses[pid] = status
+
+    def _orphans(self) -> list[int]:
+        if self._before is None:
+            return []
+        mine, found = os.getsid(0), []
+        for child in own_children():
+            if child not in self._zygotes and child not in self._before:
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getsid(child) != mine:
+                        found.append(child)
+        return found
+
+
+#: A process has one family.
+family: Final = Family()

@@ -1,0 +1,97 @@
+"""A worker that serves several experiments for long: no zombie is left to it, and it doesn't grow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+import trainables_by_turns as by_turns
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.status import TrialStatus
+
+#: A shape that no other test's worker has.
+SLOT = mqtune.Resources(cpus=9)
+OPTIONS = ("--gpus", "0", "--slots", "2", "--cpus", "18")
+EXPERIMENTS = (by_turns.first, by_turns.second, by_turns.third)
+#: As many trials as are sure to show a leak of one descriptor, or one process, for each change of experiment.
+TRIALS = 240
+#: What a worker's memory may grow by in those trials: what its allocator keeps, and less than 50 kB for each.
+GROWTH_BYTES = TRIALS * 50_000
+
+
+class Size(NamedTuple):
+    descriptors: int
+    threads: int
+    memory: int
+
+
+def size_of(worker: psutil.Process) -> Size:
+    return Size(worker.num_fds(), worker.num_threads(), worker.memory_info().rss)
+
+
+def zombies_below(worker: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for process in worker.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def run_by_turns(broker: str, label: str, trials: int) -> None:
+    """Run trials of several experiments at once to their ends."""
+    with contextlib.ExitStack() as stack:
+        tuners = [
+            stack.enter_context(
+                contextlib.closing(
+                    mqtune.Tuner(
+                        trainable,
+                        {"x": mqtune.uniform(0, 1)},
+                        metric="loss",
+                        mode="min",
+                        broker=broker,
+                        resources=SLOT,
+                        name=f"growth-{os.getpid()}-{label}-{trainable.__name__}",
+                        max_trials=trials // len(EXPERIMENTS),
+                        progress=False,
+                    )
+                )
+            )
+            for trainable in EXPERIMENTS
+        ]
+
+        def all_done() -> bool:
+            for tuner in tuners:
+                if not tuner.is_finished:
+                    tuner.step(0.01)
+            return all(tuner.is_finished for tuner in tuners)
+
+        eventually(all_done, 200)
+        ended = [trial.status for tuner in tuners for trial in tuner.get_trials()]
+    assert ended == [TrialStatus.COMPLETED] * trials
+
+
+@pytest.mark.timeout(240)
+def test_many_short_trials_of_three_experiments_leave_no_zombie_and_a_worker_that_has_not_grown(
+    broker: str, tmp_path: Path
+):
+    with running_worker(broker, tmp_path / "worker.log", *OPTIONS, name="growing") as process:
+        worker = psutil.Process(process.pid)
+        run_by_turns(broker, "first", 12 * len(EXPERIMENTS))
+        before = size_of(worker)
+
+        run_by_turns(broker, "more", TRIALS)
+
+        # A zygote that has just been replaced may be on its way.
+        eventually(lambda: not zombies_below(worker), 5)
+        after = size_of(worker)
+    assert after.descriptors <= before.descriptors + 4
+    assert after.threads <= before.threads + 2
+    assert after.memory <= before.memory + GROWTH_BYTES
