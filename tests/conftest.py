@@ -14,12 +14,12 @@ import psutil
 import pytest
 import redis
 from hypothesis import settings
+from servers import the_server
 from waiting import eventually
 from watchdog import RUN_MARK, processes_of_run
 
-from mqtune.errors import NoServer
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, ServerBinary, find_binary
+from mqtune.journal.server import EmbeddedServer, ServerBinary
 
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
@@ -85,13 +85,8 @@ def mqtune_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="session")
 def server_binary() -> ServerBinary:
-    """The program of a server; without one the tests that need it are skipped, but not in CI."""
-    try:
-        return find_binary()
-    except NoServer as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    """The program of a server, the first that is here; without one the tests that need it are skipped, but not in CI."""
+    return the_server()
 
 
 @pytest.fixture(scope="session")

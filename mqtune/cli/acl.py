@@ -72,7 +72,9 @@ def command(
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
         click.echo(
-            f"the password of {user}, shown only here: {made}\nbroker: redis://{user}:{made}@HOST:6379/{db}", err=True
+            f"once the server has taken what is printed (redis-cli says OK), the password of {user} is, shown only here: {made}\n"
+            f"broker: redis://{user}:{made}@HOST:6379/{db}",
+            err=True,
         )
     click.echo(line)
 

@@ -2,7 +2,8 @@
 
 A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it, so
 that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns for
-reading and writing, need Redis 7 or Valkey. What a script does is held to the same rules as its caller.
+reading and writing, need Redis 7.0 or Valkey. A server refuses a rule that names a command unknown to it, so rules name
+only what Redis 7.0 has. What a script does is held to the same rules as its caller.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Role = Literal["driver", "worker", "monitor"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 #: What every client does, whatever it is for.
-_CONNECTION: Final = "auth hello ping echo quit select client|setname client|setinfo info time multi exec discard unwatch unsubscribe punsubscribe"
+_CONNECTION: Final = (
+    "auth hello ping echo quit select client|setname info time multi exec discard unwatch unsubscribe punsubscribe"
+)
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -85,6 +85,8 @@ class Client(redis.Redis):
 class OneClient:
     """Has a Redis channel of kombu's use one client: kombu makes one for each command, which takes longer than the command.
 
+    Its connections don't tell the server their library's name, which accounts may not do (see ``mqtune.journal.access``).
+
     To be named before kombu's class among the bases.
     """
 
@@ -94,6 +96,10 @@ class OneClient:
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
         """Lend a client to a command of the channel's."""
         yield client or self._one_client
+
+    def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
+        # kombu's class stands behind this one.
+        return {**super()._connparams(*args, **options), "driver_info": None}  # type: ignore[misc]
 
     @cached_property
     def _one_client(self) -> Client:

@@ -137,6 +137,8 @@ def open_client(
         "health_check_interval": HEALTH_CHECK_INTERVAL_S,
         "decode_responses": False,
         "protocol": 2,
+        # Redis 7.0 has no CLIENT SETINFO, and so accounts that may send it can't be made there.
+        "driver_info": None,
         "client_name": "mqtune-" + re.sub(r"[^\w.:-]", "-", role, flags=re.ASCII),
     }
     settings["legacy_responses"] = True

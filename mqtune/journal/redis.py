@@ -68,8 +68,9 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (
 #: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
 #: its replicas or its master are away, a script holds it up.
 _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
-#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own.
-_DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? ", re.IGNORECASE)
+#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's scripts
+#: say only "The user executing the script can't run this command".
+_DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
 
 
 def retrying(

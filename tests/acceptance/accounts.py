@@ -7,8 +7,10 @@ from urllib.parse import quote, urlsplit
 
 import redis
 
+from mqtune.errors import AccessDenied
 from mqtune.journal.access import Role, account, password_hash, rules_of
 from mqtune.journal.connection import connect
+from mqtune.journal.redis import retrying
 
 PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "monitor": "looks-9"}
 
@@ -44,12 +46,12 @@ class Accounts:
         """Whether an account may send a command."""
         client: Any = connect(url, role="tries")
         try:
-            client.execute_command(*command)
-        except redis.exceptions.NoPermissionError:
+            # As drivers and workers learn of it.
+            retrying(lambda: client.execute_command(*command), patience_s=0)
+        except AccessDenied:
             return False
-        except redis.exceptions.ResponseError as error:
-            # A script passes on what it was refused.
-            return "No permissions" not in str(error) and "ACL failure" not in str(error) and "NOPERM" not in str(error)
+        except redis.exceptions.ResponseError:
+            return True
         finally:
             client.close()
         return True

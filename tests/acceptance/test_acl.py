@@ -20,6 +20,7 @@ from faces import run, running
 from hostile import remote
 from pair import Tune, both_run, counting, tuners
 from running import running_worker
+from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 import mqtune
@@ -56,11 +57,11 @@ class Team(NamedTuple):
     operator: str
 
 
-@pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     folder = tmp_path_factory.mktemp("acl")
     with (
-        EmbeddedServer.start(folder, binary=find_binary()) as server,
+        EmbeddedServer.start(folder, binary=started_on(request)) as server,
         contextlib.closing(Accounts(server.url)) as accounts,
     ):
         yield Team(

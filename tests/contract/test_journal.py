@@ -12,6 +12,7 @@ from typing import Any
 import losing
 import pytest
 import redis
+from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
 from mqtune.errors import BrokerUnavailable
@@ -20,6 +21,7 @@ from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
 from mqtune.journal.scripts import script
+from mqtune.journal.server import EmbeddedServer
 from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.messages import VERSION, WorkerInfo
 from mqtune.testing import journals
@@ -47,6 +49,12 @@ from mqtune.testing.journals.world import (
 )
 from mqtune.trial import Intent, TrialId
 from mqtune.wire import decode_value, encode_value
+
+
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), binary=started_on(request)) as server:
+        yield server
 
 
 class MemoryWorld:

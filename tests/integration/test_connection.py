@@ -17,6 +17,7 @@ from urllib.parse import quote
 import celery
 import pytest
 import redis
+from servers import EACH_SERVER, started_on
 
 from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.journal.connection import (
@@ -27,15 +28,15 @@ from mqtune.journal.connection import (
     open_client,
     redact,
 )
-from mqtune.journal.server import EmbeddedServer, ServerBinary
+from mqtune.journal.server import EmbeddedServer
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, server_binary: ServerBinary) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path_factory.mktemp("experiment"), binary=server_binary) as running:
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("experiment"), binary=started_on(request)) as running:
         yield running
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from servers import EACH_SERVER, started_on
 
 from mqtune.errors import BrokerRefused, NameTaken, NoServer
 from mqtune.journal import server as server_module
@@ -33,14 +34,9 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="session")
-def binary() -> ServerBinary:
-    try:
-        return find_binary()
-    except NoServer as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+@pytest.fixture(scope="module", params=EACH_SERVER)
+def binary(request: pytest.FixtureRequest) -> ServerBinary:
+    return started_on(request)
 
 
 @pytest.fixture
