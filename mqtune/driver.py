@@ -174,7 +174,7 @@ class Driver:
             return ""
         if not self.backend.slots:
             return self.backend.why_no_slot()
-        return "" if self.experiment.live else self.filling.waits_for
+        return self._upkeep.held_up_by if self.experiment.live else self.filling.waits_for
 
     def begin(self, name: str, definition: dict[str, Any], *, is_new: bool, driver: str) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""

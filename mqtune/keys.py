@@ -45,6 +45,9 @@ One experiment ``E``::
                                             wished      mark of the last such wish
                                             saved       id of the last checkpoint that came without a report
                                             cleared     sequence number up to which a trial in lockstep may go on
+                                            held_until  server time (ms) up to which a worker has it that has not claimed it yet
+                                            held_by     that worker
+                                            importing_since  server time (ms) since when it imports the trainable, or ""
 
 The braces make one experiment one slot of a Redis Cluster, which scripts need.
 """

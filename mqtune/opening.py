@@ -177,6 +177,7 @@ class BrokerPlace:
             digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
             resources=plan.resources,
             patience_s=_PATIENCE_S,
+            is_local=is_local,
         )
         stack.callback(backend.close)
         if not self.queue_trials and not is_local:

@@ -9,7 +9,7 @@ from typing import Final
 from mqtune.backends.base import Backend
 from mqtune.clock import Clock
 from mqtune.experiment import Experiment
-from mqtune.journal.base import DriverSide
+from mqtune.journal.base import DriverSide, Held
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.messages import AttemptEnded, Cursor
 from mqtune.status import TrialStatus
@@ -29,6 +29,8 @@ REAP_GRACE_S: Final = 8.0
 STALL_S: Final = 8.0
 #: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
 REFRESH_S: Final = 5.0
+#: How often it is looked at what workers are doing while nothing runs: a user watches that.
+LOOK_AT_HELD_S: Final = 1.0
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
 
@@ -74,7 +76,10 @@ class Upkeep:
             _Timer(REAP_S, self._reap, now),
             _Timer(REFRESH_S, backend.refresh, now),
             _Timer(UNCLAIMED_S, self.publish_lost, now),
+            _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
         ]
+        #: What workers do before anything runs, for people; empty when something does, or nothing is known.
+        self.held_up_by = ""
         #: When the next of it is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
@@ -131,8 +136,13 @@ class Upkeep:
                 logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
                 self._end(ended)
 
+    def _look_at_held(self) -> None:
+        counts = self._experiment.counts
+        is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
+        self.held_up_by = _in_words(self._journal.held()) if is_waiting else ""
+
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
-        """Publish attempts again whose message no queue holds; a broker may lose what a worker has just taken.
+        """Publish attempts again that neither a queue nor a worker holds; a broker may lose what a worker has just taken.
 
         An earlier driver may also have died before it published them.
         """
@@ -149,6 +159,15 @@ class Upkeep:
                     "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
                 )
                 self._backend.publish(id_, trial.attempt.number, trial.config)
+
+
+def _in_words(held: Sequence[Held]) -> str:
+    """Say that code is imported, where, and for how long; nothing when it isn't."""
+    importing = {each.worker: each.importing_s for each in held if each.importing_s is not None}
+    if not importing:
+        return ""
+    where = f" on {len(importing)} workers" if len(importing) > 1 else ""
+    return f"importing your code{where} ({max(importing.values()):.0f} s)"
 
 
 class _Timer:

@@ -107,6 +107,7 @@ class CeleryBackend:
         digest: of the experiment's definition.
         resources: what each trial asks for.
         patience_s: how long a call goes on trying while the server is away.
+        is_local: whether the driver starts the only worker itself.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class CeleryBackend:
         digest: str,
         resources: Resources,
         patience_s: float,
+        is_local: bool = False,
     ) -> None:
+        self._is_local = is_local
         self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
         self._experiment = experiment
@@ -210,6 +213,8 @@ class CeleryBackend:
 
     def why_no_slot(self) -> str:
         """Say what was asked for, and what the workers offer instead."""
+        if self._is_local and not self._workers:
+            return "starting the local worker"
         asked = f"no worker offers a slot with {self._resources}"
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"

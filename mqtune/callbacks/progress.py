@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 import time
 from collections import deque
@@ -39,6 +40,7 @@ WAITING_S: Final = 2.0
 ROWS_MOST: Final = 10
 ROWS_LEAST: Final = 1
 _LINES_AROUND: Final = 7
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class ProgressConsole(Console):
@@ -87,6 +89,7 @@ class Progress(Callback):
         self._waiting_for = ""
         self._waiting_since = 0.0
         self._waiting_shown = ""
+        self._waiting_shown_at = -math.inf
         self._seen = 0
         self._open: dict[TrialId, Trial] = {}
         self._ended: deque[Trial] = deque(maxlen=ROWS_MOST)
@@ -103,8 +106,9 @@ class Progress(Callback):
 
     def on_step(self, waiting_for: str) -> None:
         now = self._clock()
-        if waiting_for != self._waiting_for:
-            self._waiting_for, self._waiting_since = waiting_for, now
+        if waiting_for and not self._waiting_for:
+            self._waiting_since = now
+        self._waiting_for = waiting_for
         if now - self._shown_at < REDRAW_S or self._experiment is None:
             return
         with self._quiet_when_nobody_reads():
@@ -204,8 +208,11 @@ class Progress(Callback):
 
     def _write_line(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
-            self._waiting_shown = self._waiting_for
-            self._print_line(printable(self._waiting_for))
+            # What differs only in its numbers, such as for how long, need not be said each second.
+            is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
+            if is_new or now - self._waiting_shown_at >= LINE_S:
+                self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
+                self._print_line(printable(self._waiting_for))
         if not self._waiting_for:
             self._waiting_shown = ""
         line = _state(experiment, self._total)

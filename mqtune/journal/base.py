@@ -21,6 +21,7 @@ __all__ = [
     "DriverSide",
     "Entry",
     "Grant",
+    "Held",
     "Intended",
     "Journal",
     "LastAttempt",
@@ -106,6 +107,18 @@ class Grant(NamedTuple):
 
     assignment: Assignment
     timestamp: float
+
+
+class Held(NamedTuple):
+    """An attempt that a worker has taken from its queue and not claimed yet.
+
+    ``importing_s`` is for how long it has been importing the trainable for it; None while it waits for something else.
+    """
+
+    trial: TrialId
+    attempt: int
+    worker: str
+    importing_s: float | None = None
 
 
 class Cleared(NamedTuple):
@@ -220,7 +233,11 @@ class DriverSide(ABC):
 
     @abstractmethod
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        """Return the trials whose attempt was staged more than *older_than_s* seconds ago and that nobody has claimed."""
+        """Return the trials whose attempt was staged more than *older_than_s* seconds ago and that no worker has claimed, or holds."""
+
+    @abstractmethod
+    def held(self) -> list[Held]:
+        """Return attempts that workers hold; of very many, some of those that were staged first."""
 
 
 class Journal(DriverSide):
@@ -272,6 +289,13 @@ class Journal(DriverSide):
             owner: the driver's token.
             description: who that is, for people.
             hold_s: how long the lock is held.
+        """
+
+    @abstractmethod
+    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+        """Say that workers have these attempts, and will claim them, for *hold_s* more seconds; those that are not staged are left out.
+
+        Nobody need publish them again meanwhile. Whoever claims one first has it all the same.
         """
 
     @abstractmethod

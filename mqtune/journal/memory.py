@@ -17,6 +17,7 @@ from mqtune.journal.base import (
     Cleared,
     Entry,
     Grant,
+    Held,
     Intended,
     Journal,
     LastAttempt,
@@ -215,9 +216,21 @@ class MemoryJournal(Journal):
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         with self._lock:
-            before = self._server.clock() - older_than_s
-            trials = self._state.trials.items()
-            return [trial for trial, state in trials if state.state == "staged" and state.staged_at <= before]
+            now = self._server.clock()
+            return [
+                trial
+                for trial, state in self._state.trials.items()
+                if state.state == "staged" and state.staged_at <= now - older_than_s and state.held_until <= now
+            ]
+
+    def held(self) -> list[Held]:
+        with self._lock:
+            now = self._server.clock()
+            return [
+                Held(trial, state.attempt, state.held_by, None if state.imports_at is None else now - state.imports_at)
+                for trial, state in self._state.trials.items()
+                if state.state == "staged" and state.held_until > now
+            ]
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         with self._lock:
@@ -262,6 +275,15 @@ class MemoryJournal(Journal):
             }
             for event in events:
                 self._append(event)
+
+    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+        with self._lock:
+            now = self._server.clock()
+            for trial, attempt, worker, importing_s in held:
+                state = self._state.trials.get(trial)
+                if state is not None and (state.attempt, state.state) == (attempt, "staged"):
+                    state.held_until, state.held_by = now + hold_s, worker
+                    state.imports_at = None if importing_s is None else now - importing_s
 
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         with self._lock:

@@ -29,6 +29,10 @@ class TrialState:
     saves: int = 0
     saved: str = ""
     cleared: int = 0
+    held_until: float = 0.0
+    held_by: str = ""
+    #: Since when its worker has been importing the trainable for it.
+    imports_at: float | None = None
 
     def told(self) -> Answer:
         """What the attempt's worker is told: its intent, or else the last wish that a checkpoint be saved."""

@@ -30,6 +30,7 @@ from mqtune.journal.base import (
     Cleared,
     Entry,
     Grant,
+    Held,
     Intended,
     Journal,
     LastAttempt,
@@ -53,6 +54,8 @@ RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 #: By how much the server's clock may gain on this machine's between two looks before it counts as set forward.
 CLOCK_STEP_S: Final = 3.0
+#: How many staged attempts ``held`` looks at: it says what is waited for, and need not be complete.
+HELD_MOST: Final = 100
 #: Entries that are put back at once: some megabytes of reports.
 UPLOAD_COUNT: Final = 500
 #: How long entries on their way back stay when their driver dies: longer than what any number of them takes.
@@ -119,6 +122,11 @@ def retrying(
                 logger.warning("Redis is back after %.1f s", time.monotonic() - since)
                 on_return()
             return result
+
+
+def _number(value: bytes | None) -> int:
+    """Return a number that a worker wrote; 0 for anything else, which must not end a driver."""
+    return int(value) if value is not None and value.isdigit() else 0
 
 
 class RedisJournal(Journal):
@@ -248,19 +256,22 @@ class RedisJournal(Journal):
         held: bytes | None = self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint))
         return held
 
-    def _older_than(self, key: str, age_s: float) -> list[TrialId]:
+    def _now_ms(self) -> int:
+        """Return the server's time; notices when it was set forward."""
         seconds, microseconds = self._retrying(self._client.time)
         ahead_s = seconds - time.monotonic()
         if ahead_s - self._ahead_s > CLOCK_STEP_S:
             # Whatever runs out by the server's clock has done so before its time.
             self.outages += 1
         self._ahead_s = ahead_s
-        before_ms = seconds * 1000 + microseconds // 1000 - age_s * 1000
-        found = self._retrying(lambda: self._client.zrangebyscore(key, "-inf", before_ms))
+        return int(seconds * 1000 + microseconds // 1000)
+
+    def _up_to(self, key: str, ms: float) -> list[TrialId]:
+        found = self._retrying(lambda: self._client.zrangebyscore(key, "-inf", ms))
         return [TrialId(trial.decode()) for trial in found]
 
     def expired(self) -> list[TrialId]:
-        return self._older_than(self._keys.leases, 0)
+        return self._up_to(self._keys.leases, self._now_ms())
 
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
@@ -270,7 +281,33 @@ class RedisJournal(Journal):
         self._unless_stale(lambda: self._run("forfeit", keys, [self._epoch]))
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        return self._older_than(self._keys.staged, older_than_s)
+        now_ms = self._now_ms()
+        staged = self._up_to(self._keys.staged, now_ms - older_than_s * 1000)
+        held = self._hashes(staged, "held_until")
+        return [trial for trial, (until_ms,) in zip(staged, held, strict=True) if _number(until_ms) <= now_ms]
+
+    def held(self) -> list[Held]:
+        now_ms = self._now_ms()
+        found = self._retrying(lambda: self._client.zrange(self._keys.staged, 0, HELD_MOST - 1))
+        trials = [TrialId(trial.decode()) for trial in found]
+        held = []
+        fields = ("attempt", "held_until", "held_by", "importing_since")
+        for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._hashes(trials, *fields), strict=True):
+            if _number(until_ms) > now_ms:
+                importing_s = max(0.0, (now_ms - _number(since_ms)) / 1000) if since_ms else None
+                held.append(Held(trial, _number(attempt), (worker or b"?").decode(errors="replace"), importing_s))
+        return held
+
+    def _hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:
+        """Return these fields of each trial's hash."""
+
+        def look() -> list[list[bytes | None]]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for trial in trials:
+                    pipe.hmget(self._keys.trial(trial), fields)
+                return list(pipe.execute())
+
+        return self._retrying(look) if trials else []
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         if block_s <= 0:
@@ -335,6 +372,12 @@ class RedisJournal(Journal):
                 # Nobody else would remove it if the driver dies here.
                 pipe.expire(key, UPLOAD_EXPIRES_S)
                 pipe.execute()
+
+    def hold(self, held: Sequence[Held], hold_s: float) -> None:
+        args: list[Any] = [round(hold_s * 1000)]
+        for _, attempt, worker, importing_s in held:
+            args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
+        self._run("hold", [self._keys.trial(each.trial) for each in held], args)
 
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases]

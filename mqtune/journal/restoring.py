@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mqtune.clock import Clock
 from mqtune.errors import CheckpointGone, JournalGone
-from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Intended, Journal
+from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.recovery import bring_back_end, entries_behind, put_back
@@ -228,3 +228,6 @@ class RestoringJournal(DriverSide):
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         return self._journal.unclaimed(older_than_s)
+
+    def held(self) -> list[Held]:
+        return self._journal.held()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.errors import BrokerUnavailable
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Journal
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.messages import AttemptEnded, AttemptStarted
 from mqtune.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.wire import decode_value
@@ -87,6 +87,8 @@ class AttemptRun:
         self._reason_type = ""
         self._ending = threading.Event()
         self._slot: Slot | None = None
+        #: Since when it has waited for an import; None while it doesn't.
+        self._imports_since: float | None = None
         self._wake = Wake()
         self._control = Control()
         #: The zygote of the trial's process and its number, while it may be signalled.
@@ -104,6 +106,13 @@ class AttemptRun:
     def config(self) -> Config:
         """The trial's config; empty until the attempt is claimed."""
         return self.assignment.config
+
+    @property
+    def held(self) -> Held:
+        """What the driver may know of it until it is claimed."""
+        since = self._imports_since
+        importing_s = None if since is None else time.monotonic() - since
+        return Held(self.claim.trial, self.claim.attempt, self.runtime.name, importing_s)
 
     @property
     def is_ending(self) -> bool:
@@ -215,7 +224,10 @@ class AttemptRun:
             self._control.close()
 
     def _run(self, slot: Slot, turn: Turn) -> Outcome:
-        zygote, problem = find_zygote(self.runtime, slot, turn, self.journal.experiment, self.definition)
+        zygote, problem = find_zygote(
+            self.runtime, slot, turn, self.journal.experiment, self.definition, self._note_import
+        )
+        self._imports_since = None
         if self.runtime.draining:
             return Outcome(None, "not run: the worker is closing")
         if not turn.take(stays=self._reuses):
@@ -249,6 +261,11 @@ class AttemptRun:
         if not counted:
             return Outcome(None, "superseded: its end was refused")
         return Outcome(ended.end, ended.error or self._reason)
+
+    def _note_import(self) -> None:
+        """Say that this attempt is here, though it can't be claimed before an import is over."""
+        self._imports_since = time.monotonic()
+        self.journal.hold([self.held], self.runtime.lease_s)
 
     def _execute(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mqtune.errors import MqtuneError
@@ -24,18 +24,24 @@ IMPORT_TIMEOUT_S: Final = 600.0
 
 
 def find_zygote(
-    host: Host, slot: Slot, turn: Turn, experiment: str, definition: Mapping[str, Any]
+    host: Host,
+    slot: Slot,
+    turn: Turn,
+    experiment: str,
+    definition: Mapping[str, Any],
+    on_import: Callable[[], None],
 ) -> tuple[ZygoteHandle | None, Problem]:
     """Return a zygote that has imported an experiment's trainable, or why there is none; whatever is wrong, it doesn't raise.
 
-    This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready.
+    This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready. When it
+    has to wait for one, *on_import* is called before.
     """
     where = f"on worker {host.name}"
     try:
         host.check_store(definition.get("store", ""))
         spec = TrainableSpec.decode(definition["trainable"])
         where += f", trainable {spec} below code root {host.code_root}"
-        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root))
+        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root), on_import)
     except ImportFailed as error:
         return None, (error.kind, f"{where}:\n{error}")
     except ZygoteDied as error:
@@ -49,14 +55,18 @@ def find_zygote(
     return zygote, NO_PROBLEM
 
 
-def _imported(slot: Slot, turn: Turn, key: ZygoteKey, *, once_more: bool = True) -> ZygoteHandle:
+def _imported(
+    slot: Slot, turn: Turn, key: ZygoteKey, on_import: Callable[[], None], *, once_more: bool = True
+) -> ZygoteHandle:
     zygote = slot.zygote(key, turn)
     try:
+        if not zygote.is_ready:
+            on_import()
         zygote.wait_ready(IMPORT_TIMEOUT_S)
     except BaseException as error:
         slot.close_zygote()
         # Killed from outside, it says nothing of the trainable; what kills it again may be the memory that it needs.
         if once_more and isinstance(error, ZygoteDied) and zygote.was_killed:
-            return _imported(slot, turn, key, once_more=False)
+            return _imported(slot, turn, key, on_import, once_more=False)
         raise
     return zygote

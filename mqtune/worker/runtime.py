@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Final
@@ -89,6 +89,8 @@ class WorkerRuntime:
         self.grace_s = grace_s
         self.closing = threading.Event()
         self.running: set[AttemptRun] = set()
+        #: All attempts whose task is here, claimed or not.
+        self._here: set[AttemptRun] = set()
         self.clock = ServerClock(client)
         self.uplink = Uplink(self.clock)
         self.queue = queue_name(plan.offer, experiments)
@@ -182,6 +184,13 @@ class WorkerRuntime:
 
     def run(self, run: AttemptRun) -> Outcome:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
+        self._here.add(run)
+        try:
+            return self._run(run)
+        finally:
+            self._here.discard(run)
+
+    def _run(self, run: AttemptRun) -> Outcome:
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
             if self.draining or not self._slots.usable:
                 break
@@ -285,7 +294,7 @@ class WorkerRuntime:
         return not self.running
 
     def _beat(self) -> None:
-        """Renew leases, and stay in the fleet."""
+        """Renew leases, say what else is here, and stay in the fleet."""
         while not self.closing.is_set():
             self._look.wait(HEARTBEAT_S)
             self._look.clear()
@@ -294,10 +303,9 @@ class WorkerRuntime:
             try:
                 self._tell_fleet()
                 self.memory_kills.look()
-                by_journal: dict[Journal, list[AttemptRun]] = defaultdict(list)
-                for run in tuple(self.running):
-                    by_journal[run.journal].append(run)
-                for journal, runs in by_journal.items():
+                for journal, runs in _by_journal(self._here - self.running).items():
+                    journal.hold([run.held for run in runs], self.lease_s)
+                for journal, runs in _by_journal(self.running).items():
                     answers = journal.renew([run.claim for run in runs], self.lease_s)
                     for run, answer in zip(runs, answers, strict=True):
                         run.on_answer(answer)
@@ -342,3 +350,10 @@ class WorkerRuntime:
         for run in tuple(self.running):
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)
+
+
+def _by_journal(runs: Iterable[AttemptRun]) -> dict[Journal, list[AttemptRun]]:
+    found: dict[Journal, list[AttemptRun]] = defaultdict(list)
+    for run in tuple(runs):
+        found[run.journal].append(run)
+    return found

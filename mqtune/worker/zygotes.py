@@ -101,6 +101,11 @@ class ZygoteHandle:
         """Return the descriptor that is readable when the zygote has something to say."""
         return self._channel.fileno()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known to have imported the trainable."""
+        return self._files is not None
+
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the trainable is imported.
 

@@ -273,6 +273,36 @@ def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
     assert [report.metrics for report in one.reports] == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
 
 
+def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(
+    machine: Machine, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    slow = f"import time, pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+    (machine.code_root / "worker_code.py").write_text(slow + CODE)
+
+    one = machine.start("steady")
+    eventually(machine.driver.held)
+
+    assert machine.driver.unclaimed(0) == []
+    (held,) = machine.driver.held()
+    assert held[:3] == ("0001", 1, "w1@here")
+    assert held.importing_s is not None
+    gate.touch()
+    assert one.ended().end is AttemptEnd.COMPLETED
+
+
+def test_an_attempt_that_needs_no_import_is_claimed_without_another_word(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.start("steady").ended()
+    said: list[object] = []
+    monkeypatch.setattr(MemoryJournal, "hold", lambda _, held, __: said.extend(held))
+
+    assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
+
+    assert said == []
+
+
 def test_a_paused_trial_goes_on_from_its_newest_checkpoint_in_a_new_attempt(machine: Machine) -> None:
     first = machine.start("resumable").has_reported(3).intend(Intent.PAUSE)
     ended = first.ended()

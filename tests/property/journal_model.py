@@ -18,6 +18,7 @@ from mqtune.journal.base import (
     Cleared,
     Entry,
     Grant,
+    Held,
     LastAttempt,
     OnLoss,
     Segment,
@@ -70,6 +71,7 @@ class Run:
     wishes: int = 0
     cleared: int = 0
     saved: str = ""
+    held_until: float = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -297,9 +299,19 @@ class Model:
 
     def unclaimed(self, driver: Driver, older_than_s: float) -> Any:
         before = self.now - older_than_s
-        return {trial for trial, run in self.runs.items() if run.is_waiting and run.staged_at <= before}
+        return {
+            trial
+            for trial, run in self.runs.items()
+            if run.is_waiting and run.staged_at <= before and run.held_until <= self.now
+        }
 
     # What a worker writes.
+
+    def hold(self, driver: Driver, held: Sequence[Held], hold_s: float) -> Any:
+        for trial, attempt, _, _ in held:
+            run = self.current(trial, attempt)
+            if run is not None and run.is_waiting:
+                run.held_until = self.now + hold_s
 
     def claim(self, driver: Driver, claim: Claim, worker: str, lease_s: float, event: bytes) -> Any:
         if claim not in self.claims[claim.trial]:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from journal_model import DRIVER_FENCED, JOURNAL_GONE, Driver, Model, Taken
 
 from mqtune.errors import DriverFenced, JournalGone, NameTaken
-from mqtune.journal.base import Assignment, Claim, Cleared, Entry, Journal, LastAttempt, OnLoss, Segment
+from mqtune.journal.base import Assignment, Claim, Cleared, Entry, Held, Journal, LastAttempt, OnLoss, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import ExperimentKeys, control_channel
@@ -130,6 +130,10 @@ class RedisWorld:
             scores = dict(self.client.zrange(key, 0, -1, withscores=True))
             if scores:
                 self.client.zadd(key, {trial: at - seconds * 1000 for trial, at in scores.items()})
+        for trial in TRIALS:
+            until = self.client.hget(keys.trial(trial), "held_until")
+            if until is not None:
+                self.client.hset(keys.trial(trial), "held_until", round(int(until) - seconds * 1000))
         lock_until = self.client.hget(keys.meta, "driver_until")
         if lock_until is not None:
             self.client.hset(keys.meta, "driver_until", int(float(lock_until) - seconds * 1000))
@@ -432,6 +436,11 @@ class JournalMachine(RuleBasedStateMachine):
             data = segment_bytes(claim.trial, claim.attempt, first, packed)
             segments.append(Segment(claim, first, size, float(clock), data))
         self.by(self.workers[worker], "report", segments)
+
+    @rule(worker=worker, trial=trial, off=off, ticks=ticks)
+    def hold(self, worker: str, trial: TrialId, off: int, ticks: int) -> None:
+        held = [Held(trial, self.attempt(trial, off), worker)]
+        self.by(self.workers[worker], "hold", held, ticks * TICK_S)
 
     @rule(worker=worker, which=st.lists(st.tuples(trial, whose), max_size=3), ticks=ticks)
     def renew(self, worker: str, which: list[tuple[TrialId, str]], ticks: int) -> None:

@@ -20,7 +20,7 @@ from mqtune.driver import Driver
 from mqtune.errors import DriverFenced, MetricMissing, TrainableNotFound
 from mqtune.experiment import Experiment
 from mqtune.filling import Addition
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Segment
+from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
 from mqtune.journal.file import JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
@@ -45,7 +45,7 @@ from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.space import Space, uniform
 from mqtune.status import TrialStatus
 from mqtune.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
-from mqtune.upkeep import REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
+from mqtune.upkeep import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
 from mqtune.wire import encode_value, pack_metrics, segment_bytes
 
 T = TypeVar("T")
@@ -997,6 +997,54 @@ def test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not(wo
     clock.now += UNCLAIMED_S
     driver.step(0)
     assert world.fleet.published == [lost]
+
+
+def test_an_attempt_that_a_worker_holds_is_not_published_again_until_that_runs_out(world: World, clock: Clock) -> None:
+    driver = world.driver()
+    driver.step(0)
+    taken = world.fleet.queue.pop(2)
+    world.fleet.published.clear()
+    for _ in range(3):
+        # As with each heartbeat of a worker whose slot imports for a while.
+        world.fleet.journal.hold([Held(*taken, "w", 1.0)], 2 * UNCLAIMED_S)
+        clock.now += UNCLAIMED_S
+        driver.step(0)
+    assert world.fleet.published == []
+
+    clock.now += 2 * UNCLAIMED_S
+    driver.step(0)
+
+    assert world.fleet.published == [taken]
+
+
+def test_while_workers_import_it_is_told_that_they_do_and_for_how_long(world: World, clock: Clock) -> None:
+    driver = world.driver()
+    driver.step(0)
+    one, two = world.fleet.queue[:2]
+    world.fleet.journal.hold([Held(*one, "w1", 12.0)], 100)
+    clock.now += LOOK_AT_HELD_S
+    driver.step(0)
+    assert driver.waiting_for == "importing your code (13 s)"
+
+    world.fleet.journal.hold([Held(*two, "w2", 20.0)], 100)
+    clock.now += LOOK_AT_HELD_S
+    driver.step(0)
+    assert driver.waiting_for == "importing your code on 2 workers (21 s)"
+
+    world.fleet.act()
+    driver.step(0)
+    assert driver.waiting_for == ""
+
+
+def test_what_a_worker_holds_without_importing_is_no_reason_to_tell(world: World, clock: Clock) -> None:
+    driver = world.driver()
+    driver.step(0)
+    world.fleet.journal.hold([Held(*world.fleet.queue[0], "w1")], 100)
+
+    clock.now += LOOK_AT_HELD_S
+    driver.step(0)
+
+    assert driver.waiting_for == ""
 
 
 def test_a_lost_worker_is_noticed_and_its_trial_goes_on_elsewhere(world: World, clock: Clock) -> None:

@@ -355,3 +355,24 @@ def test_a_nested_config_is_one_line_and_a_large_one_its_beginning():
 
 def test_what_would_steer_a_terminal_is_made_visible():
     assert printable("a\x1b[2J\tb\nc\x00é数") == "a\\x1b[2J\tb\nc\\x00é数"
+
+
+def test_a_wait_whose_text_counts_seconds_is_shown_after_two_and_then_now_and_then(lines: Watched):
+    written = [lines.step(f"importing your code ({second} s)") for second in range(1, 16)]
+
+    shown = [text.strip() for text in written if text.strip()]
+    assert shown == ["importing your code (3 s)", "importing your code (13 s)"]
+
+
+def test_another_reason_to_wait_is_shown_at_once(lines: Watched):
+    for _ in range(4):
+        lines.step("starting the local worker")
+
+    assert lines.step("importing your code (1 s)").strip() == "importing your code (1 s)"
+
+
+def test_a_wait_that_counts_seconds_is_shown_in_the_table(live: Watched):
+    for second in range(1, 5):
+        shown = live.step(f"importing your code ({second} s)")
+
+    assert "importing your code (4 s)" in shown

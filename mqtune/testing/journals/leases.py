@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.journal.base import FENCED, Claim, Grant, Journal
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
     LONG_S,
@@ -175,6 +175,50 @@ class LeaseContract(InWorld):
         claim = Claim(ONE, 1, "t")
         worker.claim(claim, "w", LONG_S, started(claim))
         assert driver.unclaimed(SHORT_S) == [TWO]
+
+    def test_what_a_worker_holds_is_not_unclaimed_until_that_runs_out(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        for trial in (ONE, TWO, THREE):
+            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
+
+        worker.hold([Held(ONE, 1, "w1"), Held(TWO, 1, "w2", 2.0)], LONG_S)
+        worker.hold([Held(THREE, 1, "w3")], SHORT_S)
+        world.let_pass(SHORT_S)
+
+        assert driver.unclaimed(0) == [THREE]
+        one, two = driver.held()
+        assert one == Held(ONE, 1, "w1")
+        assert two[:3] == (TWO, 1, "w2")
+        assert two.importing_s is not None
+        assert two.importing_s >= 2.0
+
+    def test_what_is_held_can_be_claimed_by_anybody_and_is_held_no_more(self, driver: Journal, worker: Journal) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
+        worker.hold([Held(ONE, 1, "w1")], LONG_S)
+        claim = Claim(ONE, 1, "t")
+
+        assert worker.claim(claim, "w2", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
+
+        assert driver.held() == []
+
+    @pytest.mark.parametrize("attempt", [1, 3])
+    def test_only_the_attempt_that_is_staged_can_be_held(self, driver: Journal, worker: Journal, attempt: int) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
+        worker.hold([Held(ONE, 1, "w1")], LONG_S)
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+
+        worker.hold([Held(ONE, attempt, "w1"), Held(TWO, 1, "w1")], LONG_S)
+
+        assert driver.held() == []
+        assert driver.unclaimed(0) == [ONE]
+        claim = Claim(TWO, 1, "t")
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "unknown"
+
+    def test_holding_nothing_changes_nothing(self, worker: Journal) -> None:
+        worker.hold([], LONG_S)
+
+        assert worker.held() == []
 
     @pytest.mark.parametrize("was_claimed", [True, False])
     def test_a_new_attempt_is_unclaimed_from_its_own_staging(

@@ -1,0 +1,84 @@
+"""An attempt whose worker imports for long is that worker's: the driver knows it, says so, and publishes it to nobody else."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from running import HERE, running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.journal.connection import connect
+from mqtune.keys import ExperimentKeys
+from mqtune.resources import Resources
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.upkeep import Upkeep
+
+#: No other test's workers have it.
+TAG = "imports"
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that has to be there before a worker has imported the trainable of ``imports_long``."""
+    gate = tmp_path / "gate"
+    (tmp_path / "imports_long.py").write_text(
+        "import sys, time, pathlib, mqtune\n"
+        f"gate = pathlib.Path({str(gate)!r})\n"
+        "while 'mqtune.trainable.zygote' in sys.orig_argv and not gate.exists():\n"
+        "    time.sleep(0.01)\n"
+        "def train(config):\n"
+        "    mqtune.report({'loss': config['x']})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return gate
+
+
+@pytest.fixture
+def client(broker: str) -> Iterator[redis.Redis]:
+    with connect(broker, role="test") as client:
+        yield client
+
+
+def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
+    broker: str, gate: Path, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    tuner = mqtune.Tuner(
+        importlib.import_module("imports_long").train,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=2,
+        broker=broker,
+        name="imports-long",
+        resources=Resources(tags=[TAG]),
+        progress=False,
+    )
+    # Whatever nobody has is overdue at once.
+    publish = Upkeep.publish_lost
+    monkeypatch.setattr(Upkeep, "publish_lost", lambda self, older_than_s=0: publish(self, 0))
+    trial = ExperimentKeys("imports-long").trial("0001")
+    options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
+    program = (str(HERE / "quick_worker.py"),)
+    with running_worker(broker, gate.parent / "worker.log", *options, code_root=gate.parent, program=program):
+        drive(tuner, lambda: "importing your code (" in tuner.debug_string())
+        until = client.hget(trial, "held_until")
+        assert until is not None
+        eventually(lambda: client.hget(trial, "held_until") != until)
+        drive(tuner, lambda: "importing your code (2 s)" in tuner.debug_string())
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            tuner._driver._upkeep.publish_lost()
+        assert "nobody has taken it" not in caplog.text
+
+        gate.touch()
+        results = tuner.run()
+
+    assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 2
+    assert [len(trial.attempts) for trial in results.trials] == [1, 1]
