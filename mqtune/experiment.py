@@ -196,6 +196,18 @@ class Experiment:
         trial.advance(status, reason=reason, by=by, at=at)
         self.counts[before] -= 1
         self.counts[status] += 1
+        if status is TrialStatus.ABANDONED:
+            self._give_up(trial)
+
+    def _give_up(self, trial: Trial) -> None:
+        """Have a trial that is abandoned be the best one no more."""
+        if self.best is trial:
+            self.best = None
+            for other in self.trials.values():
+                value = other.best_value
+                if value == value and not other.is_abandoned:  # noqa: PLR0124 - NaN is not itself
+                    is_best = self.best is None or self.is_better(value, self.best.best_value)
+                    self.best = other if is_best else self.best
 
     def _stage(self, event: TrialStaged) -> None:
         self._driven_at = event.at
@@ -246,6 +258,8 @@ class Experiment:
                 trial.decision = Decision(Action(event.action), event.reason)
                 trial.restart = event.restart or None
             trial.reason = event.reason
+            if trial.is_abandoned:
+                self._give_up(trial)
 
     def _end(self, event: AttemptEnded) -> None:
         trial = self.trials[event.trial]

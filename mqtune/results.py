@@ -109,7 +109,8 @@ class TrialResult:
 class Results:
     """An experiment's results; they follow the experiment while its driver runs.
 
-    Values are those of the experiment's metric. NaN is never best, nor is a trial without the metric.
+    Values are those of the experiment's metric. NaN is never best, nor is a trial without the metric, or one that was
+    abandoned.
     """
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
@@ -199,7 +200,7 @@ class Results:
         best: TrialResult | None = None
         ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
         for trial in ahead:
-            result = None if trial is None else self._result(trial, scope)
+            result = None if trial is None or trial.is_abandoned else self._result(trial, scope)
             if result is None or math.isnan(result.value):
                 continue
             if best is None or self.experiment.is_better(result.value, best.value):

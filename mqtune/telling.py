@@ -12,7 +12,7 @@ from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Decis
 from mqtune.schedulers.base import Scheduler
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
-from mqtune.trial import CheckpointId, Trial, TrialId
+from mqtune.trial import Action, CheckpointId, Trial, TrialId
 
 __all__ = ["Telling"]
 
@@ -58,6 +58,8 @@ class Telling:
                 self._tell("on_trial_start", event.trial)
             case DecisionTaken():
                 trial = self._experiment.trials[event.trial]
+                if trial.is_abandoned:
+                    self._abandoned(trial)
                 self._changed(trial)
                 if trial.decision is not None:
                     self._tell("on_decision", event.trial, trial.decision)
@@ -121,7 +123,18 @@ class Telling:
         elif self.is_live and self._fail_fast:
             self.over = f"trial {trial.id} failed: {trial.reason}"
 
+    def _abandoned(self, trial: Trial) -> None:
+        """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
+        self._scheduler.on_abandon(trial)
+        self._searcher.on_abandon(trial)
+        if self._rule is not None:
+            self._rule.on_abandon(trial)
+
     def _trial_ended(self, trial: Trial) -> None:
+        if trial.status is TrialStatus.ABANDONED and (
+            trial.decision is None or trial.decision.action is not Action.ABANDON
+        ):
+            self._abandoned(trial)
         self._scheduler.on_trial_end(trial)
         self._searcher.on_trial_end(trial)
         if self._rule is not None:
@@ -129,8 +142,6 @@ class Telling:
                 self._rule.on_trial_end(trial)
             except MetricMissing as error:
                 self.failure = error
-        if trial.status is TrialStatus.ABANDONED:
-            self._searcher.avoid(trial.config)
         self._changed(trial)
         self._tell("on_trial_end", trial.id)
 

@@ -262,6 +262,13 @@ class Trial:
         return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether it is given up, or told to end so: what it reported counts nowhere any more."""
+        return self.status is TrialStatus.ABANDONED or (
+            self.decision is not None and self.decision.action is Action.ABANDON
+        )
+
+    @property
     def time_created(self) -> datetime | None:
         """When it was proposed, in UTC."""
         return self._first(TrialStatus.CANDIDATE)

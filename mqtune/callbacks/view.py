@@ -76,10 +76,11 @@ def best_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, that with the best value first and those without one last."""
+    """Return all trials, that with the best value first and those last that have none, or were abandoned."""
     sign = 1 if experiment.mode == "min" else -1
     return sorted(
-        experiment.trials.values(), key=lambda t: math.inf if math.isnan(t.best_value) else sign * t.best_value
+        experiment.trials.values(),
+        key=lambda t: math.inf if math.isnan(t.best_value) or t.is_abandoned else sign * t.best_value,
     )
 
 

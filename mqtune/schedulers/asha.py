@@ -37,8 +37,10 @@ class ASHA(RungHalving[Progress]):
       score from later on would spoil a cut-off that others are measured by.
     - *Each trial enters a rung once*, across attempts. A report that was seen before, or is older than one that was,
       changes nothing and gets the decision that stands.
-    - *A trial that fails or is abandoned* leaves its scores in the rungs. An attempt that starts again from scratch,
-      or from an older checkpoint, is not looked at until it is behind the last rung that its trial has entered.
+    - *A trial that fails* leaves its scores in the rungs. An attempt that starts again from scratch, or from an older
+      checkpoint, is not looked at until it is behind the last rung that its trial has entered.
+    - *A trial that is abandoned* takes its scores out of the rungs: from then on n is without it. Who was judged before
+      is not judged again.
 
     **Cost.** A report that reaches no rung costs two look-ups; one that does, O(log n) in the trials of that rung.
     Memory is one score for each trial in each rung.
@@ -69,7 +71,7 @@ class ASHA(RungHalving[Progress]):
             return self._complete if is_top else CONTINUE
         rung = self._rungs[index]
         rank = rank_of(self._score(report, value))
-        rung.enter(rank)
+        self._enter_rung(trial.id, rung, rank)
         if is_top:
             progress.next_level = math.inf
             return self._complete

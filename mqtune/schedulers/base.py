@@ -119,6 +119,12 @@ class Scheduler(ABC):
         """
         return START
 
+    def on_abandon(self, trial: Trial) -> None:
+        """Take note that *trial* is given up: from now on, nothing that it reported counts for other trials.
+
+        Told once, before ``on_trial_end``: as soon as somebody abandons it, while its process may still run.
+        """
+
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows; it reports no more."""
 

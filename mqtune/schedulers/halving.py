@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, TypeVar
 
 from mqtune.schedulers.arguments import exact, number
-from mqtune.schedulers.rungs import Rung, levels_of
+from mqtune.schedulers.rungs import Rank, Rung, levels_of
 from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
-from mqtune.trial import Action, Decision
+from mqtune.trial import Action, Decision, Trial, TrialId
 
 __all__ = ["Halving", "RungHalving"]
 
@@ -72,6 +72,8 @@ class RungHalving(Halving[P]):
     ) -> None:
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._rungs = [Rung(exact(self._reduction_factor), least=self._least) for _ in self._levels]
+        #: The rungs that each trial has entered, with its rank there, until it ends.
+        self._entered: dict[TrialId, list[tuple[Rung, Rank]]] = {}
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
@@ -80,5 +82,19 @@ class RungHalving(Halving[P]):
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """How many trials have entered each rung."""
+        """How many trials have entered each rung, without those that were abandoned."""
         return tuple(rung.entered for rung in self._rungs)
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Take what *trial* scored out of the rungs; nobody is judged again for that."""
+        for rung, rank in self._entered.pop(trial.id, ()):
+            rung.withdraw(rank)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget where *trial* was; what it scored still counts, unless it was abandoned."""
+        super().on_trial_end(trial)
+        self._entered.pop(trial.id, None)
+
+    def _enter_rung(self, trial: TrialId, rung: Rung, rank: Rank) -> None:
+        rung.enter(rank)
+        self._entered.setdefault(trial, []).append((rung, rank))

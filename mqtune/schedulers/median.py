@@ -28,8 +28,8 @@ class MedianStopping(TimedScheduler["_Course"]):
     before it, and its best is strictly worse than the median of their running averages there, it stops. Whether it
     stops or not, its own average counts from then on for those that come later. Who came earlier is not judged again.
 
-    - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed, ended
-      or were abandoned since. A trial that ended before the milestone has none there.
+    - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
+      since; a trial that is abandoned takes its own out. A trial that ended before the milestone has none there.
     - *Median*: of an even number of averages the mean of the middle two; where one of those is infinite, the worse.
     - *Ties*: who equals the median continues.
     - *NaN* is left out of a trial's average and best. A trial that had nothing else counts as infinitely bad.
@@ -79,6 +79,14 @@ class MedianStopping(TimedScheduler["_Course"]):
             "time_attr": self._time_attr,
         }
 
+    def on_abandon(self, trial: Trial) -> None:
+        """Take the averages of *trial* out; nobody is judged again for that."""
+        course = self._progress.get(trial.id)
+        if course is not None:
+            for others, average in course.counted:
+                others.withdraw(average)
+            course.counted.clear()
+
     def _enrol(self, trial: Trial) -> _Course:
         return _Course(self._milestones.lowest)
 
@@ -101,6 +109,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         is_worse = others.count >= self._min_samples and progress.best > others.value
         median, count = others.value, others.count
         others.add(progress.average)
+        progress.counted.append((others, progress.average))
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1
@@ -111,13 +120,15 @@ class MedianStopping(TimedScheduler["_Course"]):
 class _Course(Progress):
     """A trial's progress, with its values so far; lower is better. Each report is looked at, for the average."""
 
-    __slots__ = ("_count", "_lowest", "_mean", "next_milestone", "reached")
+    __slots__ = ("_count", "_lowest", "_mean", "counted", "next_milestone", "reached")
 
     def __init__(self, next_milestone: float) -> None:
         super().__init__(-math.inf)
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
+        #: Where its averages count, each with what it is there.
+        self.counted: list[tuple[_Median, float]] = []
         self._count = 0
         self._mean = 0.0
         self._lowest = math.inf
@@ -174,3 +185,11 @@ class _Median:
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
         if len(self._high) > len(self._low):
             heapq.heappush(self._low, -heapq.heappop(self._high))
+
+    def withdraw(self, number: float) -> None:
+        """Take a number out that was taken in; O(n), for what happens rarely."""
+        numbers = sorted([*(-low for low in self._low), *self._high])
+        numbers.remove(number)
+        middle = (len(numbers) + 1) // 2
+        # Sorted lists are heaps.
+        self._low, self._high = [-low for low in reversed(numbers[:middle])], numbers[middle:]

@@ -188,9 +188,15 @@ class PBT(TimedScheduler[_Member]):
         if first is None:
             return START if can_start else _WAIT
         plan = self._progress[first].plan
-        if plan is None or not plan.source.checkpoints:
+        if plan is None or not plan.source.checkpoints or plan.source.is_abandoned:
             return Resume(first, "what it was to copy is gone")
         return Resume(first, plan.reason, plan.config, plan.source.id)
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Take *trial* out of the population; who was to copy it goes on as it is."""
+        member = self._progress.get(trial.id)
+        if member is not None:
+            self._leave(member)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Take *trial* out of the population."""

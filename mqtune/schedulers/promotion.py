@@ -54,8 +54,8 @@ class PromotionASHA(RungHalving[_Climb]):
     rung; where there is none, a new trial starts. At *max_t* every trial completes. So of fewer than
     *reduction_factor* trials in a rung none is promoted, and with few trials none may reach *max_t*.
 
-    - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed,
-      ended by themselves or were abandoned since. They are never removed.
+    - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed or
+      ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
     - *Ties*: who entered earlier is better, so there are never more of the best than places.
     - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
     - *A report without the metric*, or with None for it, enters no rung; the trial runs on, and the next one that has
@@ -148,8 +148,9 @@ class PromotionASHA(RungHalving[_Climb]):
         return _WAIT
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget where *trial* was; its scores stay in the rungs."""
-        climb = self._progress.pop(trial.id, None)
+        """Forget where *trial* was; its scores stay in the rungs, unless it was abandoned."""
+        climb = self._progress.get(trial.id)
+        super().on_trial_end(trial)
         if climb is None:
             return
         if climb.place is _Place.WAITING:
@@ -165,7 +166,7 @@ class PromotionASHA(RungHalving[_Climb]):
         index = bisect_right(self._levels, progress.time) - 1
         value = report.metrics.get(self.metric)
         if progress.rank is None and value is not None:
-            self._enter(index, self._score(report, value), progress)
+            self._enter(trial, index, self._score(report, value), progress)
         if index == self._top:
             progress.next_level = math.inf
             return self._complete
@@ -174,10 +175,10 @@ class PromotionASHA(RungHalving[_Climb]):
         progress.next_level = math.inf
         return Decision(Action.PAUSE, f"rung {self._levels[progress.index]}: waits to be promoted")
 
-    def _enter(self, index: int, score: float, climb: _Climb) -> None:
+    def _enter(self, trial: Trial, index: int, score: float, climb: _Climb) -> None:
         rung = self._rungs[index]
-        rank = rank_of(score, rung.entered)
-        rung.enter(rank)
+        rank = rank_of(score, rung.arrivals)
+        self._enter_rung(trial.id, rung, rank)
         self._coming[climb.index] -= 1
         climb.index, climb.rank = index, rank
         self._coming[climb.index] += 1

@@ -56,12 +56,14 @@ class Rung:
     They are split into the best and the rest, so that an entry costs O(log n).
     """
 
-    __slots__ = ("_best", "_factor", "_least", "_rest", "entered")
+    __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "entered")
 
     def __init__(self, factor: Fraction, *, least: int) -> None:
         self._factor = factor.as_integer_ratio()
         self._least = least
         self.entered = 0
+        #: How many have ever entered, those that were taken out again included.
+        self.arrivals = 0
         #: A heap of the best ranks, negated so that the worst of them is on top; as many as there are places.
         self._best: list[Rank] = []
         #: A heap of the others.
@@ -76,9 +78,20 @@ class Rung:
     def enter(self, rank: Rank) -> None:
         """Add a rank."""
         self.entered += 1
+        self.arrivals += 1
         heapq.heappush(self._rest, _negated(heapq.heappushpop(self._best, _negated(rank))))
         if len(self._best) < self.places:
             heapq.heappush(self._best, _negated(heapq.heappop(self._rest)))
+
+    def withdraw(self, rank: Rank) -> None:
+        """Take a rank out that has entered, as if it never had; O(n), for what happens rarely."""
+        self.entered -= 1
+        ranks = [*self._rest, *map(_negated, self._best)]
+        ranks.remove(rank)
+        ranks.sort()
+        # Sorted lists are heaps.
+        self._best = sorted(map(_negated, ranks[: self.places]))
+        self._rest = ranks[self.places :]
 
     def is_among_best(self, rank: Rank) -> bool:
         """Whether *rank* is among the best, or equals the last of them."""

@@ -9,7 +9,7 @@ from mqtune.errors import ConfigurationError
 from mqtune.space import Space
 from mqtune.trial import Config, Report, Trial
 
-__all__ = ["Searcher"]
+__all__ = ["Searcher", "check_arguments", "fingerprint"]
 
 
 class Searcher(ABC):
@@ -36,6 +36,12 @@ class Searcher(ABC):
     def on_report(self, trial: Trial, report: Report) -> None:
         """Take note of a report, once and in the journal's order; *trial* may be read only."""
 
+    def on_abandon(self, trial: Trial) -> None:
+        """Take note that *trial* is given up: nothing that it reported counts, and its config is never suggested again.
+
+        Told once, before ``on_trial_end``; *trial* may be read only.
+        """
+
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows."""
 
@@ -50,3 +56,10 @@ def check_arguments(searcher: str, space: Space, seed: int) -> None:
         raise ConfigurationError(f"{searcher}: space={space!r} is not a Space; write Space({{…}})")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ConfigurationError(f"{searcher}: seed={seed!r} is not an integer")
+
+
+def fingerprint(value: Any) -> str:
+    """Return a text that two configs share exactly if they are equal."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{fingerprint(value[key])}" for key in sorted(value)) + "}"
+    return repr(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mqtune.describing import described
 from mqtune.errors import ConfigurationError, SpaceError
-from mqtune.searchers.base import Searcher, check_arguments
+from mqtune.searchers.base import Searcher, check_arguments, fingerprint
 from mqtune.space import Space
 from mqtune.space.values import copy_value
 from mqtune.trial import Config, Report, Trial
@@ -20,7 +20,7 @@ class PointsFirst(Searcher):
     """Proposes given points in their order, and then whatever another searcher proposes.
 
     The points change nothing about that searcher's suggestions, except that a RandomSearcher over a small finite
-    space counts them as proposed.
+    space counts them as proposed, and a GridSearcher passes over those of its own that are one of them.
 
     Args:
         searcher: proposes the configs after the points.
@@ -43,16 +43,18 @@ class PointsFirst(Searcher):
         rng = random.Random(f"points {seed}")
         self._points = [_complete(space, index, point, rng) for index, point in enumerate(points)]
         self._next = 0
+        self._abandoned: set[str] = set()
         for config in self._points:
             searcher.avoid(config)
 
     def suggest(self) -> Config | None:
         """Return the next point, or the other searcher's next config."""
-        if self._next == len(self._points):
-            return self._searcher.suggest()
-        self._next += 1
-        config: Config = copy_value(self._points[self._next - 1])
-        return config
+        while self._next < len(self._points):
+            config: Config = copy_value(self._points[self._next])
+            self._next += 1
+            if fingerprint(config) not in self._abandoned:
+                return config
+        return self._searcher.suggest()
 
     def avoid(self, config: Config) -> None:
         """Tell the other searcher."""
@@ -61,6 +63,11 @@ class PointsFirst(Searcher):
     def on_report(self, trial: Trial, report: Report) -> None:
         """Tell the other searcher."""
         self._searcher.on_report(trial, report)
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Leave out the points that are its config, and tell the other searcher."""
+        self._abandoned.add(fingerprint(trial.config))
+        self._searcher.on_abandon(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Tell the other searcher."""

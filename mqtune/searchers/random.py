@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mqtune.searchers.base import Searcher, check_arguments
+from mqtune.searchers.base import Searcher, check_arguments, fingerprint
 from mqtune.space import Space
-from mqtune.trial import Config
+from mqtune.trial import Config, Trial
 
 __all__ = ["RandomSearcher"]
 
@@ -18,10 +18,14 @@ MAX_COUNTED: Final = 10_000
 
 #: Samples taken in the hope of a new config, before all configs are looked through for what is left.
 SAMPLES_BEFORE_COUNTING: Final = 20
+#: Samples of a space that is too large to look through, taken in the hope of one that was not abandoned: nearly all are.
+_MOST_SAMPLES: Final = 1000
 
 
 class RandomSearcher(Searcher):
-    """Samples each config from the space, independently of the others and of every report. Never exhausted.
+    """Samples each config from the space, independently of the others and of every report.
+
+    It is exhausted only when every config that there is was abandoned; no such config is suggested again.
 
     With ``grid_search`` entries it walks the grid and samples the rest anew for each point; when the grid is
     finished it starts another pass, so ``max_trials`` alone says how many trials there are.
@@ -44,24 +48,32 @@ class RandomSearcher(Searcher):
         size = space.size
         self._counts = size is not None and size <= MAX_COUNTED
         self._seen: set[str] = set()
+        self._abandoned: set[str] = set()
         #: By grid point, the configs to look through since sampling no longer finds new ones, in random order.
         self._left: dict[str, list[Config]] = {}
 
-    def suggest(self) -> Config:
-        """Return the next config."""
-        point = next(self._points)
-        if not self._counts:
-            return self._space.sample(self._rng, point)
-        config = self._sample_new(point)
-        if config is None:
-            config = self._take_left(point)
-        self._seen.add(_fingerprint(config))
-        return config
+    def suggest(self) -> Config | None:
+        """Return the next config, or None when all that there are were abandoned."""
+        for _ in range(self._space.grid_size):
+            point = next(self._points)
+            if not self._counts:
+                config = self._sample(point, _MOST_SAMPLES, self._abandoned)
+            else:
+                config = self._sample_new(point) or self._take_left(point)
+            if config is not None:
+                self.avoid(config)
+                return config
+        return None
 
     def avoid(self, config: Config) -> None:
         """Count *config* as proposed."""
         if self._counts:
-            self._seen.add(_fingerprint(config))
+            self._seen.add(fingerprint(config))
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Never suggest its config again."""
+        self._abandoned.add(fingerprint(trial.config))
+        self.avoid(trial.config)
 
     def describe(self) -> dict[str, Any]:
         """Return its arguments, the space by its own description."""
@@ -71,31 +83,32 @@ class RandomSearcher(Searcher):
         while True:
             yield from self._space.grid_points()
 
-    def _sample_new(self, point: dict[str, Any]) -> Config | None:
-        if _fingerprint(point) in self._left:
-            return None
-        for _ in range(SAMPLES_BEFORE_COUNTING):
+    def _sample(self, point: dict[str, Any], samples: int, without: set[str]) -> Config | None:
+        for _ in range(samples):
             config = self._space.sample(self._rng, point)
-            if _fingerprint(config) not in self._seen:
+            if not without or fingerprint(config) not in without:
                 return config
         return None
 
-    def _take_left(self, point: dict[str, Any]) -> Config:
-        key = _fingerprint(point)
+    def _sample_new(self, point: dict[str, Any]) -> Config | None:
+        return None if fingerprint(point) in self._left else self._sample(point, SAMPLES_BEFORE_COUNTING, self._seen)
+
+    def _take_left(self, point: dict[str, Any]) -> Config | None:
+        key = fingerprint(point)
         if key not in self._left:
             self._left[key] = list(self._space.configs(point))
             self._rng.shuffle(self._left[key])
         while self._left[key]:
             config = self._left[key].pop()
-            if _fingerprint(config) not in self._seen:
+            if fingerprint(config) not in self._seen:
                 return config
+        # All were proposed: it starts over, without those that were abandoned.
         del self._left[key]
-        self._seen.difference_update(map(_fingerprint, self._space.configs(point)))
-        return self._space.sample(self._rng, point)
-
-
-def _fingerprint(value: Any) -> str:
-    """Return a text that two configs share exactly if they are equal."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key!r}:{_fingerprint(value[key])}" for key in sorted(value)) + "}"
-    return repr(value)
+        configs = list(self._space.configs(point))
+        self._seen.difference_update(map(fingerprint, configs))
+        self._seen |= self._abandoned
+        config = self._space.sample(self._rng, point)
+        if fingerprint(config) not in self._abandoned:
+            return config
+        allowed = [one for one in configs if fingerprint(one) not in self._abandoned]
+        return self._rng.choice(allowed) if allowed else None

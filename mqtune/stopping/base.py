@@ -99,6 +99,9 @@ class StopRule(ABC):
         """Return the next moment after *now* at which time alone may end the experiment, or infinity."""
         return math.inf
 
+    def on_abandon(self, trial: Trial) -> None:
+        """Take note that *trial* is given up: nothing that it reported counts any more. Told once, before ``on_trial_end``."""
+
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows; it reports no more."""
 
@@ -144,6 +147,10 @@ class _Combined(StopRule):
 
     def due(self, experiment: Experiment, now: float) -> float:
         return min(rule.due(experiment, now) for rule in self._rules)
+
+    def on_abandon(self, trial: Trial) -> None:
+        for rule in self._rules:
+            rule.on_abandon(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
         for rule in self._rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +194,9 @@ class ExperimentPlateau(StopRule):
         self._patience = at_least("ExperimentPlateau", "patience", patience, 0)
         self._mode: str | None = mode
         self._sign = 0.0
-        #: The best score of each of the best trials, lower being better, and the worst of them.
+        #: The best score of each trial, lower being better.
+        self._scores: dict[TrialId, float] = {}
+        #: Those of the best trials, and the worst of them.
         self._top: dict[TrialId, float] = {}
         self._worst = math.inf
         self._spread = math.nan
@@ -237,8 +240,10 @@ class ExperimentPlateau(StopRule):
             return ""
         self._reporting.add(trial.id)
         score = self._sign * value
+        if score < self._scores.get(trial.id, math.inf):
+            self._scores[trial.id] = score
         known = self._top.get(trial.id)
-        # One that was pushed out can only come back with a score that beats the worst, so no other needs to be kept.
+        # One that was pushed out can only come back with a score that beats the worst.
         if score < (self._worst if known is None else known):
             self._enter(trial.id, score)
         return ""
@@ -247,12 +252,23 @@ class ExperimentPlateau(StopRule):
         if trial not in self._top and len(self._top) == self._size:
             del self._top[max(self._top, key=self._top.__getitem__)]
         self._top[trial] = score
-        if len(self._top) < self._size:
-            return
-        self._worst = max(self._top.values())
-        self._spread = spread(list(self._top.values()))
+        self._compare()
+
+    def _compare(self) -> None:
+        is_full = len(self._top) == self._size
+        self._worst = max(self._top.values()) if is_full else math.inf
+        self._spread = spread(list(self._top.values())) if is_full else math.nan
         if not self._is_flat:
             self._waited = 0
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Leave the trial out, whatever it reached."""
+        self._reporting.discard(trial.id)
+        self._scores.pop(trial.id, None)
+        if trial.id in self._top:
+            best = heapq.nsmallest(self._size, self._scores, key=self._scores.__getitem__)
+            self._top = {id_: self._scores[id_] for id_ in best}
+            self._compare()
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return that the best trials no longer differ, or an empty text."""

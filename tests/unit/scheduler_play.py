@@ -276,6 +276,8 @@ class Play:
             self.histories[trial.id] = run.history
         self.by_hand.discard(trial.id)
         trial.status = status
+        if status is TrialStatus.ABANDONED:
+            self.tell("on_abandon", trial)
         self.tell("on_trial_end", trial)
 
     def tell(self, method: str, trial: Trial, report: Report | None = None) -> Decision | None:

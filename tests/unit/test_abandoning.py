@@ -1,0 +1,300 @@
+"""What an abandoned trial has reported counts nowhere, and its config is never proposed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtune.schedulers import ASHA, PBT, MedianStopping, PromotionASHA, Scheduler
+from mqtune.schedulers.base import Resume, Start
+from mqtune.schedulers.rungs import Rung, rank_of
+from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
+from mqtune.space import Space, choice, grid_search, uniform
+from mqtune.stopping import ExperimentPlateau
+from mqtune.trial import (
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Decision,
+    Report,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+)
+
+ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
+FINITE = Space({"depth": choice([1, 2, 3])})
+GRID = Space({"depth": grid_search([1, 2, 3])})
+
+
+def trial_of(id_: str, config: Config | None = None) -> Trial:
+    trial = Trial(TrialId(id_), config or {})
+    trial.attempts.append(Attempt(1, 0.0, config or {}))
+    return trial
+
+
+def told(scheduler: Scheduler, trial: Trial, value: float, time: int = 1) -> Decision:
+    """Return what a scheduler says to a report; it comes with a checkpoint."""
+    checkpoint = CheckpointId(f"m-{trial.id}-1-{time}")
+    trial.checkpoint, trial.checkpoints[checkpoint] = checkpoint, SavedCheckpoint(checkpoint, 0.0, {})
+    return scheduler.on_report(trial, Report(trial.id, 1, time, 0.0, {"loss": value, "training_iteration": time}))
+
+
+# The fold and the results.
+
+
+def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.1)
+    bench.report(TWO, 0.5)
+
+    bench.hand.abandon_trial(ONE, "its data were wrong")
+    assert bench.hand.results().best.id == TWO, "while its process still runs"
+    bench.end(ONE)
+
+    assert bench.experiment.best is bench.trial(TWO)
+    assert bench.replayed().best is not None
+    assert [bench.hand.results().best_trial(scope).id for scope in ("all", "last", "avg")] == [TWO] * 3
+    assert [trial.id for trial in ranked_of(bench)][-1] == ONE
+
+
+def ranked_of(bench: Bench) -> list[Trial]:
+    from mqtune.callbacks.view import ranked
+
+    return ranked(bench.experiment)
+
+
+def test_without_any_other_trial_there_is_no_best_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.report(ONE, 0.1)
+
+    bench.hand.abandon_trial(ONE, "its data were wrong")
+
+    assert bench.experiment.best is None
+
+
+def test_a_trial_that_was_terminated_from_outside_is_not_the_best_one_either(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.1)
+    bench.report(TWO, 0.5)
+
+    bench.end(ONE, AttemptEnd.STOPPED)
+
+    assert bench.experiment.best is bench.trial(TWO)
+
+
+def test_everybody_is_told_once_and_before_the_end(tmp_path: Path) -> None:
+    """Also by a driver that takes over, and for whichever way a trial comes to be abandoned."""
+    heard: list[tuple[str, str]] = []
+
+    class Hearing(ASHA):
+        def on_abandon(self, trial: Trial) -> None:
+            heard.append((trial.id, "abandoned"))
+
+        def on_trial_end(self, trial: Trial) -> None:
+            heard.append((trial.id, "ended"))
+
+    bench = Bench(tmp_path, slots=3, max_trials=3, scheduler=lambda: Hearing(9)).step().start(ONE).start(TWO)
+    bench.hand.abandon_trial(ONE, "no")
+    bench.end(ONE)
+    bench.end(TWO, AttemptEnd.STOPPED)
+    bench.hand.abandon_trial(THREE, "no")
+
+    expected = [(trial, what) for trial in (ONE, TWO, THREE) for what in ("abandoned", "ended")]
+    assert heard == expected
+    heard.clear()
+    bench.replayed()
+    assert heard == expected
+
+
+# Schedulers.
+
+
+def bound(scheduler: Scheduler) -> Any:
+    scheduler.bind("loss", "min")
+    return scheduler
+
+
+def test_asha_measures_nobody_against_an_abandoned_trial() -> None:
+    asha = bound(ASHA(9, reduction_factor=3))
+    first, second = trial_of(ONE), trial_of(TWO)
+    told(asha, first, 0.1)
+    assert told(asha, second, 0.5).action is Action.STOP
+
+    asha.on_abandon(first)
+    asha.on_trial_end(first)
+
+    assert asha.rung_sizes == (1, 0, 0)
+    assert told(asha, trial_of(THREE), 0.4).action is Action.CONTINUE
+
+
+@given(
+    scores=st.lists(st.integers(0, 5), min_size=1, max_size=20),
+    gone=st.sets(st.integers(0, 19)),
+    factor=st.sampled_from([Fraction(2), Fraction(3), Fraction(3, 2)]),
+    least=st.integers(0, 1),
+)
+def test_a_rung_is_as_if_those_who_were_taken_out_had_never_entered(
+    scores: list[int], gone: set[int], factor: Fraction, least: int
+) -> None:
+    rung, other = Rung(factor, least=least), Rung(factor, least=least)
+    ranks = [rank_of(score, order) for order, score in enumerate(scores)]
+    for index, rank in enumerate(ranks):
+        rung.enter(rank)
+        if index not in gone:
+            other.enter(rank)
+    for index in gone & set(range(len(ranks))):
+        rung.withdraw(ranks[index])
+
+    assert (rung.entered, rung.places) == (other.entered, other.places)
+    assert [rung.is_among_best(rank) for rank in ranks] == [other.is_among_best(rank) for rank in ranks]
+    rung.enter(rank_of(2, 99))
+    other.enter(rank_of(2, 99))
+    assert [rung.is_among_best(rank) for rank in ranks] == [other.is_among_best(rank) for rank in ranks]
+
+
+def test_promotion_promotes_nobody_by_the_scores_of_an_abandoned_trial() -> None:
+    promotion = bound(PromotionASHA(9, reduction_factor=2))
+    trials = [trial_of(f"000{number}") for number in range(1, 5)]
+    for trial, value in zip(trials, (0.1, 0.2, 0.3, 0.4), strict=True):
+        promotion.on_stage(trial)
+        told(promotion, trial, value)
+        promotion.on_trial_pause(trial)
+    assert promotion.choose(can_start=False).trial == ONE
+
+    promotion.on_abandon(trials[0])
+    promotion.on_trial_end(trials[0])
+
+    choice = promotion.choose(can_start=True)
+    assert isinstance(choice, Resume)
+    assert (choice.trial, promotion.rung_sizes[0]) == (TWO, 3)
+    promotion.on_abandon(trials[1])
+    promotion.on_trial_end(trials[1])
+    promotion.on_abandon(trials[2])
+    promotion.on_trial_end(trials[2])
+    assert isinstance(promotion.choose(can_start=True), Start), "of one trial none is promoted"
+
+
+def test_the_median_is_that_of_the_trials_that_were_not_abandoned() -> None:
+    median = bound(MedianStopping(min_samples=2))
+    trials = [trial_of(f"000{number}") for number in range(1, 4)]
+    for trial, value in zip(trials, (0.1, 0.1, 0.9), strict=True):
+        told(median, trial, value)
+
+    median.on_abandon(trials[0])
+    median.on_abandon(trials[1])
+
+    assert told(median, trial_of("0004"), 0.8).action is Action.CONTINUE, "there is one sample left"
+    assert told(median, trial_of("0005"), 0.85).action is Action.CONTINUE
+    assert told(median, trial_of("0006"), 0.95).action is Action.STOP
+
+
+def test_nobody_copies_an_abandoned_trial() -> None:
+    pbt = bound(PBT(1, {"lr": uniform(0, 1)}))
+    best, worst = trial_of(ONE, {"lr": 0.1}), trial_of(TWO, {"lr": 0.9})
+    for trial in (best, worst):
+        pbt.on_stage(trial)
+    told(pbt, best, 0.1)
+    assert told(pbt, worst, 0.9).source == ONE
+    pbt.on_trial_pause(worst)
+
+    best.decision = Decision(Action.ABANDON, "no")
+    pbt.on_abandon(best)
+
+    choice = pbt.choose(can_start=False)
+    assert (choice.trial, choice.config, choice.source) == (TWO, None, None)
+
+
+def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
+    rule = ExperimentPlateau(top=2, std=0.0)
+    rule.bind("loss", "min")
+    for id_, value in ((ONE, 0.1), (TWO, 0.1), (THREE, 0.3), ("0004", 0.3)):
+        rule.stops_trial(trial_of(id_), Report(TrialId(id_), 1, 1, 0.0, {"loss": value}))
+    assert rule.stops_experiment(None, 0.0)  # type: ignore[arg-type]
+
+    rule.on_abandon(trial_of(ONE))
+    assert not rule.stops_experiment(None, 0.0)  # type: ignore[arg-type]
+    rule.on_abandon(trial_of(TWO))
+    assert rule.stops_experiment(None, 0.0), "the next best ones are alike"  # type: ignore[arg-type]
+
+
+# Searchers.
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RandomSearcher(FINITE, 3),
+        lambda: RandomSearcher(GRID, 3),
+        lambda: PointsFirst(RandomSearcher(FINITE, 3), FINITE, [{"depth": 1}, {"depth": 2}], 3),
+    ],
+)
+def test_random_search_never_suggests_an_abandoned_config_again(make: Callable[[], Searcher]) -> None:
+    """Also when it has suggested all that there are, and starts over."""
+    searcher = make()
+    first = searcher.suggest()
+    assert first is not None
+
+    searcher.on_abandon(trial_of(ONE, first))
+
+    suggested = [searcher.suggest() for _ in range(20)]
+    assert first not in suggested
+    assert {config["depth"] for config in suggested if config} == {1, 2, 3} - {first["depth"]}
+
+
+def test_random_search_over_abandoned_configs_alone_is_exhausted() -> None:
+    searcher = RandomSearcher(FINITE, 3)
+    for depth in (1, 2, 3):
+        searcher.on_abandon(trial_of(ONE, {"depth": depth}))
+
+    assert searcher.suggest() is None
+
+
+def test_a_large_space_has_no_abandoned_config_either() -> None:
+    space = Space({"first": choice(list(range(200))), "second": choice(list(range(200))), "third": 1})
+    left = {"first": 7, "second": 7, "third": 1}
+    searcher = RandomSearcher(space, 0)
+    searcher.on_abandon(trial_of(ONE, left))
+
+    assert all(searcher.suggest() != left for _ in range(2000))
+
+
+def test_grid_search_passes_over_what_was_abandoned_or_is_tried_anyway() -> None:
+    searcher = GridSearcher(GRID)
+    searcher.avoid({"depth": 2})
+    searcher.on_abandon(trial_of(ONE, {"depth": 3}))
+
+    assert [searcher.suggest(), searcher.suggest()] == [{"depth": 1}, None]
+
+
+def test_a_point_that_is_an_abandoned_config_is_not_tried_again() -> None:
+    searcher = PointsFirst(GridSearcher(GRID), GRID, [{"depth": 1}, {"depth": 1}, {"depth": 2}])
+    first = searcher.suggest()
+    searcher.on_abandon(trial_of(ONE, first))
+
+    assert [searcher.suggest() for _ in range(3)] == [{"depth": 2}, {"depth": 3}, None]
+
+
+def test_an_abandoned_config_does_not_come_back_by_a_driver_that_takes_over(tmp_path: Path) -> None:
+    bench = Bench(
+        tmp_path, slots=1, max_trials=6, searcher=lambda: RandomSearcher(Space({"lr": choice([0.1, 0.2])}), 1)
+    )
+    bench.step().start(ONE)
+    bench.hand.abandon_trial(ONE, "it burns")
+    bench.end(ONE)
+    bench.begin()
+
+    for number in range(2, 6):
+        bench.start(f"000{number}").end(f"000{number}", error="")
+
+    burnt = bench.trial(ONE).config
+    assert all(trial.config != burnt for trial in list(bench.experiment.trials.values())[1:])
