@@ -67,8 +67,6 @@ def main(name: str | None = None) -> None:
         local_slots=2, seed=1, name=name,
     )  # fmt: skip
     results = tuner.run()
-    if results.outcome != "finished":
-        return
     best, budget = results.best, results.budget
     # The default gets all epochs, of which ASHA may have given it a few, and counts with its best one as the others do.
     _, default = max(fit(DEFAULT))

@@ -24,6 +24,7 @@ __all__ = [
     "NoServer",
     "NothingResumes",
     "ReportTooLarge",
+    "RunInterrupted",
     "SpaceError",
     "StoreUnavailable",
     "TrainableNotFound",
@@ -145,3 +146,7 @@ class TrialFailed(MqtuneError):
 
 class WorkerStartError(MqtuneError):
     """A worker can't start with the settings it has."""
+
+
+class RunInterrupted(SystemExit):
+    """A run was ended by Ctrl-C or SIGTERM; ``code`` is 130 or 143, with which a script that does not catch it ends."""

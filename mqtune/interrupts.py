@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["Interrupted", "Interrupts"]
+__all__ = ["AT_ONCE_S", "Interrupted", "Interrupts"]
 
 _SAID: Final = b"\nStopping: running trials are handed back. Ctrl-C again ends at once.\n"
 _STDERR: Final = 2
+#: How long letting go of everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
+#: the second within which a run has ended then.
+AT_ONCE_S: Final = 0.5
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: What a shell adds to a signal's number for the exit code of a process that ended by it.
+_EXIT_CODE_OF_SIGNAL: Final = 128
+_SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class Interrupted(BaseException):
@@ -21,25 +29,47 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes."""
+    """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes.
+
+    A main thread that is in the middle of a long call of C code takes no signal. A thread therefore watches too, and ends
+    the process when a second signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run
+    can hold that up.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._waiting = False
         self._raised = False
+        self._number = signal.SIGINT
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the end must come at once: nothing may wait for anybody any more."""
+        return self.count > 1
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that ends by the first signal that came: 130 for SIGINT, 143 for SIGTERM."""
+        return _EXIT_CODE_OF_SIGNAL + self._number
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle the signals; only the main thread can, elsewhere nothing changes."""
+    def handled(self, end_at_once: Callable[[], str] = str) -> Iterator[None]:
+        """Handle the signals; only the main thread can, elsewhere nothing changes.
+
+        Args:
+            end_at_once: called by the thread that watches, just before it ends the process; returns what to say.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        watch = _Watch(end_at_once)
+        before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            watch.stop()
 
     @contextmanager
     def may_end_wait(self) -> Iterator[None]:
@@ -64,11 +94,54 @@ class Interrupts:
             self._raised = True
             raise Interrupted
 
-    def _handle(self, *_: object) -> None:
+    def _handle(self, number: int, _: object) -> None:
         self.count += 1
         if self.count > 1:
             raise KeyboardInterrupt
+        self._number = signal.Signals(number)
         # Not print: the signal may have come in the middle of one.
         os.write(_STDERR, _SAID)
         if self._waiting:
             self._end_wait()
+
+
+class _Watch:
+    """Ends the process when a second signal has not ended the run in time, whatever the main thread does.
+
+    Python writes the number of each signal to a pipe at once, also while the main thread can't run its handler.
+    """
+
+    def __init__(self, end_at_once: Callable[[], str]) -> None:
+        self._end_at_once = end_at_once
+        self._over = threading.Event()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        threading.Thread(target=self._run, name="mqtune-interrupts", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        signal.set_wakeup_fd(self._before)
+        self._over.set()
+        os.close(self._write)
+
+    def _run(self) -> None:
+        numbers: list[int] = []
+        while len(numbers) < 2:  # noqa: PLR2004 - the second signal
+            found = os.read(self._read, 64)
+            if not found:
+                os.close(self._read)
+                return
+            numbers += [number for number in found if number in _SIGNALS]
+            if self._before != -1:
+                # Whoever listened before is told too.
+                with suppress(OSError):
+                    os.write(self._before, found)
+        if self._over.wait(AT_ONCE_S):
+            os.close(self._read)
+            return
+        with suppress(Exception):
+            said = self._end_at_once()
+            show = _SHOW_CURSOR if sys.stderr.isatty() else b""
+            os.write(_STDERR, show + f"\n{said}\n".encode(errors="backslashreplace"))
+        os._exit(_EXIT_CODE_OF_SIGNAL + numbers[0])

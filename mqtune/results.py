@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from mqtune.callbacks.error_log import ERROR_FILE
 from mqtune.checkpoints import Checkpoint
-from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
+from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.experiment import Experiment
 from mqtune.export import csv_text, json_text, replace_file, trial_rows
 from mqtune.fetching import Which, fetch_checkpoint, named
@@ -20,9 +22,12 @@ from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers import PolicyStep, policy_of
 from mqtune.status import TrialStatus
 from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
+from mqtune.uncaught import say_in_one_line
 from mqtune.words import names_in_words
 
 __all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
+
+logger = logging.getLogger(__name__)
 
 Scope = Literal["all", "last", "avg"]
 
@@ -117,6 +122,9 @@ class Results:
         self.experiment = experiment
         self.folder = folder
         self._copy = JournalFile(folder / JOURNAL_FILE)
+        #: The trials of which it was said that they are the best and have failed.
+        self._told_of: set[TrialId] = set()
+        say_in_one_line()
 
     @classmethod
     def load(cls, experiment: str | Path) -> Results:
@@ -180,11 +188,33 @@ class Results:
 
     @property
     def best(self) -> TrialResult:
-        """The trial that ever reported the best value, with that report's metrics: ``best_trial("all")``."""
+        """The trial that ever reported the best value, with that report's metrics: ``best_trial("all")``.
+
+        Raises:
+            MetricMissing: no trial has a value.
+        """
         return self.best_trial()
 
+    def raise_if_failed(self) -> None:
+        """Raise if no trial has a result, so that a script ends with another exit code than 0.
+
+        Raises:
+            TrialFailed: there are failed trials, of which the first is named.
+            MetricMissing: there are none, and no trial has a value all the same.
+        """
+        experiment = self.experiment
+        if experiment.best is not None or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
+            return
+        if self.errors:
+            first = self.errors[0]
+            raise TrialFailed(
+                f"experiment {self.name!r} has no result: {len(self.errors)} of {len(self)} trials failed, "
+                f"the first, {first.id}: {first.reason}; all errors are in {self.folder / ERROR_FILE}"
+            )
+        raise MetricMissing(self._why_no_best())
+
     def best_trial(self, scope: Scope = "all") -> TrialResult:
-        """Return the best trial; of equal ones, the first.
+        """Return the best trial; of equal ones, the first. One that has failed since counts too, and a warning says so.
 
         Args:
             scope: what a trial counts with: "all", the best value it ever reported, which is what the live table shows and
@@ -207,6 +237,9 @@ class Results:
                 best = result
         if best is None:
             raise MetricMissing(self._why_no_best())
+        if best.status is TrialStatus.FAILED and best.id not in self._told_of:
+            self._told_of.add(best.id)
+            logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)
         return best
 
     def _result(self, trial: Trial, scope: Scope) -> TrialResult:
@@ -220,7 +253,10 @@ class Results:
         experiment = self.experiment
         metric = experiment.metric
         if not experiment.reports:
-            failed = f", {len(self.errors)} of them failed (see results.errors)" if self.errors else ""
+            failed = ""
+            if self.errors:
+                first = self.errors[0]
+                failed = f", and {len(self.errors)} failed, the first, {first.id}: {first.reason} (see results.errors)"
             return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
         if experiment.metric_seen:
             return f"experiment {self.name!r} has no best trial: no value of {metric!r} that counts is a number"
@@ -330,7 +366,13 @@ class Results:
             "budget": self.budget._asdict(),
             "best": None
             if best is None
-            else {"trial": best.id, "value": best.best_value, "config": best.config, "metrics": best.best_metrics},
+            else {
+                "trial": best.id,
+                "status": best.status.value,
+                "value": best.best_value,
+                "config": best.config,
+                "metrics": best.best_metrics,
+            },
         }
 
     def save(self) -> None:

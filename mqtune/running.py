@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +18,24 @@ from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.callbacks.error_log import ErrorLog
 from mqtune.control import Control
 from mqtune.driver import Driver
-from mqtune.errors import BrokerUnavailable, ConfigurationError, DriverFenced, MqtuneError, WorkerStartError
+from mqtune.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DriverFenced,
+    MqtuneError,
+    RunInterrupted,
+    WorkerStartError,
+)
 from mqtune.fetching import DICTS
 from mqtune.home import mqtune_home
-from mqtune.interrupts import Interrupts
+from mqtune.interrupts import AT_ONCE_S, Interrupts
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.keeping import Keeping
 from mqtune.opening import Place, unless_away
 from mqtune.plan import Plan
 from mqtune.results import Results
 from mqtune.trial import UNDRIVEN, is_in_memory
+from mqtune.uncaught import say_in_one_line
 
 __all__ = ["Running"]
 
@@ -34,6 +45,8 @@ logger = logging.getLogger(__name__)
 _STEP_S: Final = 4.0
 #: After Ctrl-C, how long trials have to end: the worker's stop ladder takes 15 s.
 _INTERRUPT_S: Final = 20.0
+#: A disk with less room than this can't take what a server or a copy writes next.
+_FULL_BELOW_BYTES: Final = 2**20
 
 
 class Running(Control):
@@ -48,6 +61,7 @@ class Running(Control):
 
     def __init__(self, plan: Plan, place: Place, callbacks: Sequence[Callback], *, progress: bool) -> None:
         super().__init__()
+        say_in_one_line()
         self._plan = plan
         self._place = place
         self.name = plan.name
@@ -61,34 +75,49 @@ class Running(Control):
         self._opened = contextlib.ExitStack()
 
     def run(self) -> Results:
-        """Run to the end, or until Ctrl-C, and return the results; an experiment that is complete is only read.
+        """Run to the end and return the results; an experiment that is complete is only read.
 
-        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends at
-        once. Either way nothing that was reported is lost.
+        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends within
+        a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
+        exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
 
         Raises:
+            RunInterrupted: it was interrupted; ``results()`` has what there is.
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             NameTaken: a living driver, or an experiment with another definition, has the name.
             TrainableNotFound: the first trial could not be started on its worker.
             StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
             MetricMissing: the first trial that ended had never reported the metric.
             DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
-            KeyboardInterrupt: Ctrl-C was pressed twice, or while an earlier driver's lock was waited for.
         """
-        with self._interrupts.handled():
-            try:
-                self._open()
-                while not self.is_finished and not self._interrupts.count:
-                    self.step()
-                return self._finish()
-            except DriverFenced:
-                # Its trials are another driver's now.
+        try:
+            with self._interrupts.handled(self._end_at_once):
+                results = self._run()
+        except KeyboardInterrupt:
+            if not self._interrupts.count:
                 raise
-            except BaseException:
-                self._abort()
-                raise
-            finally:
-                self.close()
+            print(f"\n{self._how_to_go_on()}", file=sys.stderr)
+            raise RunInterrupted(self._interrupts.exit_code) from None
+        if self._interrupts.count:
+            print(f"\n{self._how_to_go_on()}")
+            if not _is_interactive():
+                raise RunInterrupted(self._interrupts.exit_code)
+        return results
+
+    def _run(self) -> Results:
+        try:
+            self._open()
+            while not self.is_finished and not self._interrupts.count:
+                self.step()
+            return self._finish()
+        except DriverFenced:
+            # Its trials are another driver's now.
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            self.close()
 
     def step(self, block_s: float = _STEP_S) -> None:
         """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
@@ -131,7 +160,14 @@ class Running(Control):
         What was seen until then can still be looked at.
         """
         self._is_closed = True
-        self._opened.close()
+        if not self._interrupts.is_urgent:
+            self._opened.close()
+            return
+        self._kill_worker()
+        # A Redis that is frozen or full answers nobody, and what is not said to it now it finds out by itself.
+        closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
+        closing.start()
+        closing.join(AT_ONCE_S)
 
     # Opening.
 
@@ -185,9 +221,14 @@ class Running(Control):
         return driver
 
     def _end_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.stop() if self._interrupts.count <= 1 else self._worker.kill()
-            self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def _kill_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
 
     # Ending.
 
@@ -212,12 +253,20 @@ class Running(Control):
                 error,
                 self.name,
             )
-        if interrupted:
-            print(
-                f"\nInterrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on, "
-                f"or mqtune resume {self.name}."
-            )
         return results
+
+    def _end_at_once(self) -> str:
+        """Kill what ends with this process, from any thread, and return what to say."""
+        self._kill_worker()
+        return self._how_to_go_on()
+
+    def _how_to_go_on(self) -> str:
+        """Return what a person who has interrupted it wants to know."""
+        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
+        return (
+            f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on, "
+            f"or mqtune resume {self.name}.{full}"
+        )
 
     def _keep_best_dict(self, driver: Driver) -> None:
         """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
@@ -231,12 +280,12 @@ class Running(Control):
     def _hand_back(self, driver: Driver, reason: str) -> None:
         driver.hand_back_all(reason)
         deadline = time.monotonic() + _INTERRUPT_S
-        while not driver.is_finished and time.monotonic() < deadline and self._interrupts.count <= 1:
+        while not driver.is_finished and time.monotonic() < deadline and not self._interrupts.is_urgent:
             driver.step(max(0.0, deadline - time.monotonic()))
 
     def _abort(self) -> None:
         """After an error: hand running trials back as far as possible, and keep what there is."""
-        if self._driver is None or self._is_closed or self._interrupts.count > 1:
+        if self._driver is None or self._is_closed or self._interrupts.is_urgent:
             return
         try:
             self._hand_back(self._driver, "the driver failed")
@@ -244,6 +293,18 @@ class Running(Control):
             self.results().save()
         except (MqtuneError, OSError) as error:
             logger.warning("the experiment %s could not be closed in good order: %s", self.name, error)
+
+
+def _is_interactive() -> bool:
+    """Whether a person types the next line, in Python or in a notebook; a script would go on as if all were well."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
+    except OSError:
+        return False
 
 
 def _progress(total: int | None, folder: Path) -> list[Callback]:

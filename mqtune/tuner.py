@@ -30,7 +30,7 @@ class Tuner(Running):
 
     The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). A run that
     was interrupted, by Ctrl-C, a crash or a power cut, goes on where it was when the same script runs again with the
-    same name, or without the script by ``Tuner.attach`` and ``mqtune resume``. One driver at a time; without one, trials
+    same *name*, or without the script by ``Tuner.attach`` and ``mqtune resume``. One driver at a time; without one, trials
     that run on a broker's workers go on.
 
     Args:
@@ -46,7 +46,8 @@ class Tuner(Running):
         resources: what each trial gets.
         broker: URL of the Redis that the workers use; by default ``$MQTUNE_BROKER``. Without either, a server and a worker
             are started on this machine, and end with the run; ``$MQTUNE_REDIS_URL`` names a server to take instead.
-        name: the experiment's name; by default the trainable's with the time.
+        name: the experiment's name, by which the same script goes on with it; by default the trainable's with the time, so
+            that each run is a new experiment.
         seed: for everything that is random; drawn and kept with the experiment if left out.
         max_concurrent: the most trials at once; by default as many as there are slots.
         max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always. Attempts that

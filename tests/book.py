@@ -29,7 +29,13 @@ class Book:
     """Events one by one; each entry is a second after the one before, and the driver has always seen all of them."""
 
     def __init__(
-        self, folder: Path, *, mode: str = "min", scheduler: dict[str, Any] | None = None, max_failures: int = 0
+        self,
+        folder: Path,
+        *,
+        mode: str = "min",
+        scheduler: dict[str, Any] | None = None,
+        max_failures: int = 0,
+        accept_no_report: bool = False,
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -42,6 +48,7 @@ class Book:
             "max_failures": max_failures,
             "scheduler": scheduler or {"scheduler": "fifo"},
             "max_trials": 4,
+            "accept_no_report": accept_no_report,
         }
         self._write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 

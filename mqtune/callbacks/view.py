@@ -72,7 +72,9 @@ def best_text(experiment: Experiment) -> str:
     best = experiment.best
     if best is None:
         return ""
-    return f"best {experiment.metric}={short_value(best.best_value)} in trial {best.id}: {short_config(best.config)}"
+    failed = " (which has failed)" if best.status is TrialStatus.FAILED else ""
+    value = f"best {experiment.metric}={short_value(best.best_value)}"
+    return f"{value} in trial {best.id}{failed}: {short_config(best.config)}"
 
 
 def ranked(experiment: Experiment) -> list[Trial]:

@@ -23,7 +23,7 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
     """Go on with experiment NAME where its last driver left it, after Ctrl-C, a crash or a power cut.
 
     Trials that run on a broker's workers run on meanwhile. One with a scheduler, searcher or function of your own needs
-    the script that began it: run that again.
+    the script that began it: run that again. It ends with exit code 130 after Ctrl-C, and 1 when no trial has a result.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 
@@ -36,3 +36,4 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
     if was_finished:
         click.echo(f"experiment {name} is finished; --max-trials goes on beyond its {len(results)} trials")
     show_experiment(output(), results, show_all=False)
+    results.raise_if_failed()

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import times
 from counting import Counts, counts
 
 import mqtune
-from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.space import Space
 from mqtune.trial import Decision, Report, Trial
@@ -144,7 +145,8 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
     told("begin", os.getpid(), *how)
     try:
         tuner = attached(plan, told) if ATTACH in how else tuner_of(plan, told)
-        tuner.run()
+        with suppress(RunInterrupted):
+            tuner.run()
     except MqtuneError as error:
         told("error", type(error).__name__, str(error))
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

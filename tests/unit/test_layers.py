@@ -60,6 +60,7 @@ FLOORS: Final = {
     "saved": 4,
     "telling": 4,
     "tuner": 4,
+    "uncaught": 4,
     "upkeep": 4,
     "__main__": 5,
     "callbacks": 4,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -11,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 from book import ASHA, Book
 
-from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError
+from mqtune.callbacks.view import best_text
+from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results
 from mqtune.status import TrialStatus
@@ -119,8 +121,60 @@ def test_without_a_report_there_is_no_best_trial_and_failures_are_pointed_at(boo
     book.stage("0001")
     book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
 
-    with pytest.raises(MetricMissing, match=r"1 trials have not reported, 1 of them failed"):
+    with pytest.raises(MetricMissing, match=r"not reported, and 1 failed, the first, 0001: ValueError: no"):
         _ = results_of(book).best
+
+
+def test_a_script_that_asks_for_the_best_of_nothing_ends_with_one_line_that_names_its_own_line(book: Book):
+    book.stage("0001")
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+    script = book.folder.parent / "look.py"
+    book.save()
+    script.write_text(
+        f"import mqtune\nresults = mqtune.Results.load({str(book.folder)!r})\nprint(results.best.config)\n"
+    )
+
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("mqtune: MetricMissing: experiment 'trials-of-mine' has no best trial")
+    assert line.endswith("(look.py, line 3)")
+
+
+def test_a_run_without_a_result_raises_for_scripts_that_ask(book: Book):
+    book.stage("0001")
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+
+    with pytest.raises(
+        TrialFailed, match=r"no result: 1 of 1 trials failed, the first, 0001: ValueError: no; all .*errors.txt"
+    ):
+        results_of(book).raise_if_failed()
+
+
+def test_a_run_with_one_result_is_no_failure_nor_one_whose_trials_need_not_report(book: Book, tmp_path: Path):
+    book.run("0001", 1.0)
+    book.stage("0002")
+    book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+    results_of(book).raise_if_failed()
+
+    silent = Book(tmp_path / "silent", accept_no_report=True)
+    silent.run("0001")
+    results_of(silent).raise_if_failed()
+
+
+def test_a_best_trial_that_has_failed_is_marked_wherever_it_is_named(book: Book, caplog: pytest.LogCaptureFixture):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0})
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+    results = results_of(book)
+
+    assert results.best.status is results.best.status is TrialStatus.FAILED
+    assert [record.message for record in caplog.records] == [
+        "the best trial 0001 has FAILED after it reported its value: ValueError: no"
+    ]
+    assert best_text(results.experiment).startswith("best loss=1 in trial 0001 (which has failed):")
+    assert results.summary()["best"]["status"] == "failed"
 
 
 def test_without_the_metric_the_error_names_what_was_reported(book: Book):
@@ -398,6 +452,7 @@ def test_save_writes_the_summary_and_the_trials_and_leaves_nothing_else(book: Bo
     assert (summary["trials"], summary["statuses"]) == (2, {"completed": 2})
     assert summary["best"] == {
         "trial": "0002",
+        "status": "completed",
         "value": 1.0,
         "config": {"lr": 0.1},
         "metrics": {"loss": 1.0, "epoch": 1},

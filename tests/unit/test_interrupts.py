@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from waiting import eventually
+
+#: A searcher, say, that is in the middle of C code, where no Python handler can run.
+BUSY = """
+import hashlib, sys
+from mqtune.interrupts import Interrupts
+
+with Interrupts().handled(lambda: "kept in /somewhere"):
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code(
+    number: signal.Signals, code: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as busy:
+        try:
+            assert busy.stdout is not None
+            assert busy.stdout.readline() == "busy\n"
+            busy.send_signal(number)
+            eventually(lambda: busy.send_signal(number) or busy.poll() is not None, 10)
+        finally:
+            busy.kill()
+        assert busy.stderr is not None
+        assert busy.returncode == code
+        assert "kept in /somewhere" in busy.stderr.read()
