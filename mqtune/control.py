@@ -53,6 +53,10 @@ class Control(ABC):
         """Return the driver, to look at what it has seen; the first call connects."""
         return self._open()
 
+    def _catch_up(self) -> None:
+        """Have ``_experiment`` hold what there is of it, as far as that can be had; the first call connects."""
+        self._look()
+
     @abstractmethod
     def results(self) -> Results:
         """Return the results so far."""
@@ -197,6 +201,7 @@ class Control(ABC):
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
+        self._catch_up()
         trials = list(self._experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
 
@@ -211,7 +216,7 @@ class Control(ABC):
     @property
     def busy_trials(self) -> list[Trial]:
         """The trials that hold a place: staged, running, or told to end and not gone yet."""
-        return [trial for trial in self._experiment.trials.values() if trial.is_busy]
+        return [trial for trial in self.get_trials() if trial.is_busy]
 
     @property
     def running_trials(self) -> list[Trial]:

@@ -109,6 +109,7 @@ class Driver:
         #: The entries at which something is pending.
         self._awaited: set[str] = set()
         self._draining = False
+        self._say_begun: Callable[[], None] = lambda: None
         self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
         self._on_report: list[Callable[[Trial, Report], object]] = []
@@ -187,16 +188,22 @@ class Driver:
         self.telling.is_live = True
         if self._callbacks.hears("on_report"):
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
+        self._say_begun = partial(self._begin_driving, definition, driver)
         if not self.is_finished:
-            packed = encode_value(definition)
-            is_known = self._journal.definition() == packed
-            self.commands.begin(driver, __version__, definition=None if is_known else packed)
+            self._say_begun()
         self._lockstep.clear_again(self.experiment)
         self._keeping.look_through()
         self.backend.refresh()
         # What an earlier driver staged, and died before it was published, need not wait until it is overdue.
         self._upkeep.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
+
+    def _begin_driving(self, definition: dict[str, Any], driver: str) -> None:
+        """Journal, once, that this driver drives, and does not only look at what has ended."""
+        self._say_begun = lambda: None
+        packed = encode_value(definition)
+        is_known = self._journal.definition() == packed
+        self.commands.begin(driver, __version__, definition=None if is_known else packed)
 
     def step(self, block_s: float) -> None:
         """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.
@@ -207,6 +214,7 @@ class Driver:
         """
         if self.is_finished and not self._draining and self.telling.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
+        self._say_begun()
         self._fill()
         self._check_that_something_happens()
         now = self._clock.monotonic()
@@ -231,7 +239,11 @@ class Driver:
             self._lockstep.clear()
         if self._journal.fleet_changed:
             self._journal.fleet_changed = False
+            none_fitted = not self.backend.slots
             self.backend.refresh()
+            if none_fitted and self.backend.slots and self.experiment.live:
+                # What a user staged before the first worker came may wait in a queue that this one doesn't serve.
+                self._upkeep.publish_lost(older_than_s=0)
         self._upkeep.run_due()
         self._may_go_on()
         self._fill()

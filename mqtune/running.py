@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,8 +70,9 @@ class Running(Control):
         self._callbacks = [*_progress(plan.max_trials, self.folder), *callbacks] if progress else list(callbacks)
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
-        self._is_closed = False
+        self._is_closed = self._is_opening = False
         self._worker: LocalWorker | None = None
+        self._start_worker: Callable[[], LocalWorker | None] = lambda: None
         self._opened = contextlib.ExitStack()
 
     def run(self) -> Results:
@@ -126,6 +127,7 @@ class Running(Control):
             as ``run``.
         """
         driver = self._open()
+        self._have_worker(driver)
         driver.step(block_s)
         if driver.failure is not None:
             raise driver.failure
@@ -141,6 +143,7 @@ class Running(Control):
 
     def debug_string(self) -> str:
         """Return a few lines on how it stands, and why nothing runs if nothing does."""
+        self._catch_up()
         counts = ", ".join(f"{number} {status.name}" for status, number in self._experiment.counts.items() if number)
         best = self._experiment.best
         lines = [f"{self.name}: {counts or 'no trials'}; {self._experiment.reports} reports"]
@@ -150,8 +153,14 @@ class Running(Control):
             lines.append(self._driver.waiting_for)
         return "\n".join(lines)
 
+    def _catch_up(self) -> None:
+        # A callback may ask while this connects, and anybody once this is closed.
+        if not self._is_opening and not self._is_closed:
+            self._look()
+
     def results(self) -> Results:
         """Return the results so far."""
+        self._catch_up()
         return Results(self._experiment, self.folder)
 
     def close(self) -> None:
@@ -178,11 +187,14 @@ class Running(Control):
                 f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
             )
         if self._driver is None:
+            self._is_opening = True
             try:
                 self._driver = self._connect()
             except BaseException:
                 self.close()
                 raise
+            finally:
+                self._is_opening = False
         return self._driver
 
     def _look(self) -> Driver:
@@ -216,9 +228,14 @@ class Running(Control):
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases(error_type=UNDRIVEN)
-        if not driver.is_finished:
-            self._worker = place.start_worker()
+        self._start_worker = place.start_worker
+        self._have_worker(driver)
         return driver
+
+    def _have_worker(self, driver: Driver) -> None:
+        """Start this machine's worker, where there is to be one, once there is something for it to do."""
+        if self._worker is None and not driver.is_finished:
+            self._worker = self._start_worker()
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None

@@ -144,7 +144,7 @@ class Upkeep:
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
         """Publish attempts again that neither a queue nor a worker holds; a broker may lose what a worker has just taken.
 
-        An earlier driver may also have died before it published them.
+        An earlier driver may also have died before it published them, and a queue may be that of slots that nobody offers.
         """
         if self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
             return
@@ -155,9 +155,10 @@ class Upkeep:
         for id_ in unclaimed:
             trial = self._experiment.trials[id_]
             if (id_, trial.attempt.number) not in queued:
-                logger.warning(
-                    "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
-                )
+                if older_than_s:
+                    logger.warning(
+                        "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
+                    )
                 self._backend.publish(id_, trial.attempt.number, trial.config)
 
 

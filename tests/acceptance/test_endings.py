@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import trainables
 from running import running_worker
 from waiting import eventually, lives
 
@@ -237,6 +238,27 @@ def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_scrip
     eventually(lambda: all_gone(family), 15, "a dead worker left a process")
 
     finish(script)
+
+
+def test_a_local_experiment_that_has_ended_is_extended_by_hand(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    given = {"metric": "loss", "mode": "min", "max_trials": 1, "local_slots": 1, "name": "extended", "progress": False}
+    mqtune.Tuner(trainables.steady, {"x": mqtune.uniform(0, 1)}, **given).run()
+
+    with contextlib.closing(mqtune.Tuner.attach("extended", progress=False)) as tuner:
+        # The first look at it, before anything else has it connect.
+        assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED]
+        assert tuner.is_finished
+        added = tuner.start_trial({"x": 0.5})
+        assert not tuner.is_finished
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 40, "no worker was started")
+        assert (added.status, added.reports) == (TrialStatus.COMPLETED, 9)
+
+    assert "nobody has taken it" not in caplog.text, "it waited in a queue of slots that nobody offers"
+    with contextlib.closing(mqtune.Tuner.attach("extended", progress=False)) as again:
+        assert [trial.config["x"] for trial in again.get_trials()][1:] == [0.5]
 
 
 def test_a_worker_that_is_told_to_end_hands_its_trials_back(
