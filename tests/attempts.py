@@ -32,6 +32,17 @@ from mqtune.trainable.session import (
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
 from mqtune.wire import decode_value
+from mqtune.worker.zygotes import Gone, ZygoteHandle
+
+
+def gone(zygote: ZygoteHandle) -> Gone:
+    """Wait until nothing is left of the process of a zygote's trial."""
+    while True:
+        assert select.select([zygote.fileno()], [], [], DEADLINE_S)[0], (
+            "the zygote does not say that its trial has ended"
+        )
+        if (found := zygote.hear_end()) is not None:
+            return found
 
 
 class Worker:

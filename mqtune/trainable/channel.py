@@ -49,6 +49,12 @@ class Channel:
         """Return the descriptor to poll; it is readable when a message begins, or the other end is closed."""
         return self._socket.fileno()
 
+    def limit(self, seconds: float) -> None:
+        """Have this end give up when the other one takes nothing, or sends nothing more of a message, for so long."""
+        limit = struct.pack("@ll", int(seconds), 0)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
+
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> bool:
         """Send a message, with duplicates of *fds*; False when the other end is closed."""
         body = encode_value(message)

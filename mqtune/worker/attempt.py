@@ -23,7 +23,7 @@ from mqtune.worker.host import Host
 from mqtune.worker.readiness import Problem, find_zygote
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Wake
-from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
+from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
 __all__ = ["AttemptRun", "Outcome", "stop_s"]
 
@@ -35,6 +35,11 @@ TOLD_GRACE_S: Final = 10.0
 PAUSE_GRACE_S: Final = 600.0
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
+#: How long a zygote may say nothing when its trial's process has ended, or was killed; while it is at work on what the trial
+#: has left it says so each second.
+SILENT_S: Final = 10.0
+#: How long that work may take: a driver or a disk can hold a killed process for a while.
+GONE_S: Final = 60.0
 #: How long a process may take to be gone after SIGKILL.
 _GO_S: Final = 1.0
 #: How long the rest of the reports may take once the process group is gone and nothing can add to them.
@@ -285,7 +290,7 @@ class AttemptRun:
                 message = self._start_message(grant, stdout, stderr, folder)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
-                problem = ("ZygoteDied", str(error))
+                problem = (type(error).__name__, str(error))
             except BrokerUnavailable:
                 # Only when the worker is closing: until then the journal tries for ever.
                 raise
@@ -322,8 +327,8 @@ class AttemptRun:
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
-    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> int:
-        """Start the trial and see it to its end; returns its wait status."""
+    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> int | None:
+        """Start the trial and see it to its end; returns its wait status, if anybody knows that."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
         try:
@@ -335,19 +340,18 @@ class AttemptRun:
             turn.wait()
             if self.assignment.ttl_s is not None:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
-            status = None
-            while status is None:
+            gone = Gone(None, again=True)
+            while gone.again:
                 self._pid = pid = zygote.wait_started()
                 self.runtime.back_off.note_started()
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
                     zygote.tell(pid)
-                self._climb(zygote, pid)
-                status = zygote.wait_ended()
+                gone = self._climb(zygote, pid)
             if self._reuses and (self._outlived or self._forced):
                 zygote.drop()
-            return status
+            return gone.status
         except Exception:
             # Should it run all the same, it ends with its zygote.
             zygote.end()
@@ -361,21 +365,38 @@ class AttemptRun:
                 if self.runtime.closing.is_set():
                     break
 
-    def _climb(self, zygote: ZygoteHandle, pid: int) -> None:
-        """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned."""
+    def _climb(self, zygote: ZygoteHandle, pid: int) -> Gone:
+        """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.
+
+        The end of the trial's process is seen here, too: a zygote that doesn't bury it in time is killed, and this
+        process does that. So whatever is frozen, it takes a known time from the last rung.
+        """
         poll = select.poll()
-        told = zygote.fileno()
-        poll.register(told, select.POLLIN)
-        poll.register(self._wake.fileno(), select.POLLIN)
+        says, exits = zygote.fileno(), zygote.pidfd
+        for fd in (says, self._wake.fileno(), exits):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
         rungs = [zygote.terminate, zygote.kill]
+        #: By when the zygote must say something, and by when nothing may be left.
+        says_by = gone_by = math.inf
         while True:
-            due = min(self._rung_at if rungs else math.inf, self._over_at)
+            due = min(self._rung_at if rungs else math.inf, self._over_at, says_by)
             wait_ms = None if due == math.inf else max(0.0, due - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
-            if told in ready:
-                return
-            self._wake.clear()
             now = time.monotonic()
+            if says in ready:
+                if (gone := zygote.hear_end()) is not None:
+                    return gone
+                says_by = min(now + SILENT_S, gone_by)
+            elif now >= says_by:
+                if now < due + SILENT_S:
+                    return zygote.take_over("did not bury its trial")
+                # This process was frozen itself, and the zygote perhaps too.
+                says_by = now + SILENT_S
+            elif exits in ready:
+                poll.unregister(exits)
+                says_by, gone_by = now + SILENT_S, now + GONE_S
+            self._wake.clear()
             if now >= self._over_at:
                 self._over_at = math.inf
                 # One that is about to end anyway has not outlived it.
@@ -387,6 +408,8 @@ class AttemptRun:
                 rungs.pop(0)(pid)
                 with self._lock:
                     self._rung_at = now + TERMINATE_GRACE_S
+                if not rungs:
+                    says_by = min(says_by, now + SILENT_S)
 
     def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
         said = self.stream.end if self.stream is not None else None

@@ -19,6 +19,8 @@ TAIL_BYTES_FAILED: Final = 16_000
 _OUT_OF_MEMORY: Final = (
     "the system killed it because memory ran out: give trials fewer, larger slots, or a config that needs less"
 )
+#: What took the trial's process along; anything else kept it from starting.
+_ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
 #: A shell's, and a script's, way to tell of a signal in an exit code: this and its number.
 _KILLED: Final = 128
 
@@ -90,7 +92,7 @@ class Evidence:
                 return Ending(AttemptEnd.PAUSED, *error)
         if said is None and error[0]:
             # Where it never ran, another worker may do better.
-            return Ending(AttemptEnd.LOST if error[0] == "ZygoteDied" else AttemptEnd.HANDED_BACK, *error)
+            return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)
         if said is None:
             error = _exit_words(self.status)
         if not self.forced and _was_killed(self.status):

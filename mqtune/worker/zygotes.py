@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqtune.errors import ConfigurationError
 from mqtune.trainable.channel import Channel
@@ -25,18 +25,38 @@ from mqtune.wire import encode_value
 from mqtune.worker.family import family
 from mqtune.worker.logs import open_log
 
-__all__ = ["ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey"]
+__all__ = ["Gone", "ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey", "ZygoteSilent"]
 
 logger = logging.getLogger(__name__)
 
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
 _CLOSE_TIMEOUT_S: Final = 5.0
+#: How long the zygote may take to take a message, or to send the rest of one: a few milliseconds, where it isn't frozen.
+_EXCHANGE_S: Final = 10.0
+#: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
+START_S: Final = 30.0
 #: What carries the broker's password, which no trial needs, nor whoever logs a trial's environment.
 _SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
 
 
 class ZygoteDied(Exception):
     """The zygote is gone, and its trial with it."""
+
+
+class ZygoteSilent(ZygoteDied):
+    """The zygote, or what it had to kill, was frozen, and so it was killed, and its trial with it."""
+
+
+class Gone(NamedTuple):
+    """Nothing is left of a trial's process, but for one that stays.
+
+    Attributes:
+        status: its wait status; None when nobody knows that.
+        again: whether it would not be reused: a fresh one is started for the same trial.
+    """
+
+    status: int | None
+    again: bool = False
 
 
 class ImportFailed(Exception):
@@ -86,6 +106,7 @@ class ZygoteHandle:
         self._files: list[tuple[str, int]] | None = None
         self._is_ended = False
         self._channel, theirs = Channel.pair()
+        self._channel.limit(_EXCHANGE_S)
         with open_log(log) as output:
             self._process = family.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
@@ -118,7 +139,7 @@ class ZygoteHandle:
         readable, _, _ = select.select([self.fileno()], [], [], timeout_s)
         if not readable:
             raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
-        message = self._receive()
+        message, _ = self._receive()
         if message["is"] == "broken":
             raise ImportFailed(message["error_type"], message["error"])
         self._files = [(path, mtime) for path, mtime in message["files"]]
@@ -134,20 +155,33 @@ class ZygoteHandle:
         return self._process.poll() is None and are_current(self._files or ())
 
     def send_start(self, message: dict[str, Any], fds: Sequence[int]) -> None:
-        """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end."""
-        self._channel.send({**message, "do": "start"}, fds)
+        """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end.
+
+        Raises:
+            ZygoteDied: the zygote takes no messages.
+        """
+        if not self._channel.send({**message, "do": "start"}, fds):
+            # A message that was sent in part leaves no way to send another.
+            self.take_over("took no start message")
 
     def wait_started(self) -> int:
         """Wait until the trial is started and return its process id; the one before it must have ended.
 
         Raises:
-            ZygoteDied: the zygote is gone.
+            ZygoteDied: the zygote is gone, or says nothing for too long.
         """
-        started, pidfds = self._receive_with_fds()
+        if not select.select([self.fileno()], [], [], START_S)[0]:
+            self.take_over(f"started no process within {START_S:g} s")
+        started, pidfds = self._receive()
         with self._telling:
             self._trial = started["pid"]
             self._pidfd = pidfds[0] if pidfds else None
         return self._trial
+
+    @property
+    def pidfd(self) -> int | None:
+        """The descriptor that is readable once the trial's process has ended, where there are pidfds."""
+        return self._pidfd
 
     def tell(self, pid: int) -> None:
         """Send the trial *pid* the stop signal, directly where there is a pidfd; nothing happens once it has ended."""
@@ -162,29 +196,66 @@ class ZygoteHandle:
 
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to the process group of the trial *pid*; nothing happens once it has ended."""
-        self._channel.send({"do": "terminate", "pid": pid})
+        self._end_trial(pid, signal.SIGTERM)
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to the process group of the trial *pid*; nothing happens once it has ended."""
-        self._channel.send({"do": "kill", "pid": pid})
+        self._end_trial(pid, signal.SIGKILL)
+
+    def _end_trial(self, pid: int, number: signal.Signals) -> None:
+        with self._telling:
+            if pid != self._trial:
+                return
+            direct = self._pidfd is not None
+            # First, so that it starts no fresh process for a trial that is to end.
+            self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
+            if self._pidfd is None or _is_readable(self._pidfd):
+                return
+            # Not by the zygote, which may be frozen. The process lives, or did a moment ago, so the number is its own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+                return
+            # It may not have made its group yet.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def drop(self) -> None:
         """End a process that stays; before the next start, so that this one needs a fresh process."""
         self._channel.send({"do": "drop"})
 
-    def wait_ended(self) -> int | None:
-        """Wait until the trial's process group is gone, but for a process that stays, and return the leader's wait status.
+    def hear_end(self) -> Gone | None:
+        """Return how the trial ended, once nothing is left of it; None while the zygote is still at that.
 
-        It is None when a process that had stayed would not be reused: a fresh one is started for the same trial.
+        It waits until the zygote says something.
 
         Raises:
-            ZygoteDied: the zygote is gone; the trial was killed, and its group is gone too.
+            ZygoteDied: the zygote is gone; the trial was killed, and nothing is left of it either.
         """
-        try:
-            status: int | None = self._receive()["status"]
-        finally:
-            self._forget_trial()
-        return status
+        message, _ = self._receive()
+        if message["is"] == "sweeping":
+            return None
+        is_over = message["is"] == "ended"
+        if is_over and not message["stays"] and self._pidfd is not None and not _is_readable(self._pidfd):
+            return self.take_over("said that a trial had ended which had not")
+        self._forget_trial()
+        return Gone(message["status"]) if is_over else Gone(None, again=True)
+
+    def take_over(self, why: str) -> Gone:
+        """Kill a zygote that doesn't bury its trial, and do that in its place; return how the trial had ended.
+
+        Args:
+            why: what it has not done.
+
+        Raises:
+            ZygoteSilent: the trial had not ended by itself.
+        """
+        had_ended = self._pidfd is not None and _is_readable(self._pidfd)
+        silent = ZygoteSilent(f"the zygote of {self.key.spec} {why}, and so it was killed; it may have been frozen")
+        logger.warning("%s", silent)
+        status = self._bury()
+        if not had_ended:
+            raise silent
+        return Gone(status)
 
     def _forget_trial(self) -> None:
         with self._telling:
@@ -193,10 +264,7 @@ class ZygoteHandle:
                 os.close(self._pidfd)
                 self._pidfd = None
 
-    def _receive(self) -> dict[str, Any]:
-        return self._receive_with_fds()[0]
-
-    def _receive_with_fds(self) -> tuple[dict[str, Any], list[int]]:
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
         received = self._channel.receive()
         if received is None:
             self._bury()
@@ -207,11 +275,12 @@ class ZygoteHandle:
         """Kill the zygote and whatever it has left; return its trial's wait status, if that had ended by itself before."""
         trial = self._trial
         status = family.kill(self._process, trial or 0)
-        left = family.bury(_CLOSE_TIMEOUT_S)
         if trial is not None and not family.adopts:
             self._kill_group(trial)
+        left = family.bury(_CLOSE_TIMEOUT_S)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
+        self._forget_trial()
         return status
 
     def _kill_group(self, group: int) -> None:
@@ -236,3 +305,9 @@ class ZygoteHandle:
             self._process.wait(timeout=_CLOSE_TIMEOUT_S)
         self._bury()
         self._channel.close()
+
+
+def _is_readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from attempts import gone
 from waiting import eventually, lives
 
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
@@ -19,7 +20,7 @@ from mqtune.worker.control import Control
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
 CODE = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 import mqtune
 
 SEEN_ON_IMPORT = os.environ.get("SLOT")
@@ -40,6 +41,22 @@ def kills_its_zygote(config):
     os.kill(os.getppid(), 9)
     time.sleep(60)
 
+def tells_of_signals(config):
+    before = signal.getsignal(signal.SIGCHLD)
+    mqtune.report({"child": repr(before), "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())]})
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+
+def orphans(config):
+    for _ in range(3):
+        subprocess.run(["sh", "-c", "true & true"])
+    mqtune.report({"pid": os.getpid()})
+    while True:
+        time.sleep(0.01)
+
+def looks_for(config):
+    mqtune.report({"lives": os.path.exists(f"/proc/{HELPER.pid}")})
+
 def leaves(config):
     code = "import time; time.sleep(60)"
     inner = subprocess.Popen([sys.executable, "-c", code])
@@ -51,8 +68,8 @@ def leaves(config):
 class Trials:
     """A zygote, and trials that are run by it."""
 
-    def __init__(self, folder: Path, name: str, start_method: str) -> None:
-        (folder / "job_code.py").write_text(CODE)
+    def __init__(self, folder: Path, name: str, start_method: str, before: str = "") -> None:
+        (folder / "job_code.py").write_text(before + CODE)
         self.folder = folder
         self.controls: list[Control] = []
         key = ZygoteKey(TrainableSpec(name, module="job_code"), folder, start_method)
@@ -67,6 +84,10 @@ class Trials:
         self.zygote.send_start(message, [write, self.controls[-1].read_end])
         os.close(write)
         return read
+
+    def wait_ended(self) -> int | None:
+        """Wait until nothing of the trial is left; returns its wait status."""
+        return gone(self.zygote).status
 
     def close(self) -> None:
         self.zygote.close()
@@ -102,8 +123,8 @@ def start_method(request: pytest.FixtureRequest) -> str:
 def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
     made: list[Trials] = []
 
-    def make(name: str) -> Trials:
-        made.append(Trials(tmp_path, name, start_method))
+    def make(name: str, before: str = "") -> Trials:
+        made.append(Trials(tmp_path, name, start_method, before))
         made[-1].zygote.wait_ready(30)
         return made[-1]
 
@@ -118,7 +139,7 @@ def test_each_trial_reports_ends_and_is_gone_before_the_next_and_sees_its_enviro
     for x in range(5):
         pid, pipe = one.start({"x": x})
         sent = list(frames(pipe))
-        status = one.zygote.wait_ended()
+        status = one.wait_ended()
 
         assert [kind for kind, _ in sent] == [FRAME_REPORT, FRAME_END]
         assert sent[0][1][1] == {"x": x, "slot": "seven"}
@@ -140,11 +161,11 @@ def test_a_start_that_comes_early_waits_until_the_trial_before_is_gone(trials) -
     assert not readable
 
     one.zygote.kill(first)
-    assert os.waitstatus_to_exitcode(one.zygote.wait_ended()) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(one.wait_ended()) == -signal.SIGKILL
     second = one.zygote.wait_started()
     assert next(frames(second_pipe))[1][1] == {"pid": second}
     one.zygote.kill(second)
-    one.zygote.wait_ended()
+    one.wait_ended()
     list(sent)
 
 
@@ -152,7 +173,7 @@ def test_a_signal_for_a_trial_that_has_ended_does_not_hit_the_next(trials) -> No
     one = trials("waits")
     first, pipe = one.start({})
     one.zygote.kill(first)
-    one.zygote.wait_ended()
+    one.wait_ended()
     os.close(pipe)
     second, pipe = one.start({})
     sent = frames(pipe)
@@ -166,7 +187,7 @@ def test_a_signal_for_a_trial_that_has_ended_does_not_hit_the_next(trials) -> No
     one.zygote.tell(second)
     (kind, end), *_ = sent
     assert (kind, end["end"]) == (FRAME_END, "stopped")
-    one.zygote.wait_ended()
+    one.wait_ended()
 
 
 def test_what_a_trial_leaves_in_its_group_or_in_a_session_of_its_own_is_gone_when_it_has_ended(trials) -> None:
@@ -175,7 +196,7 @@ def test_what_a_trial_leaves_in_its_group_or_in_a_session_of_its_own_is_gone_whe
     kind, (_, left) = next(frames(pipe))
     assert kind == FRAME_REPORT
 
-    one.zygote.wait_ended()
+    one.wait_ended()
 
     assert not psutil.pid_exists(left["inner"])
     assert not psutil.pid_exists(left["outer"])
@@ -191,7 +212,7 @@ def test_a_zygote_that_is_killed_takes_its_trial_along(trials) -> None:
     zygote.kill()
 
     with pytest.raises(ZygoteDied):
-        one.zygote.wait_ended()
+        one.wait_ended()
     eventually(lambda: not lives(trial), 15)
     os.close(pipe)
 
@@ -207,9 +228,132 @@ def test_a_zygote_that_is_killed_by_the_first_line_of_its_trial_has_said_whom_it
     pid, pipe = runs.start({})
 
     with pytest.raises(ZygoteDied):
-        runs.zygote.wait_ended()
+        runs.wait_ended()
     assert not psutil.pid_exists(pid)
     os.close(pipe)
+
+
+#: What modules do on import, from which a zygote could take harm.
+HOSTILE = {
+    "ignores": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "resets": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_DFL)",
+    "reaps": """
+import os, signal
+
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+signal.signal(signal.SIGCHLD, reap)
+""",
+    "wakeup": """
+import os, signal
+read, write = os.pipe()
+os.set_blocking(write, False)
+signal.set_wakeup_fd(write)
+""",
+    "asyncio": """
+import asyncio, signal
+loop = asyncio.new_event_loop()
+loop.add_signal_handler(signal.SIGCHLD, print)
+""",
+    "raises": """
+import signal
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+""",
+    "waits": """
+import os, threading, time
+
+def wait():
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(0.001)
+
+threading.Thread(target=wait, daemon=True).start()
+""",
+}
+
+
+@pytest.mark.parametrize("before", HOSTILE.values(), ids=HOSTILE)
+def test_whatever_a_module_does_with_signals_on_import_trials_end_and_are_buried(trials, before: str) -> None:
+    one = trials("leaves", before + "\n")
+    for _ in range(2):
+        _, pipe = one.start({})
+        kind, (_, left) = next(frames(pipe))
+        assert kind == FRAME_REPORT
+
+        one.wait_ended()
+
+        assert not any(psutil.pid_exists(pid) for pid in left.values())
+        os.close(pipe)
+
+
+@pytest.mark.parametrize("before", ["ignores", "reaps", "raises"])
+def test_a_trial_finds_signals_as_its_module_has_left_them(trials, before: str) -> None:
+    one = trials("tells_of_signals", HOSTILE[before] + "\n")
+    _, pipe = one.start({})
+
+    (_, (_, found)), (_, end) = frames(pipe)
+
+    assert end["end"] == "completed"
+    assert found["mask"] == []
+    assert {"ignores": "SIG_IGN", "reaps": "function reap", "raises": "SIG_DFL"}[before] in found["child"]
+    one.wait_ended()
+
+
+def test_what_a_running_trial_leaves_to_its_zygote_and_ends_is_no_zombie_for_long(trials) -> None:
+    one = trials("orphans")
+    pid, pipe = one.start({})
+    next(frames(pipe))
+    zygote = psutil.Process(one.zygote._process.pid)
+
+    eventually(lambda: {child.pid for child in zygote.children()} <= {pid, *spares(zygote, pid)})
+
+    one.zygote.kill(pid)
+    one.wait_ended()
+    os.close(pipe)
+
+
+def spares(zygote: psutil.Process, trial: int) -> set[int]:
+    """The children of a zygote that live, but for its trial: a spare."""
+    found = {child.pid for child in zygote.children() if lives(child)} - {trial}
+    assert len(found) <= 1
+    return found
+
+
+def test_what_a_module_starts_on_import_lives_as_long_as_its_zygote(tmp_path: Path) -> None:
+    helper = "import subprocess; HELPER = subprocess.Popen(['sleep', '60'])\n"
+    one = Trials(tmp_path, "looks_for", "fork", helper)
+    one.zygote.wait_ready(30)
+    zygote = psutil.Process(one.zygote._process.pid)
+    (process,) = [child for child in zygote.children() if "sleep" in child.cmdline()]
+    for _ in range(2):
+        _, pipe = one.start({})
+        assert next(frames(pipe))[1][1] == {"lives": True}
+        one.wait_ended()
+        os.close(pipe)
+
+    one.close()
+
+    eventually(lambda: not lives(process))
+
+
+def test_a_spare_that_is_killed_costs_no_trial(trials) -> None:
+    one = trials("steady")
+    (spare,) = psutil.Process(one.zygote._process.pid).children()
+    spare.kill()
+    eventually(lambda: not lives(spare))
+
+    _, pipe = one.start({"x": 1})
+
+    assert [kind for kind, _ in frames(pipe)] == [FRAME_REPORT, FRAME_END]
+    assert one.wait_ended() == 0
 
 
 def test_code_that_changes_makes_a_zygote_stale(trials, tmp_path: Path, start_method: str) -> None:

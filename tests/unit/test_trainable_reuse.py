@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from attempts import Worker
+from attempts import Worker, gone
 from waiting import DEADLINE_S, eventually, lives
 
 import mqtune
@@ -208,7 +208,7 @@ class Attempt(Worker):
     def passed_on(self) -> Attempt:
         """Wait until a fresh process has the trial."""
         self.hear("never passed on")
-        assert self.zygote.wait_ended() is None
+        assert gone(self.zygote).again
         self.pid = self.zygote.wait_started()
         self.pids.append(self.pid)
         return self
@@ -216,8 +216,9 @@ class Attempt(Worker):
     def ended(self) -> Attempt:
         while self.status is None:
             self.hear("never ended")
-            self.status = self.zygote.wait_ended()
-            if self.status is None:
+            found = gone(self.zygote)
+            self.status = found.status
+            if found.again:
                 self.pid = self.zygote.wait_started()
                 self.pids.append(self.pid)
         return self
@@ -545,7 +546,7 @@ def test_a_process_that_waits_dies_with_a_zygote_that_is_killed(slot: Slot) -> N
 
     eventually(lambda: not lives(waiting))
     with pytest.raises(ZygoteDied):
-        slot.zygote.wait_ended()
+        gone(slot.zygote)
 
 
 # What can be asked for.
