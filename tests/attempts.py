@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from waiting import DEADLINE_S
 
@@ -43,6 +43,14 @@ def gone(zygote: ZygoteHandle) -> Gone:
         )
         if (found := zygote.hear_end()) is not None:
             return found
+
+#: What comes with every report.
+COUNTED: Final = frozenset({"training_iteration", "time_this_iter_s", "time_total_s"})
+
+
+def own_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """What a trainable reported itself."""
+    return {name: row[name] for name in row if name not in COUNTED}
 
 
 class Worker:
@@ -94,12 +102,17 @@ class Worker:
             data = data[FRAME.size + length :]
         return found
 
-    def reports(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all reports, with what comes with each."""
         return [decode_value(body)[1] for kind, body in self.frames() if kind == FRAME_REPORT]
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The metrics of all reports, without what comes with each."""
+        return [own_metrics(row) for row in self.rows()]
 
     def values(self, name: str = "loss") -> list[Any]:
         """One metric of all reports."""
-        return [metrics.get(name) for metrics in self.reports()]
+        return [metrics.get(name) for metrics in self.rows()]
 
     def checkpoints(self) -> list[str]:
         """The checkpoint of each report, or nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,7 +16,6 @@ from mqtune.wire import decode_value, encode_value
 __all__ = ["Reporter", "checkpoint_dir", "run_function"]
 
 _DONE: Final = "done"
-_TIME_THIS_ITER: Final = "time_this_iter_s"
 
 
 class _Done(BaseException):
@@ -35,7 +33,6 @@ class Reporter:
 
     def __init__(self, current: Session) -> None:
         self._session = current
-        self._last = time.monotonic()
         self.trial_id: str = current.trial
         self.trial_name = f"{current.experiment}_{current.trial}"
 
@@ -47,18 +44,13 @@ class Reporter:
     def __call__(self, **metrics: Any) -> None:
         """Report metrics; ``done`` is none of them: true ends the trial here, as COMPLETED.
 
-        ``time_this_iter_s`` is added unless it is given: the seconds since the last report, or since the start, without
-        those that the report before took.
-
         Raises:
             TypeError: a value can't be sent.
             StopTrial: the trial should stop.
         """
         done = metrics.pop(_DONE, False)
         if metrics:
-            metrics.setdefault(_TIME_THIS_ITER, time.monotonic() - self._last)
             self._session.report(metrics)
-            self._last = time.monotonic()
         if done:
             raise _Done
 

@@ -27,8 +27,17 @@ def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
     if that ends the trial. NumPy scalars and tensors without a dimension become numbers; NaN and infinity are allowed.
     Any thread of the trial's own process may call it. Outside a trial it logs the metrics, and saves nothing.
 
-    A checkpoint is complete before the report that names it is sent. Once a function has fetched the checkpoint that it
-    starts from (``get_checkpoint``), a report without ``training_iteration`` gets it, counted on from there.
+    A checkpoint is complete before the report that names it is sent.
+
+    With each report of a trial come, unless they are among the metrics, whose own values win for that report:
+
+    - ``training_iteration``: how many reports the trial has made.
+    - ``time_this_iter_s``: seconds since the report before, or since the attempt began, without those that the report
+      before took, such as for saving.
+    - ``time_total_s``: the sum of these.
+
+    The first and the last go on over attempts, from the checkpoint that the trial starts from once it has fetched that
+    (``get_checkpoint``); one that doesn't begins anew.
 
     Args:
         metrics: names and values, among them the metric that the experiment optimises.

@@ -36,6 +36,7 @@ __all__ = [
     "Session",
     "StopTrial",
     "here",
+    "seconds",
 ]
 
 #: A frame on the pipe from a trial to its worker: length of the body, kind; the body follows.
@@ -59,6 +60,7 @@ _LOOK_AGAIN_MS: Final = 20
 #: Counters that are part of each checkpoint.
 _ITERATION: Final = "training_iteration"
 _TIME_TOTAL: Final = "time_total_s"
+_TIME_THIS_ITER: Final = "time_this_iter_s"
 
 
 class StopTrial(BaseException):
@@ -112,11 +114,14 @@ class Session:
         self._saving = False
         self._cleared = 0
         self._wishes = self._wishes_met = 0
-        #: What the checkpoint that was fetched had counted, and when this attempt began.
-        self._iterations_before: int | None = None
-        self._time_before_s = 0.0
-        self._began = monotonic()
+        #: Whether the trial has taken the checkpoint that it starts from, whose counters then go on.
+        self._goes_on = False
+        self._iterations_before = 0
+        #: What the last report had, or the checkpoint.
         self._iteration = 0
+        self._time_total_s = 0.0
+        #: When the last report had returned, or the attempt began.
+        self._since = monotonic()
 
     def open(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Begin an attempt.
@@ -138,7 +143,7 @@ class Session:
         self.experiment = message.get("experiment", "")
         self.options = message.get("options") or {}
         self._message, self._made_saver = message, None
-        self._began = monotonic()
+        self._since = monotonic()
 
     @property
     def _saver(self) -> Saver:
@@ -216,6 +221,9 @@ class Session:
     ) -> None:
         """Send one report; see the function of the same name.
 
+        Iteration and times come with it, unless they are among the metrics: how many reports there were, for how long the
+        trial has worked on this one, without what the report before took, and on all.
+
         Args:
             metrics: names and values.
             checkpoint: what is saved with it.
@@ -225,15 +233,15 @@ class Session:
             self._raise_if_told()
         if os.getpid() != self._pid:
             raise RuntimeError("report: this is a child process of the trial; report from the trial's own process")
-        if self._iterations_before is not None and isinstance(metrics, dict) and _ITERATION not in metrics:
-            metrics = {**metrics, _ITERATION: self._iterations_before + self.sequence + 1}
+        took_s = monotonic() - self._since
         data, name = None, CheckpointId("")
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         if checkpoint is not None:
             # What can't be reported should not be saved.
-            pack_metrics(0.0, metrics)
-            name, data = self._save(checkpoint, counters, _whole(metrics.get(_ITERATION), self.sequence + 1))
+            row = self._counted(metrics, took_s)
+            pack_metrics(0.0, row)
+            name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
         is_main = threading.get_ident() == self._main
         if is_main:
             self._busy = True
@@ -241,15 +249,18 @@ class Session:
             with self._lock:
                 # The machine's own clock may be hours off and may step back; the server's may do that too.
                 self._timestamp = max(self._epoch_s + monotonic(), self._timestamp)
-                packed = pack_metrics(self._timestamp, metrics, name)
+                row = self._counted(metrics, took_s)
+                packed = pack_metrics(self._timestamp, row, name)
                 if data is not None:
                     self._send(FRAME_CHECKPOINT, encode_value([name, data]))
                 self._send(FRAME_REPORT, packed)
                 self._last_report = packed
                 self.sequence = sequence = self.sequence + 1
-                self._iteration = _whole(metrics.get(_ITERATION), sequence)
+                self._iteration = _whole(row[_ITERATION], sequence)
+                self._time_total_s += seconds(row[_TIME_THIS_ITER], took_s)
             if self._lockstep:
                 self._wait_until_cleared(sequence, is_main=is_main)
+            self._since = monotonic()
         finally:
             if is_main:
                 self._busy = False
@@ -263,7 +274,8 @@ class Session:
         if os.getpid() != self._pid:
             raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
         told = self._told
-        name, data = self._save(checkpoint, counters, self._iteration)
+        known = {_ITERATION: self._iteration, _TIME_TOTAL: self._time_total_s}
+        name, data = self._save(checkpoint, known if counters is None else counters)
         with self._undisturbed(), self._lock:
             if data is not None:
                 self._send(FRAME_CHECKPOINT, encode_value([name, data]))
@@ -281,11 +293,12 @@ class Session:
         if not self._message.get("checkpoint"):
             return None
         checkpoint = self._saver.fetch()
-        if checkpoint is not None and self._iterations_before is None:
+        if checkpoint is not None and not self._goes_on:
+            self._goes_on = True
             counted = checkpoint.counters
-            self._iterations_before = int(counted.get(_ITERATION, 0)) - self.sequence
-            self._time_before_s = float(counted.get(_TIME_TOTAL, 0.0))
-            self._iteration = self._iterations_before + self.sequence
+            self._iteration = int(counted.get(_ITERATION, 0))
+            self._iterations_before = self._iteration - self.sequence
+            self._time_total_s = float(counted.get(_TIME_TOTAL, 0.0))
         return checkpoint
 
     def end(self, body: bytes) -> None:
@@ -361,14 +374,29 @@ class Session:
             poll.poll(_LOOK_AGAIN_MS)
             self._hear()
 
-    def _save(
-        self, checkpoint: Savable, counters: Mapping[str, Any] | None, iteration: int
-    ) -> tuple[CheckpointId, bytes | None]:
+    def _counted(self, metrics: dict[str, Any], took_s: float) -> dict[str, Any]:
+        """Return the metrics of the next report with what comes with each; what is no dict is refused by who packs it."""
+        if not isinstance(metrics, dict):
+            return metrics
+        row = {**metrics}
+        if _ITERATION not in row:
+            row[_ITERATION] = self._iterations_before + self.sequence + 1
+        took = row.setdefault(_TIME_THIS_ITER, took_s)
+        if _TIME_TOTAL not in row:
+            row[_TIME_TOTAL] = self._time_total_s + seconds(took, took_s)
+        return row
+
+    def _counters_of(self, row: Mapping[str, Any], took_s: float) -> dict[str, Any]:
+        """Return the counters of a checkpoint that comes with a report."""
+        total_s = self._time_total_s + seconds(row[_TIME_THIS_ITER], took_s)
+        return {
+            _ITERATION: _whole(row[_ITERATION], self.sequence + 1),
+            _TIME_TOTAL: seconds(row[_TIME_TOTAL], total_s),
+        }
+
+    def _save(self, checkpoint: Savable, counters: Mapping[str, Any]) -> tuple[CheckpointId, bytes | None]:
         """Save a checkpoint; a pause that comes meanwhile waits for it, a stop doesn't."""
         wishes, is_main = self._wishes, threading.get_ident() == self._main
-        if counters is None:
-            elapsed_s = monotonic() - self._began
-            counters = {_ITERATION: iteration, _TIME_TOTAL: self._time_before_s + elapsed_s}
         if is_main:
             self._saving = True
         try:
@@ -391,6 +419,13 @@ class Session:
 
 def _whole(value: object, otherwise: int) -> int:
     return value if type(value) is int else otherwise
+
+
+def seconds(value: object, otherwise: float) -> float:
+    """Return what a user reported as a time, or what was measured where that is no number."""
+    if value.__class__ is float:
+        return value
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
 
 #: The session of this process, if it is a trial's, or that of a script which a trial runs.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, seconds
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
@@ -333,7 +333,7 @@ class Steps:
         trainable = self._trainable
         self._steps += 1
         trainable.training_iteration += 1
-        elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
+        elapsed_s = seconds(metrics.get("time_this_iter_s"), elapsed_s)
         self._seconds += elapsed_s
         trainable.time_total_s += elapsed_s
         for counted, total in _COUNTED.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere
+from attempts import AttemptHere, own_metrics
 from waiting import DEADLINE_S, eventually
 
 import mqtune
@@ -75,7 +75,9 @@ class Pipe:
         return found
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
-        return [tuple(decode_value(body)) for kind, body in self.frames() if kind == FRAME_REPORT]
+        """Their times and metrics, without what comes with each."""
+        found = [decode_value(body) for kind, body in self.frames() if kind == FRAME_REPORT]
+        return [(at, own_metrics(metrics)) for at, metrics, *_ in found]
 
     def close(self) -> None:
         for fd in (self.read_end, self.write_end):
@@ -130,24 +132,24 @@ def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: 
 
 def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's own clock, which may be hours off and may step back, has no part in it."""
-    monkeypatch.setattr(session, "monotonic", iter([0.0, 0.0, 1.0, 5.0, 6.5, 7.0]).__next__)
     monkeypatch.setattr(session.time, "time", lambda: 0.0)
     current = Session()
     current.open({"timestamp": 0.0, "epoch_s": 1000.0}, [pipe.write_end])
 
-    for _ in range(3):
+    for now in (5.0, 6.5, 7.0):
+        monkeypatch.setattr(session, "monotonic", lambda now=now: now)
         current.report({"loss": 1})
 
     assert [at for at, _ in pipe.reports()] == [1005.0, 1006.5, 1007.0]
 
 
 def test_times_never_go_back_behind_an_earlier_attempt(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "monotonic", iter([0.0, 0.0, 1.0, 100.0, 205.0]).__next__)
     current = Session()
     current.open({"timestamp": 200.0, "epoch_s": 0.0}, [pipe.write_end])
 
-    current.report({"loss": 1})
-    current.report({"loss": 1})
+    for now in (100.0, 205.0):
+        monkeypatch.setattr(session, "monotonic", lambda now=now: now)
+        current.report({"loss": 1})
 
     assert [at for at, _ in pipe.reports()] == [200.0, 205.0]
 
@@ -164,7 +166,7 @@ def test_a_report_that_can_not_be_sent_sends_nothing_and_the_next_one_is_fine(tr
 
 def test_a_report_that_is_too_large_is_refused_with_its_size_and_its_largest_value(trial: Session, pipe: Pipe) -> None:
     with pytest.raises(
-        ReportTooLarge, match=r"2 metrics have 3,145,\d{3} bytes and the most is 1,048,576; .* is 'raw'"
+        ReportTooLarge, match=r"5 metrics have 3,145,\d{3} bytes and the most is 1,048,576; .* is 'raw'"
     ):
         report({"raw": bytes(3 * 2**20), "loss": 1.0})
 
@@ -684,7 +686,8 @@ def checkpoints_of(pipe: Pipe) -> list[tuple[Any, ...]]:
         elif kind == FRAME_SAVED:
             found.append(("saved", body.decode()))
         else:
-            found.append(("report", *decode_value(body)[1:]))
+            _, metrics, *checkpoint = decode_value(body)
+            found.append(("report", own_metrics(metrics), *checkpoint))
     return found
 
 
@@ -701,7 +704,8 @@ def test_a_dict_goes_before_the_report_that_names_it_with_what_it_has_counted(at
     assert second == ("report", {"loss": 2}, "m-0007-2-1")
     assert held_again[1] == "m-0007-2-2"
     assert held_again[3]["training_iteration"] == 30
-    assert third == ("report", {"loss": 1, "training_iteration": 30}, "m-0007-2-2")
+    assert third == ("report", {"loss": 1}, "m-0007-2-2")
+    assert pipe_reports(pipe)[2][1]["training_iteration"] == 30
 
 
 def test_a_directory_is_in_the_store_before_the_report_that_names_it(
@@ -869,7 +873,7 @@ def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
 
     report({"loss": 1})
 
-    assert pipe.reports()[0][1] == {"loss": 1}
+    assert pipe_reports(pipe)[0][1]["training_iteration"] == 1
 
 
 def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_own(

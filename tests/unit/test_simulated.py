@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from attempts import own_metrics
 from simulation import NAME, Simulation, curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
@@ -253,7 +254,7 @@ def test_a_fork_has_its_own_config_from_the_source_iteration_on() -> None:
         ),
     )
     forked = [r for e in events_of(simulation, Reports) for r in e if r.trial == "0002"]
-    assert [report.metrics for report in forked] == [{"loss": 25.0, "training_iteration": 4}]
+    assert [(report.metrics["loss"], report.metrics["training_iteration"]) for report in forked] == [(25.0, 4)]
     assert simulation.experiment.trials[TrialId("0002")].parent == "0001"
 
 
@@ -265,10 +266,8 @@ def test_iterations_are_counted_on_for_a_trial_that_does_not_count() -> None:
     )
     metrics = [r.metrics for e in events_of(simulation, Reports) for r in e]
     assert metrics == [
-        {"loss": 0},
-        {"loss": 1},
-        {"loss": 2, "training_iteration": 3},
-        {"loss": 3, "training_iteration": 4},
+        {"loss": step, "training_iteration": step + 1, "time_this_iter_s": 1.0, "time_total_s": step + 1.0}
+        for step in range(4)
     ]
 
 
@@ -281,7 +280,7 @@ def test_a_checkpoint_says_how_far_its_trial_had_come() -> None:
     held = driver.read_checkpoint(simulation.experiment.trials[TrialId("0001")].checkpoint)
 
     assert held is not None
-    assert decode_dict(held) == ({"position": 4}, {})
+    assert decode_dict(held) == ({"position": 4}, {"training_iteration": 4, "time_total_s": 4.0})
 
 
 def test_a_checkpoint_is_saved_on_demand() -> None:
@@ -519,7 +518,9 @@ GRID = Space({"lr": grid_search([0.1, 0.2]), "layers": [4, 4]})
 @pytest.mark.parametrize("table", [ROWS, {name: [row[name] for row in ROWS] for name in ROWS[0]}])
 def test_a_table_says_what_trials_report(table: Any) -> None:
     simulation = simulate(table, trials=2, searcher=lambda: GridSearcher(GRID, seed=0), checkpoints=False)
-    found = [(r.trial, r.timestamp - STARTS_AT, r.metrics) for e in events_of(simulation, Reports) for r in e]
+    found = [
+        (r.trial, r.timestamp - STARTS_AT, own_metrics(r.metrics)) for e in events_of(simulation, Reports) for r in e
+    ]
     assert found == [("0001", 1, {"loss": 0.9}), ("0001", 3, {"loss": 0.5}), ("0002", 5, {"loss": 0.8})]
 
 

@@ -105,7 +105,7 @@ def test_a_class_is_set_up_stepped_until_it_is_done_and_cleaned_up(attempt: Atte
 def test_a_report_has_what_was_counted_and_nothing_else(attempt: AttemptHere):
     attempt.run(a(Falls), {"loss": 3})
 
-    assert [set(report) for report in attempt.reports()] == [COUNTERS | {"loss"}] * 3
+    assert [set(row) for row in attempt.rows()] == [COUNTERS | {"loss"}] * 3
     assert attempt.values("training_iteration") == [1, 2, 3]
     assert attempt.values("iterations_since_restore") == [1, 2, 3]
     times = attempt.values("time_this_iter_s")
@@ -190,7 +190,7 @@ def test_a_resumed_trial_goes_on_where_it_was_with_its_counts(attempt: AttemptHe
 
     with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
         assert again.run(second, {"loss": 2}).end is AttemptEnd.COMPLETED
-        (report,) = again.reports()
+        (report,) = again.rows()
 
     assert second.log == ["setup", "load", "step 0", "cleanup"]
     assert (report["training_iteration"], report["iterations_since_restore"]) == (2, 1)

@@ -13,8 +13,10 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
+from mqtune.checkpoints import decode_dict, encode_dict
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.function import Reporter
+from mqtune.trainable.session import Session
 from mqtune.trainable.spec import TrainableSpec, extras_of
 from mqtune.trial import AttemptEnd
 
@@ -128,7 +130,7 @@ def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere
 
     assert attempt.run(train, {"x": 5}).end is AttemptEnd.COMPLETED
     assert attempt.values() == [5, 4, 3]
-    assert all("done" not in report and report["time_this_iter_s"] >= 0 for report in attempt.reports())
+    assert all("done" not in report and report["time_this_iter_s"] >= 0 for report in attempt.rows())
     assert seen == ["t1", "exp_t1", str(attempt.folder / "attempt")]
     assert os.path.isdir(seen[2])
 
@@ -410,3 +412,113 @@ def test_outside_a_trial_a_checkpoint_dir_is_a_folder_that_goes_away():
 
 def test_a_reporter_says_which_trial_it_reports_for(attempt: AttemptHere):
     assert Reporter(attempt.session).trial_name == "exp_t1"
+
+
+# What comes with every report.
+
+
+class Watch:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    watch = Watch()
+    monkeypatch.setattr("mqtune.trainable.session.monotonic", watch)
+    return watch
+
+
+def counted(one: AttemptHere) -> list[tuple[int, float, float]]:
+    names = ("training_iteration", "time_this_iter_s", "time_total_s")
+    return [tuple(row[name] for name in names) for row in one.rows()]
+
+
+def test_every_report_has_its_iteration_and_times(watch: Watch, tmp_path: Path):
+    def function(config):
+        for seconds in (2.0, 3.0):
+            watch.now += seconds
+            mqtune.report({"loss": 1})
+        watch.now += 1
+        return {"loss": 2}
+
+    with contextlib.closing(AttemptHere(tmp_path)) as one:
+        one.run(function)
+
+        assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0), (3, 1.0, 6.0)]
+        assert one.reports() == [{"loss": 1}, {"loss": 1}, {"loss": 2}]
+
+
+def test_what_a_report_itself_takes_is_not_the_trials_time(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as saving a checkpoint, or waiting for the decision on it."""
+
+    send = Session._send
+
+    def slowly(session: Session, kind: int, body: bytes) -> None:
+        watch.now += 50
+        send(session, kind, body)
+
+    monkeypatch.setattr(Session, "_send", slowly)
+
+    def function(config):
+        watch.now += 2
+        mqtune.report({"loss": 1})
+        watch.now += 3
+        mqtune.report({"loss": 1}, checkpoint={"weights": 1})
+
+    with contextlib.closing(AttemptHere(tmp_path)) as one:
+        one.run(function)
+
+        assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0)]
+        (saved,) = one.dicts().values()
+        assert decode_dict(saved)[1] == {"training_iteration": 2, "time_total_s": 5.0}
+
+
+def test_iteration_and_total_time_go_on_where_the_checkpoint_was_saved(watch: Watch, tmp_path: Path):
+    def function(config):
+        mqtune.get_checkpoint()
+        for _ in range(2):
+            watch.now += 4
+            mqtune.report({"loss": 1})
+
+    data = encode_dict({}, {"training_iteration": 7, "time_total_s": 30.0})
+    with contextlib.closing(AttemptHere(tmp_path, checkpoint="m-t1-1-1", checkpoint_data=data)) as one:
+        one.run(function)
+
+        assert counted(one) == [(8, 4.0, 34.0), (9, 4.0, 38.0)]
+
+
+def test_a_function_that_does_not_take_its_checkpoint_counts_from_its_own_beginning(watch: Watch, tmp_path: Path):
+    def function(config):
+        watch.now += 4
+        mqtune.report({"loss": 1})
+
+    data = encode_dict({}, {"training_iteration": 7, "time_total_s": 30.0})
+    with contextlib.closing(AttemptHere(tmp_path, checkpoint="m-t1-1-1", checkpoint_data=data)) as one:
+        one.run(function)
+
+        assert counted(one) == [(1, 4.0, 4.0)]
+
+
+def test_what_a_function_says_of_these_itself_wins_for_its_report(watch: Watch, tmp_path: Path):
+    """A time of an iteration counts towards the total; the other two stand for that report alone."""
+
+    def function(config):
+        watch.now += 2
+        mqtune.report({"loss": 1, "training_iteration": 10, "time_total_s": 1000.0})
+        watch.now += 2
+        mqtune.report({"loss": 1, "time_this_iter_s": 20.0})
+        watch.now += 2
+        mqtune.report({"loss": 1, "time_this_iter_s": "long"})
+
+    with contextlib.closing(AttemptHere(tmp_path)) as one:
+        one.run(function)
+
+        assert counted(one) == [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mqtune.backends.simulated.journal import WorkersJournal
 from mqtune.backends.simulated.reports import Source
-from mqtune.backends.simulated.run import Run, Worker
+from mqtune.backends.simulated.run import ITERATION, TIME_TOTAL, Run, Worker
 from mqtune.backends.simulated.time import Agenda, Order, SimulatedClock
 from mqtune.checkpoints.dicts import decode_dict, encode_dict
 from mqtune.errors import CheckpointGone, MqtuneError
@@ -274,7 +274,8 @@ class SimulatedFleet:
             if position is None:
                 self._fail(run, CheckpointGone(f"the checkpoint {checkpoint} is gone"))
                 return
-            run.begins_behind = decode_dict(position)[0][_POSITION]
+            data, counters = decode_dict(position)
+            run.begins_behind, run.total_s = data[_POSITION], counters[TIME_TOTAL]
         try:
             run.items = self._source(run.assignment.config, run.begins_behind)
         except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
@@ -285,13 +286,13 @@ class SimulatedFleet:
     def _work(self, run: Run) -> None:
         """Begin to work on the next report."""
         try:
-            seconds, run.next = next(run.items)
+            run.seconds, run.next = next(run.items)
         except StopIteration:
             self._in(0.0, Order.DONE, self._return, run)
         except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
             self._fail(run, error)
         else:
-            self._in(seconds, Order.DONE, self._report, run)
+            self._in(run.seconds, Order.DONE, self._report, run)
 
     def _report(self, run: Run) -> None:
         if run.is_quiet:
@@ -332,7 +333,8 @@ class SimulatedFleet:
 
     def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
         """Keep where a run is as a dict, as a trainable on a worker would."""
-        self._journal.put_checkpoint(run.claim, checkpoint, encode_dict({_POSITION: run.position}, {}))
+        data = encode_dict({_POSITION: run.position}, {ITERATION: run.position, TIME_TOTAL: run.total_s})
+        self._journal.put_checkpoint(run.claim, checkpoint, data)
 
     def _save(self, run: Run) -> None:
         if not run.is_quiet:

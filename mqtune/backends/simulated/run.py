@@ -14,10 +14,12 @@ from mqtune.messages import AttemptEnded
 from mqtune.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
 from mqtune.wire import pack_metrics, segment_bytes
 
-__all__ = ["ITERATION", "Run", "Worker"]
+__all__ = ["ITERATION", "TIME_TOTAL", "Run", "Worker"]
 
-#: The key under which a function that goes on from a checkpoint has its reports counted on, if it doesn't count itself.
+#: What comes with every report, as it does with a real one.
 ITERATION: Final = "training_iteration"
+_TIME_THIS_ITER: Final = "time_this_iter_s"
+TIME_TOTAL: Final = "time_total_s"
 
 _ENDS: Final = {
     Intent.STOP: AttemptEnd.STOPPED,
@@ -39,6 +41,9 @@ class Run:
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
     #: The metrics of the report that it works on, or the error that it is about to raise.
     next: Metrics | Exception = field(default_factory=dict)
+    #: How long it works on that, and how long it and the attempts that it goes on from have worked on reports so far.
+    seconds: float = 0.0
+    total_s: float = 0.0
     #: How many reports lie before its first, from its checkpoint.
     begins_behind: int = 0
     sequence: int = 0
@@ -80,8 +85,10 @@ class Run:
             TypeError: the metrics can't be sent.
         """
         metrics: Any = self.next
-        if self.begins_behind and isinstance(metrics, dict) and ITERATION not in metrics:
-            metrics = {**metrics, ITERATION: self.position}
+        self.total_s += self.seconds
+        if isinstance(metrics, dict):
+            counted = {ITERATION: self.position, _TIME_THIS_ITER: self.seconds, TIME_TOTAL: self.total_s}
+            metrics = {**metrics, **{name: value for name, value in counted.items() if name not in metrics}}
         packed = pack_metrics(timestamp, metrics, checkpoint)
         claim, first = self.claim, self.sequence
         return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))

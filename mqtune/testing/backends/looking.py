@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,29 @@ class LookingContract(InWorld):
         found = [(report.trial, report.sequence) for look in looks for report in look]
         for trial, count in (("0001", 8), ("0002", 5), ("0003", 5)):
             assert [sequence for id_, sequence in found if id_ == trial] == list(range(1, count + 1))
+
+    def test_every_report_has_its_iteration_and_times_which_go_on_after_a_resume(self, tune: Tune) -> None:
+        tuner = tune(played(ENDLESS))
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 2)
+        trial = tuner.get_trial("0001")
+        tuner.pause_trial(trial)
+        drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+        checkpoint = trial.checkpoint
+        tuner.resume_trial(trial)
+        drive(tuner, lambda: trial.attempt.reports >= 2)
+
+        reports = list(tuner.results().reports(trial.id))
+        # What came after the decision to pause may have saved the checkpoint.
+        first = [report.metrics for report in reports if report.attempt == 1]
+        second = [report.metrics for report in reports if report.attempt == 2]
+        saved = next(report.metrics for report in reports if report.checkpoint == checkpoint)
+        for begin, rows in (({"training_iteration": 0, "time_total_s": 0.0}, first), (saved, second)):
+            assert [row["training_iteration"] for row in rows] == [
+                begin["training_iteration"] + number for number in range(1, len(rows) + 1)
+            ]
+            times = accumulate((row["time_this_iter_s"] for row in rows), initial=begin["time_total_s"])
+            assert [row["time_total_s"] for row in rows] == pytest.approx(list(times)[1:])
+            assert min(row["time_this_iter_s"] for row in rows) > 0
 
     def test_who_asks_first_gets_all_reports_so_far(self, tune: Tune) -> None:
         tuner = tune(played(3), played(ENDLESS))
