@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mqtune.errors import ConfigurationError
 from mqtune.schedulers.arguments import exact, number
 from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.mutations import Exploration, Explore
-from mqtune.schedulers.rungs import Rank, Waiting, rank_of
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.population import Copy, Member, Ranking
+from mqtune.schedulers.rungs import Waiting, rank_of
+from mqtune.schedulers.timed import ITERATION, TimedScheduler
 from mqtune.space import Space
-from mqtune.trial import CONTINUE, Action, Config, Decision, Report, Trial
+from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial, trial_of
 
 __all__ = ["PBT"]
 
@@ -30,47 +30,26 @@ _WAIT: Final = Wait("no new trial can start, and none is paused that would go on
 _LARGEST_QUANTILE: Final = 0.5
 
 
-class _Plan(NamedTuple):
-    """What a trial goes on with when it is paused: the trial that it copies, and the config."""
-
-    source: Trial
-    config: Config
-    reason: str
-
-
-class _Member(Progress):
-    """A trial's progress, and its part in the population."""
-
-    __slots__ = ("is_new", "order", "peers", "plan", "rank", "trial")
-
-    def __init__(self, trial: Trial, order: int, next_level: float) -> None:
-        super().__init__(next_level)
-        self.trial = trial
-        self.order = order
-        #: How many trials had begun when it came to its first milestone.
-        self.peers: int | None = None
-        #: Its rank at its last milestone, while it is in the population.
-        self.rank: Rank | None = None
-        self.plan: _Plan | None = None
-        #: Whether it was resumed and has not reported since.
-        self.is_new = False
-
-
-class PBT(TimedScheduler[_Member]):
+class PBT(TimedScheduler[Member]):
     """Population-based training: a trial among the worst goes on from one of the best, with a config explored from its.
 
     **Milestones.** They are the multiples of *perturbation_interval* that are not below *grace_period*, in exact
     arithmetic. A trial comes to a milestone with the first report whose time has reached it; one that skips several
     comes to all of them at once.
 
-    **The rule.** The population are the trials that are under way and have come to a milestone, each with the metric of
+    **The rule.** The population are the trials that have not ended and have come to a milestone, each with the metric of
     the report with which it came to its last one. When a trial comes to a milestone, q is
     ``floor(n * quantile_fraction)`` of the n in the population, itself included, but at least 1, and at most half of n.
-    If it is among the worst q, one of the best q is drawn, each as likely, of those that have a checkpoint and began
-    before this trial had come to its first milestone; where there are none, the trial runs on. Otherwise it is paused, leaves
-    the population, and is resumed from the newest checkpoint of the one that was drawn, with a config that is explored
-    from that one's (see below). It is in the population again at its next milestone, for which its first report does
-    not count. Everybody else runs on: a trial ends by itself or by a rule that stops it.
+    If it is among the worst q, one of the best q is drawn, each as likely, of those that may be copied; where there are
+    none, the trial runs on. Otherwise it is replaced: paused, and resumed from the newest checkpoint of the one that was
+    drawn, with a config that is explored from that one's (see below). Everybody else runs on: a trial ends by itself or
+    by a rule that stops it.
+
+    - *A replaced trial* keeps its last score in the population until it comes to a milestone again, so that no more are
+      replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one behind the
+      checkpoint that it began from; where that was saved without the time, the first one behind its first report.
+    - *Who may be copied*: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
+      copies it had come to its first milestone. Of more than 32 best, 32 drawn at random are looked at.
 
     **Exploring.** Each value that may change is, with *resample_probability*, drawn anew from its domain; otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
@@ -83,7 +62,7 @@ class PBT(TimedScheduler[_Member]):
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
     - *Who begins later*, when a slot is free, copies its elders but not they it, as each newcomer would throw them back.
-    - *A source without a checkpoint* is never drawn; the decision has the checkpoint kept until the copy begins.
+    - *What is copied* is kept from the decision on until the copy begins.
     - *By hand*: a trial that a person pauses leaves the population until it runs and comes to its next milestone. One
       that a person resumes while it waits to copy another does not copy it.
 
@@ -94,7 +73,7 @@ class PBT(TimedScheduler[_Member]):
     it.
 
     **Cost.** A report before a milestone costs two look-ups; one at a milestone O(log n) comparisons in the population of
-    n, and one after which a trial copies another a look at each of the best.
+    n, and if it is among the worst a look at 32 others at most.
 
     Args:
         perturbation_interval: the time between milestones.
@@ -131,7 +110,6 @@ class PBT(TimedScheduler[_Member]):
             self._name, ("perturbation_interval", perturbation_interval), ("grace_period", grace_period)
         )
         self._quantile_fraction = number(self._name, "quantile_fraction", quantile_fraction)
-        self._share = exact(self._quantile_fraction)
         if not 0 < self._quantile_fraction <= _LARGEST_QUANTILE:
             raise ConfigurationError(f"PBT: quantile_fraction={quantile_fraction!r} must be above 0 and at most 0.5")
         if isinstance(seed, bool) or not isinstance(seed, int):
@@ -144,10 +122,8 @@ class PBT(TimedScheduler[_Member]):
             explore=explore,
         )
         self._enrolled = 0
-        #: The ranks of the population, best first; the order of staging, which each holds, finds the member.
-        self._ranks: list[Rank] = []
-        self._by_order: dict[int, _Member] = {}
-        #: Paused trials with a plan, in the order of staging.
+        self._ranking = Ranking(exact(self._quantile_fraction))
+        #: Paused trials that are to copy another, in the order of staging.
         self._waiting = Waiting()
 
     def check_space(self, space: Space) -> None:
@@ -165,11 +141,9 @@ class PBT(TimedScheduler[_Member]):
             return
         member = self._begin(trial, trial.attempt.number)
         self._waiting.discard(trial.id)
-        if member.plan is not None:
-            member.plan = None
-            member.is_new = True
-            # It is as far as what it copied, which its first report shows.
-            member.next_level = -math.inf
+        if member.copy is not None:
+            self._resumed(member, member.copy)
+            member.copy = None
         member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
@@ -177,34 +151,34 @@ class PBT(TimedScheduler[_Member]):
         member = self._progress.get(trial.id)
         if member is None:
             return
-        self._leave(member)
-        if member.plan is not None:
-            self._waiting.discard(trial.id)
-            self._waiting.add(trial.id, member.order)
+        if member.copy is None:
+            self._ranking.drop(member)
+            return
+        self._waiting.discard(trial.id)
+        self._waiting.add(trial.id, member.order)
 
     def choose(self, *, can_start: bool) -> Choice:
         """Return the resume of a trial that copies another, else a start."""
         first = self._waiting.first
         if first is None:
             return START if can_start else _WAIT
-        plan = self._progress[first].plan
-        if plan is None or not plan.source.checkpoints or plan.source.is_abandoned:
+        copy = self._progress[first].copy
+        if copy is None or not copy.source.checkpoints or copy.source.is_abandoned:
             return Resume(first, "what it was to copy is gone")
-        return Resume(first, plan.reason, plan.config, plan.source.id)
+        return Resume(first, copy.reason, copy.config, copy.source.id)
 
     def on_abandon(self, trial: Trial) -> None:
         """Take *trial* out of the population; who was to copy it goes on as it is."""
         member = self._progress.get(trial.id)
         if member is not None:
-            self._leave(member)
+            self._ranking.drop(member)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Take *trial* out of the population."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
-            self._leave(member)
+            self._ranking.drop(member)
             self._waiting.discard(trial.id)
-            del self._by_order[member.order]
 
     def describe(self) -> dict[str, Any]:
         """Return its arguments, a function by its name."""
@@ -218,19 +192,31 @@ class PBT(TimedScheduler[_Member]):
             **self._exploration.describe(),
         }
 
-    def _enrol(self, trial: Trial) -> _Member:
-        member = _Member(trial, self._enrolled, self._milestones.lowest)
-        self._by_order[member.order] = member
+    def _enrol(self, trial: Trial) -> Member:
+        member = Member(trial, self._enrolled, self._milestones.lowest)
         self._enrolled += 1
         return member
 
-    def _leave(self, member: _Member) -> None:
-        if member.rank is not None:
-            del self._ranks[bisect_left(self._ranks, member.rank)]
-            member.rank = None
+    def _resumed(self, member: Member, copy: Copy) -> None:
+        """Take note of how far a trial is that was to copy another; a person may have resumed it without that."""
+        attempt = member.trial.attempt
+        if attempt.source != copy.source.id:
+            member.is_replaced = False
+            return
+        time = self._time_of(attempt.checkpoint, copy.source)
+        member.is_new = time is None
+        member.next_level = -math.inf if time is None else self._milestones.after(time)
 
-    def _reach(self, trial: Trial, report: Report, progress: _Member) -> Decision:
-        if progress.plan is not None:
+    def _time_of(self, checkpoint: CheckpointId, source: Trial) -> float | None:
+        """Return the time of the report that a checkpoint was saved with, or None where that is not known."""
+        owner = self._progress.get(trial_of(checkpoint))
+        saved = (owner.trial if owner is not None else source).checkpoints.get(checkpoint)
+        time = None if saved is None else saved.metrics.get(self._time_attr)
+        is_time = isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)
+        return time if is_time else None
+
+    def _reach(self, trial: Trial, report: Report, progress: Member) -> Decision:
+        if progress.copy is not None:
             return progress.decision
         if progress.is_new:
             progress.is_new = False
@@ -240,26 +226,25 @@ class PBT(TimedScheduler[_Member]):
         if value is None:
             return CONTINUE
         progress.next_level = self._milestones.after(progress.time)
-        self._leave(progress)
-        progress.rank = rank_of(self._score(report, value), progress.order)
+        progress.is_replaced = False
+        self._ranking.put(progress, rank_of(self._score(report, value), progress.order))
         if progress.peers is None:
             progress.peers = self._enrolled
-        insort(self._ranks, progress.rank)
         return self._judge(report, progress, progress.peers)
 
-    def _judge(self, report: Report, member: _Member, peers: int) -> Decision:
-        size, rank = len(self._ranks), member.rank
-        share = min(max(1, math.floor(size * self._share)), size // 2)
-        if not share or rank is None or rank < self._ranks[size - share]:
-            return CONTINUE
-        best = [self._by_order[order] for *_, order in self._ranks[:share]]
-        sources = [other for other in best if other.trial.checkpoints and other.order < peers]
-        if not sources:
+    def _judge(self, report: Report, member: Member, peers: int) -> Decision:
+        if not self._ranking.is_among_worst(member):
             return CONTINUE
         rng = random.Random(f"{self._seed} {report.trial} {report.attempt} {report.sequence}")
-        source = rng.choice(sources).trial
-        config = self._exploration(source.attempt.config, rng)
-        member.plan = _Plan(source, config, f"goes on from trial {source.id}")
-        self._leave(member)
-        place = f"among the worst {share} of {size} at {member.time}"
+        drawn = self._ranking.drawn(rng, lambda other: _may_be_copied(other) and other.order < peers)
+        if drawn is None:
+            return CONTINUE
+        source = drawn.trial
+        member.copy = Copy(source, self._exploration(source.attempt.config, rng), f"goes on from trial {source.id}")
+        member.is_replaced = True
+        place = f"among the worst {self._ranking.share} of {len(self._ranking)} at {member.time}"
         return Decision(Action.PAUSE, f"{place}: goes on from trial {source.id}", source.id)
+
+
+def _may_be_copied(member: Member) -> bool:
+    return bool(member.trial.checkpoints) and not member.is_replaced

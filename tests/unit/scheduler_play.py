@@ -202,6 +202,7 @@ class Play:
         trial.attempts.append(Attempt(number, 0.0, config=trial.config, checkpoint=start, source=source))
         trial.status = TrialStatus.RUNNING
         trial.decision = None
+        trial.checkpoint = start
         self.runs[trial.id] = Run(list(self.states.get(start, [])))
         self.events.append(
             TrialStaged(
@@ -242,6 +243,7 @@ class Play:
         saved = checkpoint_id(trial.id, number, run.sequence, in_memory=True) if self.checkpoints else CheckpointId("")
         metrics = {"training_iteration": run.time, **metrics}
         if saved:
+            trial.checkpoint = saved
             trial.checkpoints[saved] = SavedCheckpoint(saved, 0.0, metrics)
             self.states[saved] = list(run.history)
         report = Report(trial.id, number, run.sequence, 0.0, metrics, saved)
