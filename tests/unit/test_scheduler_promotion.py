@@ -433,16 +433,18 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
 @settings(max_examples=50)
 def test_no_trial_reports_past_the_rung_that_it_was_given(rng: random.Random, slots: int, late: float) -> None:
     play = Play(promotion(max_t=27), rough, slots=slots, trials=12, rng=rng, faults=Faults(late=late, lose=0.1))
-    given_: dict[str, list[int]] = {}
+    levels = [1, 3, 9, 27]
+    allowed: dict[str, int] = {}
     tell = play.tell
 
     def check(method: str, trial: Trial, report: Report | None = None) -> Decision | None:
         answer = tell(method, trial, report)
-        resumes = [entry for entry in play.log if entry == f"resume {trial.id}"]
-        given_[trial.id] = [1, 3, 9, 27][: len(resumes) + 1]
-        if report is not None and report.metrics["training_iteration"] >= given_[trial.id][-1]:
+        level = allowed.setdefault(trial.id, 1)
+        if report is not None and (now := report.metrics["training_iteration"]) >= level:
             assert answer is not None
             assert answer.action is not Action.CONTINUE
+            # Late reports may have checkpoints, so that an attempt begins behind a rung; that one is skipped.
+            allowed[trial.id] = next((level for level in levels if level > now), 27)
         return answer
 
     play.tell = check  # type: ignore[method-assign]
