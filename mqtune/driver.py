@@ -284,9 +284,15 @@ class Driver:
         """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
         return self._journal.checkpoint(checkpoint)
 
+    @property
+    def written(self) -> JournalReader:
+        """What was read of the journal, to be read again."""
+        return self._reader
+
     def close(self) -> None:
         """Close the copy, and give the lock back, so that another driver may go on at once."""
         self._keeping.close()
+        self._reader.close()
         self._copy.close()
         self._journal.unlock(self._owner)
 

@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointGone",
     "CheckpointVersionError",
     "ConfigurationError",
+    "CopyIncomplete",
     "DriverFenced",
     "ExperimentFinished",
     "InsufficientResources",
@@ -106,6 +107,10 @@ class NameTaken(MqtuneError):
         super().__init__(message)
         self.holder = holder
         self.left_s = left_s
+
+
+class CopyIncomplete(MqtuneError):
+    """An experiment's local copy lacks what could not be written to it."""
 
 
 class DriverFenced(MqtuneError):

@@ -18,7 +18,7 @@ from mqtune.export import csv_text, json_text, replace_file, trial_rows
 from mqtune.fetching import Which, fetch_checkpoint, named
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.messages import Event
-from mqtune.saved import begun, empty_experiment, find_experiment, saved_events
+from mqtune.saved import Readable, begun, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers import PolicyStep, policy_of
 from mqtune.status import TrialStatus
 from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
@@ -118,10 +118,10 @@ class Results:
     abandoned.
     """
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
         self.experiment = experiment
         self.folder = folder
-        self._copy = JournalFile(folder / JOURNAL_FILE)
+        self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
         #: The trials of which it was said that they are the best and have failed.
         self._told_of: set[TrialId] = set()
         say_in_one_line()
@@ -309,7 +309,11 @@ class Results:
     # Reports and files.
 
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
-        """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat."""
+        """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat.
+
+        Raises:
+            CopyIncomplete: the folder's copy lacks what could not be written to it, and the run is over.
+        """
         events = saved_events(self._copy)
         begun(events, self.folder)
         for event in events:

@@ -161,7 +161,7 @@ class Running(Control):
     def results(self) -> Results:
         """Return the results so far."""
         self._catch_up()
-        return Results(self._experiment, self.folder)
+        return Results(self._experiment, self.folder, None if self._driver is None else self._driver.written)
 
     def close(self) -> None:
         """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.

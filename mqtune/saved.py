@@ -7,18 +7,19 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from mqtune.errors import ConfigurationError
 from mqtune.experiment import Experiment
 from mqtune.home import mqtune_home
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.file import JOURNAL_FILE
 from mqtune.messages import Event, ExperimentCreated
 from mqtune.replay import events_in_order
 from mqtune.trial import Report
 
 __all__ = [
+    "Readable",
     "begun",
     "duration",
     "empty_experiment",
@@ -60,7 +61,14 @@ def _near(name: str, names: list[str]) -> list[str]:
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]
 
 
-def saved_events(copy: JournalFile) -> Iterator[Event | Report]:
+class Readable(Protocol):
+    """What yields the same entries each time that it is read, and perhaps more behind them."""
+
+    def read(self) -> Iterator[Entry]:
+        """Yield the entries."""
+
+
+def saved_events(copy: Readable) -> Iterator[Event | Report]:
     """Yield a saved journal's events, and single reports, in the order in which the driver took them.
 
     Memory stays flat in the number of reports. A driver may go on writing meanwhile; what it adds is left out.
@@ -68,6 +76,7 @@ def saved_events(copy: JournalFile) -> Iterator[Event | Report]:
     Raises:
         FileNotFoundError: there is no such file.
         MessageVersionError: a later version of mqtune wrote it.
+        CopyIncomplete: it lacks what could not be written to it.
     """
     # It is iterated twice, which is all that is asked of a list here.
     return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
@@ -99,7 +108,7 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
 class _Entries:
     """The entries that a file has at the first iteration; each later one yields the same."""
 
-    def __init__(self, copy: JournalFile) -> None:
+    def __init__(self, copy: Readable) -> None:
         self._copy = copy
         self._count: int | None = None
 

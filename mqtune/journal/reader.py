@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mqtune.clock import Clock
-from mqtune.errors import BrokerUnavailable, JournalGone, MessageVersionError
+from mqtune.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.file import JournalFile
 from mqtune.messages import START, Cursor, Event
@@ -52,6 +52,7 @@ class JournalReader:
         #: The id of the last entry in the copy.
         self._kept = START.entry
         self._is_behind = False
+        self._is_closed = False
         #: Whether the file is open, with what was read of this journal in it.
         self._has_begun = False
         self._retry_at = 0.0
@@ -77,6 +78,24 @@ class JournalReader:
         except OSError as error:
             self._fall_behind(error)
         return driver_events(self._rest())
+
+    def read(self) -> Iterator[Entry]:
+        """Yield once more what was read so far, for whoever wants to know what happened.
+
+        Raises:
+            CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
+        """
+        if self._is_behind and self._is_closed:
+            name = self._journal.experiment
+            raise CopyIncomplete(
+                f"{self._copy.path} lacks the end of experiment {name!r}, as it could not be written: make room, and "
+                f"`mqtune resume {name}` or the same script fills it in from Redis"
+            )
+        return self.again()
+
+    def close(self) -> None:
+        """Ask the journal no more; what was kept can still be read."""
+        self._is_closed = True
 
     def again(self) -> Iterator[Entry]:
         """Yield once more what was read so far."""

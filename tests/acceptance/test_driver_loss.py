@@ -340,7 +340,12 @@ tuner = mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
     max_trials=2, progress=False,
 )
-print(len(tuner.run()), "trials")
+while not tuner.is_finished:
+    tuner.step()
+print(len(list(tuner.results().reports())), "reports meanwhile")
+results = tuner.run()
+print(len(results), "trials")
+print(len(list(results.reports())), "reports")
 """
 
 
@@ -363,8 +368,11 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     full = run(5_000)
 
     copy = mqtune_home / name / "journal.msgpack"
-    assert full.returncode == 0, full.stderr
-    assert "2 trials" in full.stdout
+    assert full.stdout.splitlines() == ["800 reports meanwhile", "2 trials"]
+    assert full.returncode == 1
+    (line,) = [line for line in full.stderr.splitlines() if line.startswith("mqtune: ")]
+    assert f"CopyIncomplete: {copy} lacks the end of experiment '{name}'" in line
+    assert f"`mqtune resume {name}`" in line
     assert full.stderr.count(f"the local copy {copy} can't be written") == 1
     assert f"{copy} lacks the end of experiment '{name}'" in full.stderr
     assert Results.load(name).outcome == ""
