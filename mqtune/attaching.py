@@ -24,6 +24,7 @@ from mqtune.searchers.described import searcher_of
 from mqtune.space import Space
 from mqtune.space.described import space_of
 from mqtune.stopping.described import rule_of
+from mqtune.trainable.importing import refuse_on_import
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 
 __all__ = ["attached"]
@@ -74,6 +75,7 @@ def attached(
         ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not given.
         BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
     """
+    refuse_on_import()
     place = BrokerPlace(broker or os.environ.get("MQTUNE_BROKER") or None)
     try:
         definition = _definition(name, place)

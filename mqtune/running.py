@@ -34,8 +34,8 @@ from mqtune.keeping import Keeping
 from mqtune.opening import Place, unless_away
 from mqtune.plan import Plan
 from mqtune.results import Results
+from mqtune.trainable.importing import refuse_on_import
 from mqtune.trial import UNDRIVEN, is_in_memory
-from mqtune.uncaught import say_in_one_line
 
 __all__ = ["Running"]
 
@@ -61,7 +61,6 @@ class Running(Control):
 
     def __init__(self, plan: Plan, place: Place, callbacks: Sequence[Callback], *, progress: bool) -> None:
         super().__init__()
-        say_in_one_line()
         self._plan = plan
         self._place = place
         self.name = plan.name
@@ -187,6 +186,7 @@ class Running(Control):
                 f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
             )
         if self._driver is None:
+            refuse_on_import()
             self._is_opening = True
             try:
                 self._driver = self._connect()

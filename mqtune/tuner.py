@@ -21,6 +21,7 @@ from mqtune.searchers import Searcher
 from mqtune.space import Space
 from mqtune.trainable.spec import AnyTrainable
 from mqtune.trial import Config
+from mqtune.uncaught import say_in_one_line
 
 __all__ = ["Tuner"]
 
@@ -133,6 +134,7 @@ class Tuner(Running):
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> None:
+        say_in_one_line()
         plan = Plan(
             trainable,
             space,
@@ -212,6 +214,7 @@ class Tuner(Running):
             ConfigurationError: there is no such experiment, or something is needed that was not given.
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
         """
+        say_in_one_line()
         plan, place = attached(
             name,
             broker=broker,

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.errors import TrainableNotFound
+from mqtune.trainable.importing import imported_on_worker
 
 __all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of"]
 
@@ -106,7 +107,8 @@ class TrainableSpec:
         file = getattr(main, "__file__", None)
         if file is None or not Path(file).is_file():
             raise TrainableNotFound(
-                f"trainable {name!r} was typed into an interactive session, so workers can't import it; put it into a file"
+                f"trainable {name!r} is in no file (it came from python -c, standard input, a notebook or an interactive "
+                "session), so workers can't import it; put it into one, such as train.py, and run or import that"
             )
         script, root = _below_root(Path(file))
         return cls(name, script=script, kind=kind), root
@@ -150,7 +152,8 @@ class TrainableSpec:
             # Before all else, so that no installed module of the same name is imported instead.
             if sys.path[0] != folder:
                 sys.path.insert(0, folder)
-        module = _import_script(path) if self.script else importlib.import_module(self.module)
+        with imported_on_worker(path):
+            module = _import_script(path) if self.script else importlib.import_module(self.module)
         file = getattr(module, "__file__", None)
         if file is None or not os.path.samefile(file, path):
             raise TrainableNotFound(

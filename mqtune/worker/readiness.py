@@ -43,7 +43,9 @@ def find_zygote(
         where += f", trainable {spec} below code root {host.code_root}"
         zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root), on_import)
     except ImportFailed as error:
-        return None, (error.kind, f"{where}:\n{error}")
+        # A traceback has lines of its own.
+        text = str(error)
+        return None, (error.kind, where + (":\n" if "\n" in text else ": ") + text)
     except ZygoteDied as error:
         return None, ("ImportDied", f"{where}: the import ended its process: {error}")
     except (MqtuneError, OSError) as error:
