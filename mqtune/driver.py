@@ -329,6 +329,7 @@ class Driver:
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         self._entry = entry
+        self.experiment.unreadable += reports.unreadable
         lockstep, is_awaited = self._lockstep.is_on, entry in self._awaited
         apply, decide, rule = self.experiment.apply_report, self._scheduler.on_report, self._rule
         for number, report in enumerate(reports, 1):

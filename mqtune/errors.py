@@ -25,6 +25,7 @@ __all__ = [
     "NoServer",
     "NothingResumes",
     "ReportTooLarge",
+    "ReportingClosed",
     "RunInterrupted",
     "SpaceError",
     "StoreUnavailable",
@@ -47,6 +48,10 @@ class ConfigurationError(MqtuneError, ValueError):
 
 class ReportTooLarge(ConfigurationError):
     """A report has more bytes than one may have."""
+
+
+class ReportingClosed(MqtuneError):
+    """A trial's own code has closed what it reports through."""
 
 
 class SpaceError(ConfigurationError):

@@ -83,6 +83,8 @@ class Experiment:
         self.reason = ""
         self.best: Trial | None = None
         self.reports = 0
+        #: Reports in its journal that can't be read, and are left out.
+        self.unreadable = 0
         #: Attempts that were staged and have not ended.
         self.live = 0
         #: How long all attempts that have ended ran, in seconds.
@@ -140,6 +142,7 @@ class Experiment:
             case TrialClosed():
                 self._close(event)
             case Reports():
+                self.unreadable += event.unreadable
                 for report in event:
                     self.apply_report(report)
             case ExperimentCreated():

@@ -11,6 +11,7 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import dataclasses
+import logging
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,16 @@ from mqtune.errors import MessageVersionError
 from mqtune.fields import fields_of, known_fields
 from mqtune.status import TrialStatus
 from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId
-from mqtune.wire import REPORTS, VERSION, decode_value, encode_value
+from mqtune.wire import (
+    PLAIN,
+    REPORTS,
+    REPORTS_PREFIX,
+    VERSION,
+    WITH_CHECKPOINT,
+    decode_value,
+    encode_value,
+    readable_segments,
+)
 
 __all__ = [
     "START",
@@ -42,6 +52,9 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger(__name__)
+
+
 class Cursor(NamedTuple):
     """How far a driver had come when it wrote: the journal entry, and how many reports of it it had processed."""
 
@@ -50,9 +63,6 @@ class Cursor(NamedTuple):
 
 
 START: Final = Cursor("0-0")
-#: How many fields a report has, and one that came with a checkpoint.
-_PLAIN: Final = 2
-_WITH_CHECKPOINT: Final = 3
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
@@ -254,16 +264,21 @@ class ExperimentEnded(_Body):
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """A batch of reports, in order within each attempt."""
+    """A batch of reports, in order within each attempt.
+
+    ``unreadable`` counts those that it should have and that can't be read; they are left out. Where even their number can't
+    be read, they count as one.
+    """
 
     KIND: ClassVar[str] = REPORTS
     segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
+    unreadable: int = 0
 
     def __iter__(self) -> Iterator[Report]:
         new = tuple.__new__
         for trial, attempt, first, reports in self.segments:
             for sequence, report in enumerate(reports, first):
-                checkpoint = _NO_CHECKPOINT if len(report) == _PLAIN else report[2]
+                checkpoint = _NO_CHECKPOINT if len(report) == PLAIN else report[2]
                 # What Report(…) does, in half its time: a report may be one of a flood.
                 yield new(Report, (trial, attempt, sequence, report[0], report[1], checkpoint))
 
@@ -302,7 +317,8 @@ _KINDS: Final[dict[str, type[_Body]]] = {
 def decode_event(data: bytes, entry: str = "") -> Event | None:
     """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
 
-    With *entry*, the id of the journal's entry that it is, an error names that.
+    With *entry*, the id of the journal's entry that it is, an error names that. Of reports, those that can't be read are left
+    out and counted, and a warning says so: what one trial could send must not keep the others from being read.
 
     Raises:
         MessageVersionError: the version is not known, or the bytes are not an event.
@@ -310,6 +326,8 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
     try:
         version, kind, body = decode_value(data)
     except (ValueError, TypeError) as error:
+        if data.startswith(REPORTS_PREFIX):
+            return _readable_reports(data, entry)
         raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
     if version != VERSION:
         raise MessageVersionError(
@@ -317,8 +335,7 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         )
     try:
         if kind == Reports.KIND:
-            _check_segments(body)
-            return Reports(body)
+            return Reports(body) if _are_sound(body) else _readable_reports(data, entry)
         known = _KINDS.get(kind)
         return None if known is None else known.from_body(body)  # type: ignore[return-value]
     except (TypeError, ValueError, LookupError) as error:
@@ -329,21 +346,52 @@ def _place(entry: str) -> str:
     return f"entry {entry} of the journal" if entry else "the journal"
 
 
-def _check_segments(segments: Any) -> None:
-    """Raise TypeError or ValueError unless reports can be read from *segments*."""
-    if type(segments) is not list:
-        raise TypeError(f"its body is {type(segments).__name__}")
-    for trial, attempt, first, reports in segments:
-        if type(trial) is not str or type(attempt) is not int or type(first) is not int or type(reports) is not list:
-            raise TypeError(f"a segment begins with {reprlib.repr([trial, attempt, first])[1:-1]}")
-        for report in reports:
-            # Not unpacked, and the usual first: a report may be one of a flood.
-            if type(report[0]) is not float or type(report[1]) is not dict:
-                raise TypeError(f"a report of trial {trial!r} attempt {attempt} has neither time nor metrics")
-            if len(report) != _PLAIN and (len(report) != _WITH_CHECKPOINT or type(report[2]) is not str):
-                raise TypeError(
-                    f"a report of trial {trial!r} attempt {attempt} has {reprlib.repr(report[2:])} for a checkpoint"
-                )
+def _are_sound(segments: Any) -> bool:
+    """Whether reports can be read from all of *segments*."""
+    try:
+        for trial, attempt, first, reports in segments:
+            if (
+                type(trial) is not str
+                or type(attempt) is not int
+                or type(first) is not int
+                or type(reports) is not list
+            ):
+                return False
+            for report in reports:
+                # Not unpacked, and the usual first: a report may be one of a flood.
+                if type(report[0]) is not float or type(report[1]) is not dict:
+                    return False
+                if len(report) != PLAIN and (len(report) != WITH_CHECKPOINT or type(report[2]) is not str):
+                    return False
+    except (TypeError, ValueError, LookupError):
+        return False
+    return True
+
+
+def _readable_reports(data: bytes, entry: str) -> Reports:
+    """Return the reports of an event in which some can't be read."""
+    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]] = []
+    found, unreadable = readable_segments(data)
+    for trial, attempt, first, reports, missing in found:
+        unreadable += missing
+        if not _are_sound([(trial, attempt, first, [])]):
+            unreadable += len(reports)
+            continue
+        # Each keeps its number.
+        for number, report in enumerate(reports, first):
+            if _are_sound([(trial, attempt, number, [report])]):
+                segments.append((trial, attempt, number, [report]))
+            else:
+                unreadable += 1
+    lost = max(unreadable, 1)
+    logger.warning(
+        "%s has %d report%s that can't be read; %s left out",
+        _place(entry),
+        lost,
+        "s" * (lost > 1),
+        "they are" if lost > 1 else "it is",
+    )
+    return Reports(segments, lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

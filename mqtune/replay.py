@@ -27,13 +27,18 @@ def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Eve
 
 
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
-    """Yield a journal's events and single reports in the order in which the driver processed them."""
+    """Yield a journal's events and single reports in the order in which the driver processed them.
+
+    Where some of a batch can't be read, a batch without reports comes before the others, and says how many they are.
+    """
     pending = driver_events(entries)
     for id_, data in entries:
         event = decode_event(data, id_)
         if event is None or getattr(event, "cursor", None) is not None:
             continue
         if isinstance(event, Reports):
+            if event.unreadable:
+                yield Reports([], event.unreadable)
             for number, report in enumerate(event, 1):
                 yield report
                 yield from pending.pop(Cursor(id_, number), ())

@@ -367,6 +367,7 @@ class Results:
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,
+            "unreadable_reports": experiment.unreadable,
             "budget": self.budget._asdict(),
             "best": None
             if best is None

@@ -30,6 +30,7 @@ __all__ = [
     "TrialId",
     "attempt_and_number",
     "checkpoint_id",
+    "is_checkpoint_of",
     "is_in_memory",
     "trial_of",
 ]
@@ -65,6 +66,15 @@ def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
     """Return the attempt that saved a checkpoint, and which of its checkpoints it is; zeros for a name that is no such id."""
     words = checkpoint.rsplit("-", 2)[1:]
     return (int(words[0]), int(words[1])) if len(words) > 1 and all(map(str.isdecimal, words)) else (0, 0)
+
+
+def is_checkpoint_of(checkpoint: object, trial: str, attempt: int) -> bool:
+    """Whether *checkpoint* is the id of a checkpoint that this attempt has saved, or will."""
+    if type(checkpoint) is not str:
+        return False
+    name = CheckpointId(checkpoint)
+    number = attempt_and_number(name)[1]
+    return number > 0 and name == checkpoint_id(trial, attempt, number, in_memory=is_in_memory(name))
 
 
 def is_in_memory(checkpoint: CheckpointId) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
 import struct
 from collections.abc import Mapping
@@ -14,12 +15,16 @@ from mqtune.words import name_in_words
 
 __all__ = [
     "MAX_REPORT_BYTES",
+    "PLAIN",
     "REPORTS",
     "REPORTS_PREFIX",
     "VERSION",
+    "WITH_CHECKPOINT",
+    "check_depth",
     "decode_value",
     "encode_value",
     "pack_metrics",
+    "readable_segments",
     "segment_bytes",
 ]
 
@@ -34,6 +39,11 @@ MAX_REPORT_BYTES: Final = 2**20
 _AROUND: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
+#: How many fields a report has, and one that came with a checkpoint.
+PLAIN: Final = 2
+WITH_CHECKPOINT: Final = 3
+#: How many fields a segment has.
+_SEGMENT: Final = 4
 
 
 def encode_value(value: Any) -> bytes:
@@ -60,6 +70,22 @@ def decode_value(data: bytes) -> Any:
     except TypeError as error:
         # A list or dict as the key of a dict.
         raise ValueError(str(error)) from None
+
+
+def check_depth(data: bytes) -> None:
+    """Raise unless what *data* carries can be read where a journal has it; to be asked of what is longer than it could be deep.
+
+    Raises:
+        ValueError: lists and dicts in it are nested too deeply, or it is cut short.
+    """
+    if len(data) <= len(_AROUND):
+        return
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(_AROUND + data)
+    try:
+        unpacker.skip()
+    except msgpack.UnpackException as error:
+        raise ValueError(str(error) or "it is nested too deeply, or cut short") from None
 
 
 def _number(value: Any) -> Any:
@@ -132,3 +158,32 @@ def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[b
 
 #: What stands before the list of segments in a ``reports`` event; the report script appends the list.
 REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
+
+
+def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any], int]], int]:
+    """Return what can be read of a ``reports`` event that can't be read as a whole.
+
+    What follows the first byte that is no msgpack is lost, since nobody knows where the next report would begin.
+
+    Returns:
+        of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how many
+        more segments there should be.
+    """
+    # Lists can't be longer than that, and memory for them is taken before they are read.
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))
+    unpacker.feed(event[len(REPORTS_PREFIX) :])
+    found: list[tuple[Any, Any, Any, list[Any], int]] = []
+    segments = 0
+    # TypeError: a list or dict as the key of a dict.
+    with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
+        segments = unpacker.read_array_header()
+        while len(found) < segments and unpacker.read_array_header() == _SEGMENT:
+            trial, attempt, first = (unpacker.unpack() for _ in range(_SEGMENT - 1))
+            count = unpacker.read_array_header()
+            reports: list[Any] = []
+            try:
+                while len(reports) < count:
+                    reports.append(unpacker.unpack())
+            finally:
+                found.append((trial, attempt, first, reports, count - len(reports)))
+    return found, segments - len(found)

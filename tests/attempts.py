@@ -44,6 +44,7 @@ def gone(zygote: ZygoteHandle) -> Gone:
         if (found := zygote.hear_end()) is not None:
             return found
 
+
 #: What comes with every report.
 COUNTED: Final = frozenset({"training_iteration", "time_this_iter_s", "time_total_s"})
 

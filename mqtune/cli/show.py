@@ -80,6 +80,8 @@ def show_experiment(console: Console, results: Results, *, show_all: bool) -> No
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {results.folder}")
+    if experiment.unreadable:
+        console.print(f"{experiment.unreadable} reports can't be read and are left out", style="yellow")
     budget = results.budget
     if budget.saved:
         share = budget.saved / (budget.used + budget.saved)

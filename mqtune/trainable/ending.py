@@ -8,10 +8,17 @@ from typing import Final, NamedTuple
 
 from mqtune.trial import AttemptEnd
 
-__all__ = ["Ending", "describe_error"]
+__all__ = ["PIPE_CLOSED", "PIPE_CLOSED_CODE", "Ending", "describe_error"]
 
 #: A traceback, or a message, that is longer is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
+#: What a process exits with that can't say how it ended, because user code has closed its pipe to the worker; sysexits.h calls it
+#: an error of input and output.
+PIPE_CLOSED_CODE: Final = 74
+PIPE_CLOSED: Final = (
+    "the trial's own code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so nothing "
+    "that it reports can arrive: have it close only what it has opened"
+)
 _HERE: Final = os.path.dirname(__file__)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from mqtune.errors import ReportingClosed
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
-from mqtune.trainable.ending import Ending, describe_error
+from mqtune.trainable.ending import PIPE_CLOSED_CODE, Ending, describe_error
 from mqtune.trainable.function import run_function
 from mqtune.trainable.output import take_over_output
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
@@ -93,9 +94,17 @@ def run_attempt(load: Callable[[], Loaded], message: dict[str, Any], current: Se
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
     ending = _call(load, message, current, run)
     flush()
-    with contextlib.suppress(StopTrial):
-        said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
+    said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
+    try:
         current.end(encode_value({**said, "heard": current.heard}))
+    except StopTrial:
+        # The worker is gone.
+        pass
+    except ReportingClosed as error:
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
+        return PIPE_CLOSED_CODE
     return ending.code
 
 

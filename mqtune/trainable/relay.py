@@ -20,10 +20,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mqtune import errors
+from mqtune.errors import ReportingClosed
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RELAY, Told
+from mqtune.trainable.ending import PIPE_CLOSED
 from mqtune.trainable.saving import check_savable
-from mqtune.trainable.session import Context, StopTrial
+from mqtune.trainable.session import Context, StopTrial, file_of
 from mqtune.trial import CheckpointId, TrialId
 from mqtune.wire import pack_metrics
 
@@ -39,7 +41,7 @@ def address_of(fd: int) -> str:
 
     Processes below the script have the variable too, and need not have the channel: another file may have its number.
     """
-    return f"{fd}:{os.fstat(fd).st_ino}"
+    return f"{fd}:{file_of(fd)[0]}"
 
 
 def join() -> RelayedSession:
@@ -50,11 +52,7 @@ def join() -> RelayedSession:
     """
     address = os.environ[RELAY]
     fd = int(address.partition(":")[0])
-    try:
-        is_ours = address_of(fd) == address
-    except OSError:
-        is_ours = False
-    if not is_ours:
+    if address_of(fd) != address:
         raise RuntimeError(
             "report: this is a child process of the trial's script; report from the script's own process"
         )
@@ -70,6 +68,7 @@ class RelayedSession:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._address = address_of(channel.fileno())
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._main = threading.main_thread().ident
@@ -131,6 +130,8 @@ class RelayedSession:
             self._busy = True
         try:
             with self._lock:
+                if address_of(self._channel.fileno()) != self._address:
+                    raise ReportingClosed(PIPE_CLOSED)
                 self._channel.send(dict(question))
                 received = self._channel.receive()
         finally:

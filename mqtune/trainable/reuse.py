@@ -22,7 +22,7 @@ from mqtune.trainable.code_files import are_current, loaded_files
 from mqtune.trainable.ending import Ending
 from mqtune.trainable.output import take_over_output
 from mqtune.trainable.process import flush, flush_native, run_attempt
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
 from mqtune.trainable.stepping import Steps, Trainable
 from mqtune.trial import AttemptEnd, CheckpointId
@@ -54,7 +54,7 @@ class ReusableSession(Session):
         Raises:
             StopTrial: the trial was told meanwhile that it should end.
         """
-        self._pipe, self._control = pipes
+        self._use(pipes)
         self._busy = False
         if self._signalled:
             self._heed()
@@ -64,9 +64,11 @@ class ReusableSession(Session):
         # Nobody may write to, or read from, what gets the descriptors' numbers next.
         with self._lock, self._hearing:
             self._told = "stop"
-            os.close(self._pipe)
-            os.close(self._control)
-            self._pipe, self._control = _NO_PIPES
+            for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
+                # User code may have closed it, and have another file of that number.
+                if file_of(fd) == file:
+                    os.close(fd)
+            self._use(_NO_PIPES)
 
     def report(
         self,

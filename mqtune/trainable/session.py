@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -14,8 +15,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from mqtune.errors import ReportingClosed
 from mqtune.trainable.context import Context
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
+from mqtune.trainable.ending import PIPE_CLOSED
 from mqtune.trainable.saving import Saver, make_folder
 from mqtune.trial import CheckpointId, TrialId
 from mqtune.wire import decode_value, encode_value, pack_metrics
@@ -35,6 +38,7 @@ __all__ = [
     "Context",
     "Session",
     "StopTrial",
+    "file_of",
     "here",
     "seconds",
 ]
@@ -57,6 +61,8 @@ _CONTROL_BYTES: Final = 256 * RECORD.size
 #: How long, in lockstep, a thread sleeps at most before it looks whether another one has read what it waits for.
 _LOOK_AGAIN_MS: Final = 20
 
+#: The file of a descriptor that is not open.
+_NO_FILE: Final = (-1, -1)
 #: Counters that are part of each checkpoint.
 _ITERATION: Final = "training_iteration"
 _TIME_TOTAL: Final = "time_total_s"
@@ -96,8 +102,9 @@ class Session:
         #: What the trainable knows of what it was told.
         self.heard: Told = ""
         self._told: Told = ""
-        self._pipe = -1
-        self._control = -1
+        self._pipe = self._control = -1
+        #: What tells the pipes from other files that may get their descriptors' numbers, if user code closes them.
+        self._pipe_file = self._control_file = _NO_FILE
         self._lockstep = False
         self._timestamp = 0.0
         self._epoch_s = time.time() - monotonic()
@@ -133,8 +140,7 @@ class Session:
             fds: write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
                 read end of the control pipe, which does not block.
         """
-        self._pipe = fds[0]
-        self._control = fds[1] if len(fds) > 1 else -1
+        self._use(fds)
         self._timestamp = message["timestamp"]
         self._epoch_s = message.get("epoch_s", self._epoch_s)
         self._lockstep = message.get("sync") == "lockstep"
@@ -144,6 +150,12 @@ class Session:
         self.options = message.get("options") or {}
         self._message, self._made_saver = message, None
         self._since = monotonic()
+
+    def _use(self, fds: Sequence[int]) -> None:
+        """Send to, and hear from, these pipes."""
+        self._pipe = fds[0]
+        self._control = fds[1] if len(fds) > 1 else -1
+        self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
     @property
     def _saver(self) -> Saver:
@@ -317,7 +329,9 @@ class Session:
         while self._signalled:
             # The signal may come again in here.
             self._busy, self._signalled = True, False
-            self._hear()
+            # Where nothing can be heard any more, it is told to stop.
+            with contextlib.suppress(ReportingClosed):
+                self._hear()
             self._busy = False
         if not self._told:
             self._told = "stop"
@@ -332,10 +346,16 @@ class Session:
             raise StopTrial(self._told)
 
     def _hear(self) -> None:
-        """Take what is on the control pipe, without waiting; the main thread must be undisturbed."""
+        """Take what is on the control pipe, without waiting; the main thread must be undisturbed.
+
+        Raises:
+            ReportingClosed: user code has closed it.
+        """
         if self._control < 0:
             return
         with self._hearing:
+            if file_of(self._control) != self._control_file:
+                raise ReportingClosed(PIPE_CLOSED)
             try:
                 data = os.read(self._control, _CONTROL_BYTES)
             except BlockingIOError:
@@ -410,11 +430,28 @@ class Session:
     def _send(self, kind: int, body: bytes) -> None:
         frame = FRAME.pack(len(body), kind) + body
         try:
+            # It costs little beside the write, and the frame would go into a file of the user's.
+            found = os.fstat(self._pipe)
+            if found.st_ino != self._pipe_file[0] or found.st_dev != self._pipe_file[1]:
+                raise ReportingClosed(PIPE_CLOSED)
             sent = os.write(self._pipe, frame)
             while sent < len(frame):
                 sent += os.write(self._pipe, frame[sent:])
         except BrokenPipeError:
             raise StopTrial from None
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            raise ReportingClosed(PIPE_CLOSED) from None
+
+
+def file_of(fd: int) -> tuple[int, int]:
+    """Return what no other file has while this one is open somewhere: its number, and its device's."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return _NO_FILE
+    return found.st_ino, found.st_dev
 
 
 def _whole(value: object, otherwise: int) -> int:

@@ -105,6 +105,7 @@ class AttemptRun:
         self._over_at = math.inf
         self._outlived = self._has_gap = False
         self._forced = False
+        self._noise = ""
         self._lock = threading.Lock()
 
     @property
@@ -163,6 +164,11 @@ class AttemptRun:
         self._mark_ending()
         self._offer_slot()
         self._hurry(TOLD_GRACE_S)
+
+    def on_noise(self, what: str) -> None:
+        """Hear that the trial's process has sent what no trial may; what it did before counts, and it fails of this."""
+        self._noise = what
+        self._want(Intent.STOP, kill=True)
 
     def hand_back(self, reason: str) -> None:
         """End the attempt, within the worker's grace, so that the trial can run again elsewhere."""
@@ -422,6 +428,7 @@ class AttemptRun:
             memory_ran_out=self.runtime.memory_kills.happened,
             outlived_s=self.assignment.ttl_s if self._outlived else None,
             has_gap=self._has_gap,
+            noise=self._noise,
         ).ending()
         return AttemptEnded(
             trial=TrialId(self.claim.trial),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from mqtune.trainable.ending import PIPE_CLOSED, PIPE_CLOSED_CODE
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trial import AttemptEnd, Intent
 
@@ -26,6 +27,12 @@ _KILLED: Final = 128
 
 
 _GAP: Final = "Redis has not got, or could not take, all that it sent before, and so refused the rest"
+
+
+_NOISE: Final = (
+    "the trial's process sent what no trial may send: {}; something in it has written to the pipe to its worker: leave file "
+    "descriptors alone that the trainable has not opened"
+)
 
 
 class Ending(NamedTuple):
@@ -54,6 +61,7 @@ class Evidence:
         memory_ran_out: returns whether the system has just killed a process for that; asked where it matters.
         outlived_s: the time to live that it outlived, in seconds.
         has_gap: whether the journal lacks something that it sent.
+        noise: what it has sent that no trial may send, or empty.
     """
 
     intent: Intent
@@ -64,6 +72,7 @@ class Evidence:
     memory_ran_out: Callable[[], bool] = lambda: False
     outlived_s: float | None = None
     has_gap: bool = False
+    noise: str = ""
 
     def ending(self) -> Ending:
         """Return how the attempt ended.
@@ -75,6 +84,8 @@ class Evidence:
         if self.has_gap:
             return Ending(AttemptEnd.LOST, "Gap", _GAP)
         heard = said is not None and bool(said.get("heard"))
+        if self.noise:
+            return Ending(AttemptEnd.FAILED, "Noise", _NOISE.format(self.noise))
         # One that raises StopTrial by itself has ended itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED)
@@ -132,4 +143,6 @@ def _exit_words(status: int | None) -> tuple[str, str]:
         name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
         return "Killed", f"the trial's process was killed by {name}"
     code = os.WEXITSTATUS(status) if status is not None else "?"
+    if code == PIPE_CLOSED_CODE:
+        return "PipeClosed", PIPE_CLOSED
     return "Exited", f"the trial's process exited with code {code} in the middle of the trainable"

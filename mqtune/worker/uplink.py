@@ -11,20 +11,21 @@ import contextlib
 import fcntl
 import logging
 import os
+import reprlib
 import selectors
-import struct
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
 from mqtune.messages import CheckpointSaved
 from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.trial import CheckpointId
-from mqtune.wire import decode_value, segment_bytes
+from mqtune.trial import AttemptEnd, CheckpointId, is_checkpoint_of, is_in_memory
+from mqtune.wire import MAX_REPORT_BYTES, PLAIN, WITH_CHECKPOINT, check_depth, decode_value, segment_bytes
 
 __all__ = ["Stream", "Uplink", "Wake"]
 
@@ -40,12 +41,22 @@ _ENTRY_BYTES: Final = 4 * 2**20
 _FIRST_READ_BYTES: Final = 64 * 1024
 #: How much a pipe holds while Redis is away; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
-#: Far more than anything that a trial sends.
-_MAX_FRAME_BYTES: Final = 64 * 2**20
+#: The most bytes that a frame of each kind has: no trial sends more, and none is waited for.
+_MOST_BYTES: Final = {
+    FRAME_REPORT: MAX_REPORT_BYTES,
+    # The dict as it is kept, and its id.
+    FRAME_CHECKPOINT: MAX_DICT_BYTES + 200,
+    FRAME_SAVED: 1_000,
+    # The error is cut long before that.
+    FRAME_END: 2**20,
+}
+#: Behind this, in seconds since the epoch, is no time: dates end with the year 9999.
+_END_OF_TIME: Final = 253_402_300_800.0
+#: How a trainable may say that it ended; the other ends are its worker's and its driver's to say.
+_ENDS: Final = frozenset(
+    end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
+)
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
-#: Where a packed report's timestamp stands: after the bytes for "list of two" and "64-bit float".
-_TIMESTAMP: Final = struct.Struct(">d")
-_TIMESTAMP_AT: Final = 2
 
 
 class Wake:
@@ -91,6 +102,9 @@ class Listener(Protocol):
     def on_end_frame(self) -> None:
         """Hear that the trainable has ended and its process is about to."""
 
+    def on_noise(self, what: str) -> None:
+        """Hear that it has sent what no trial of this mqtune sends; nothing more is read of it."""
+
 
 class Cut(NamedTuple):
     """What was cut from a stream at once, in the order in which it must be written.
@@ -105,7 +119,11 @@ class Cut(NamedTuple):
 
 
 class Stream:
-    """What one attempt sends, on its way from its pipe to the journal."""
+    """What one attempt sends, on its way from its pipe to the journal.
+
+    User code can write to the pipe, so what comes is checked before it is journaled: each report is one that can be read,
+    and names no checkpoint but the attempt's own. From the first frame that is not so, nothing is read: ``noise`` then says why.
+    """
 
     def __init__(self, journal: Journal, claim: Claim, listener: Listener) -> None:
         self.journal = journal
@@ -120,6 +138,10 @@ class Stream:
         self.drained = threading.Event()
         #: Whether the last cut left whole frames behind.
         self.has_more = False
+        #: What was wrong with what it sent; empty while nothing was.
+        self.noise = ""
+        #: The time of the last report; times never go back.
+        self._timestamp = 0.0
         self._held: list[tuple[CheckpointId, bytes]] = []
         self._saved: CheckpointId | None = None
         self._rest = b""
@@ -153,34 +175,38 @@ class Stream:
             self.taken += len(data)
             if self._rest:
                 data = self._rest + data
-        reports = self._cut(data)
+        reports: list[bytes] = []
+        try:
+            self._cut(data, reports)
+        except (ValueError, TypeError) as error:
+            self._give_up(str(error) or "bytes that can't be read")
+        segment = self._segment(reports) if reports else None
         held, saved = self._held, self._saved
         if held or saved is not None:
             self._held, self._saved = [], None
-        if not reports:
-            return Cut(None, held, saved) if held or saved is not None else None
-        first = self.sequence + 1
-        self.sequence += len(reports)
-        self.last_report = reports[-1]
-        timestamp = _TIMESTAMP.unpack_from(reports[-1], _TIMESTAMP_AT)[0]
-        packed = segment_bytes(self.claim.trial, self.claim.attempt, first, reports)
-        return Cut(Segment(self.claim, first, len(reports), timestamp, packed), held, saved)
+        elif segment is None:
+            return None
+        return Cut(segment, held, saved)
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more can come, and all that came was cut."""
         return self._ended and not self.has_more
 
-    def _cut(self, data: bytes) -> list[bytes]:
-        """Return the reports up to the next checkpoint without one, or to the last whole frame."""
-        reports, at, size, head = [], 0, len(data), FRAME.size
+    def _cut(self, data: bytes, reports: list[bytes]) -> None:
+        """Add the reports up to the next checkpoint without one, or to the last whole frame.
+
+        Raises:
+            ValueError, TypeError: what follows them is nothing that a trial sends.
+        """
+        at, size, head = 0, len(data), FRAME.size
         self.has_more = False
         while size - at >= head:
             length, kind = FRAME.unpack_from(data, at)
             end = at + head + length
             if end > size:
-                if length > _MAX_FRAME_BYTES:
-                    raise ValueError(f"a frame of {length:,} bytes")
+                if length > _MOST_BYTES.get(kind, 0):
+                    raise ValueError(f"a frame of kind {kind} with {length:,} bytes")
                 break
             if kind == FRAME_REPORT:
                 reports.append(data[at + head : end])
@@ -189,27 +215,91 @@ class Stream:
             body = data[at + head : end]
             at = end
             if kind == FRAME_CHECKPOINT:
-                checkpoint, content = decode_value(body)
-                if type(checkpoint) is not str or type(content) is not bytes:
-                    raise TypeError("a checkpoint without a name or bytes")
-                self._held.append((CheckpointId(checkpoint), content))
+                self._held.append(self._checked_checkpoint(body))
             elif kind == FRAME_SAVED:
-                self._saved = CheckpointId(body.decode())
+                self._saved = self._own(body.decode())
                 # What comes behind it must be journaled behind it.
                 self.has_more = True
                 break
-            elif kind != FRAME_END:
-                raise ValueError(f"a frame of kind {kind}")
-            else:
+            elif kind == FRAME_END:
+                _check_end(body)
                 self.end = body
                 self.listener.on_end_frame()
+            else:
+                raise ValueError(f"a frame of kind {kind}")
         self._rest = data[at:]
-        return reports
 
-    def give_up(self) -> None:
-        """Read nothing more of it: what comes can't be told apart."""
+    def _segment(self, reports: list[bytes]) -> Segment | None:
+        """Return the segment of these reports, or of those before the first that can't be journaled."""
+        trial, attempt, _ = self.claim
+        first = self.sequence + 1
+        packed = segment_bytes(trial, attempt, first, reports)
+        try:
+            self._check(packed, len(reports))
+        except (ValueError, TypeError, LookupError):
+            # At once they take half the time; which it was is asked only here.
+            reports = reports[: self._count_sound(reports)]
+            if not reports:
+                return None
+            packed = segment_bytes(trial, attempt, first, reports)
+        self.sequence += len(reports)
+        self.last_report = reports[-1]
+        return Segment(self.claim, first, len(reports), self._timestamp, packed)
+
+    def _count_sound(self, reports: list[bytes]) -> int:
+        """Return how many reports come before the first that can't be journaled, and give up there."""
+        for number, report in enumerate(reports):
+            try:
+                self._check(segment_bytes("", 0, 0, [report]), 1)
+            except (ValueError, TypeError, LookupError) as error:
+                self._give_up(f"a report: {error}" if str(error) else "a report that can't be read")
+                # It came behind them.
+                self._saved = None
+                return number
+        # Each of them can be read, and not all of them: nothing of that can be trusted.
+        self._give_up("reports that can't be told apart")
+        return 0
+
+    def _check(self, packed: bytes, count: int) -> None:
+        """Raise an error unless a packed segment has *count* reports, each of which is one of this attempt's."""
+        check_depth(packed)
+        found = decode_value(packed)[-1]
+        before = self._timestamp
+        for report in found:
+            at, metrics = report if len(report) == PLAIN else report[:PLAIN]
+            if type(at) is not float or not before <= at < _END_OF_TIME or type(metrics) is not dict:
+                raise TypeError("it has neither metrics nor a time that follows the one before")
+            # The fastest way to see that all of them are texts.
+            "".join(metrics)
+            if len(report) != PLAIN:
+                if len(report) != WITH_CHECKPOINT:
+                    raise TypeError(f"it has {len(report)} parts")
+                self._own(report[2])
+            before = at
+        if len(found) != count:
+            raise TypeError(f"there are {len(found)} in {count} frames")
+        self._timestamp = before
+
+    def _own(self, checkpoint: object) -> CheckpointId:
+        """Return the id of one of this attempt's own checkpoints.
+
+        Raises:
+            ValueError: it is another's, or none.
+        """
+        if not is_checkpoint_of(checkpoint, self.claim.trial, self.claim.attempt):
+            raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
+        return CheckpointId(str(checkpoint))
+
+    def _checked_checkpoint(self, body: bytes) -> tuple[CheckpointId, bytes]:
+        name, content = decode_value(body)
+        if not is_in_memory(self._own(name)) or type(content) is not bytes:
+            raise TypeError("a checkpoint that is no dict")
+        return CheckpointId(name), content
+
+    def _give_up(self, why: str) -> None:
+        """Read nothing more of it: what follows can't be trusted, and perhaps not even be told apart."""
+        self.noise = self.noise or why
         self._ended, self.has_more, self._rest = True, False, b""
-        self._held, self._saved = [], None
 
     def close(self) -> None:
         """Close the read end."""
@@ -353,14 +443,22 @@ class Uplink:
 
 def _read(stream: Stream) -> Cut | None:
     """Read a stream; one that no trial of this mqtune writes so ends, with its attempt, and no other."""
-    try:
-        return stream.read()
-    except (ValueError, TypeError, struct.error) as error:
+    cut = stream.read()
+    if stream.noise:
         trial, attempt, _ = stream.claim
-        logger.warning("trial %s attempt %d: what it sends can't be read (%s); it ends here", trial, attempt, error)
-        stream.give_up()
-        stream.listener.on_answer(GAP)
-        return None
+        logger.warning(
+            "trial %s attempt %d: it sends what it must not (%s); it ends here", trial, attempt, stream.noise
+        )
+        stream.listener.on_noise(stream.noise)
+    return cut
+
+
+def _check_end(body: bytes) -> None:
+    """Raise an error unless *body* says how a trainable ended."""
+    said = decode_value(body)
+    texts = [said[name] for name in ("end", "error_type", "error", "heard")] if type(said) is dict else []
+    if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
+        raise TypeError(f"that it ended so: {reprlib.repr(said)}")
 
 
 def _tried(journal: Journal, count: int, write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:

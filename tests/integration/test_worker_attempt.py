@@ -119,6 +119,23 @@ def fails_when_told(config):
     finally:
         raise ValueError("in the clean-up")
 
+def forges(config):
+    from mqtune.trainable.session import FRAME, here
+    mqtune.report({"loss": 1})
+    os.write(here()._pipe, FRAME.pack(13, 1) + b"no report at all")
+    time.sleep(60)
+
+def closes_everything(config):
+    mqtune.report({"loss": 1})
+    os.closerange(3, 256)
+    with open(config["file"], "wb", buffering=0) as own:
+        others = [open(config["file"], "ab", buffering=0) for _ in range(20)]
+        for epoch in range(5):
+            try:
+                mqtune.report({"loss": epoch})
+            except Exception as error:
+                print("refused:", error, flush=True)
+
 class Steps(mqtune.Trainable):
     def setup(self, config):
         self.epoch = 0
@@ -650,3 +667,28 @@ def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(mac
 
     (started,) = second.of(AttemptStarted)
     assert [path.name for path in Path(started.working_dir).iterdir()] == ["state"]
+
+
+def test_a_trial_that_sends_what_no_trial_sends_has_failed_and_its_reports_count(machine: Machine) -> None:
+    one = machine.start("forges")
+
+    ended = one.ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Noise")
+    assert "file descriptors" in ended.error
+    assert [report.metrics for report in one.reports] == [{"loss": 1}]
+
+
+def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere(
+    machine: Machine, tmp_path: Path
+) -> None:
+    one = machine.start("closes_everything", {"file": str(tmp_path / "own")})
+
+    ended = one.ended()
+
+    assert [report.metrics for report in one.reports] == [{"loss": 1}]
+    assert (tmp_path / "own").read_bytes() == b""
+    assert ended.stdout_tail.count("refused: ") == 5
+    assert "os.closerange" in ended.stdout_tail
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "PipeClosed")
+    assert "os.closerange" in ended.error

@@ -232,11 +232,18 @@ def test_a_truncated_event_is_a_version_error(event: Event, data: st.DataObject)
 
 
 @given(parts=segments.filter(bool), data=st.data())
-def test_a_truncated_batch_of_reports_is_a_version_error(parts: Any, data: st.DataObject) -> None:
+def test_of_a_truncated_batch_the_reports_that_are_whole_are_read_and_the_others_counted(
+    parts: Any, data: st.DataObject
+) -> None:
     whole = encode_reports(parts)
+    expected = [Report(t, a, n + i, *report) for t, a, n, rs in parts for i, report in enumerate(rs)]
 
-    with pytest.raises(MessageVersionError):
-        decode_event(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    event = decode_event(whole[: data.draw(st.integers(len(REPORTS_PREFIX), len(whole) - 1))])
+
+    assert isinstance(event, Reports)
+    found = list(event)
+    assert repr(found) == repr(expected[: len(found)])
+    assert event.unreadable > 0
 
 
 @given(parts=segments.filter(bool), data=st.data())
@@ -282,9 +289,33 @@ GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
     ],
     ids=repr,
 )
-def test_a_batch_that_could_not_be_iterated_is_refused_as_a_whole(body: Any) -> None:
-    with pytest.raises(MessageVersionError):
-        decode_event(event_of(body, "reports"))
+def test_what_is_no_report_is_left_out_of_a_batch_and_counted(body: Any, caplog: pytest.LogCaptureFixture) -> None:
+    event = decode_event(event_of(body, "reports"), "7-0")
+
+    assert isinstance(event, Reports)
+    assert list(event) in ([], [("0001", 1, 1, 1.0, {"loss": 1}, "")])
+    assert event.unreadable == 1
+    assert "entry 7-0 of the journal has 1 report that can't be read" in caplog.text
+
+
+def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytest.LogCaptureFixture) -> None:
+    good = [pack_metrics(float(number), {"loss": number}) for number in range(1, 6)]
+    forged = encode_value(["no report"])
+    first = segment_bytes("0001", 2, 7, [good[0], forged, good[1]])
+    second = segment_bytes("0002", 1, 1, [good[2], b"\xc1 noise", good[3]])
+    third = segment_bytes("0003", 1, 1, [good[4]])
+
+    event = decode_event(REPORTS_PREFIX + b"\x93" + first + second + third)
+
+    assert isinstance(event, Reports)
+    assert [(r.trial, r.attempt, r.sequence, r.metrics["loss"]) for r in event] == [
+        ("0001", 2, 7, 1),
+        ("0001", 2, 9, 2),
+        ("0002", 1, 1, 3),
+    ]
+    # The forged one, the two that follow in the second segment, and the third, of whose number nothing is known.
+    assert event.unreadable == 4
+    assert "4 reports that can't be read" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -399,14 +430,6 @@ def test_nan_and_infinity_survive(value: float) -> None:
     _, metrics = decode_value(pack_metrics(1.0, {"loss": value}))
 
     assert repr(metrics["loss"]) == repr(float(value))
-
-
-def test_the_time_stands_where_the_uplink_looks_for_it() -> None:
-    from mqtune.worker.uplink import _TIMESTAMP, _TIMESTAMP_AT
-
-    packed = pack_metrics(1_700_000_000.25, {"loss": 1})
-
-    assert _TIMESTAMP.unpack_from(packed, _TIMESTAMP_AT) == (1_700_000_000.25,)
 
 
 def itself() -> list[Any]:

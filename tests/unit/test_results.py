@@ -11,13 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 from book import ASHA, Book
+from click.testing import CliRunner
 
 from mqtune.callbacks.view import best_text
+from mqtune.cli import show
 from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd
+from mqtune.wire import REPORTS_PREFIX, pack_metrics, segment_bytes
 
 NAN, INF = math.nan, math.inf
 
@@ -494,3 +497,25 @@ def test_a_dataframe_has_the_rows_of_the_csv(book: Book, monkeypatch: pytest.Mon
     (row,) = results_of(book).dataframe()
 
     assert (row["trial"], row["best"], row["config.lr"], row["metrics.epoch"]) == ("0001", 1.0, 0.1, 1)
+
+
+def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0})
+    segment = segment_bytes("0001", 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\xc1 noise", b"\xc1 noise"])
+    book._write(REPORTS_PREFIX + b"\x91" + segment)
+    book.sequences["0001"] = 4
+    book.report("0001", {"loss": 1.0})
+    book.end("0001")
+
+    results = results_of(book)
+
+    assert [(report.sequence, report.metrics["loss"]) for report in results.reports()] == [(1, 3.0), (2, 2.0), (5, 1.0)]
+    assert results.best.value == 1.0
+    assert results.summary()["unreadable_reports"] == 2
+    assert "2 reports that can't be read" in caplog.text
+    shown = CliRunner().invoke(show.command, [str(results.folder)])
+    assert shown.exit_code == 0, shown.output
+    assert "2 reports can't be read" in shown.output

@@ -21,7 +21,14 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportTooLarge, StoreUnavailable
+from mqtune.errors import (
+    CheckpointBroken,
+    CheckpointGone,
+    ConfigurationError,
+    ReportingClosed,
+    ReportTooLarge,
+    StoreUnavailable,
+)
 from mqtune.trainable import process, session
 from mqtune.trainable.control import Told
 from mqtune.trainable.ending import Ending
@@ -230,6 +237,50 @@ def test_a_worker_that_is_gone_stops_the_trial(trial: Session, pipe: Pipe) -> No
 
     with pytest.raises(StopTrial):
         report({"loss": 1})
+
+
+@pytest.mark.parametrize("taken_by", ["nothing", "a file", "a pipe"])
+def test_a_pipe_that_the_trial_has_closed_is_a_clear_error_and_nothing_goes_elsewhere(
+    trial: Session, pipe: Pipe, tmp_path: Path, taken_by: str
+) -> None:
+    trial.report({"loss": 1})
+    other = Pipe()
+    if taken_by == "nothing":
+        os.close(pipe.write_end)
+    else:
+        own = os.open(tmp_path / "own", os.O_CREAT | os.O_WRONLY) if taken_by == "a file" else other.write_end
+        os.dup2(own, pipe.write_end)
+
+    for send in (lambda: trial.report({"loss": 2}), lambda: trial.save({"a": 1}), lambda: trial.end(b"")):
+        with pytest.raises(ReportingClosed, match=r"os\.closerange"):
+            send()
+
+    os.close(os.open(tmp_path / "own", os.O_CREAT))
+    assert (tmp_path / "own").read_bytes() == b""
+    assert other.drain() == b""
+    assert len(pipe.frames()) == 1
+    other.close()
+
+
+def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
+    pipe: Pipe, tmp_path: Path
+) -> None:
+    control, own = Control(), Pipe()
+    os.write(own.write_end, b"mine")
+    trial = Session()
+    trial.open({"timestamp": 0.0, "sync": "lockstep"}, [pipe.write_end, control.read_end])
+    os.dup2(own.read_end, control.read_end)
+
+    with pytest.raises(ReportingClosed):
+        _ = trial.save_wanted
+    with pytest.raises(ReportingClosed):
+        trial.report({"loss": 1})
+    with pytest.raises(StopTrial):
+        # Somebody wants something of it, and what can't be heard any more.
+        trial.tell()
+    assert own.drain() == b"mine"
+    own.close()
+    control.close()
 
 
 def test_a_forked_child_may_not_report(trial: Session, pipe: Pipe) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -69,12 +71,16 @@ class Sender:
         started = AttemptStarted(trial=self.claim.trial, attempt=1, worker="w", host="h", devices=[], at=1.0)
         assert isinstance(book.claim(self.claim, "w", 60, started.encode()), Grant)
         self.answers: list[str] = []
+        self.noise: list[str] = []
         self.has_ended = False
         self.stream = Stream(book, self.claim, self)
         self._sent = 0
 
     def on_answer(self, answer: str) -> None:
         self.answers.append(answer)
+
+    def on_noise(self, what: str) -> None:
+        self.noise.append(what)
 
     def on_end_frame(self) -> None:
         self.has_ended = True
@@ -97,6 +103,10 @@ def in_memory(checkpoint: str, data: bytes = b"state") -> tuple[int, bytes]:
 
 def without_report(checkpoint: str) -> tuple[int, bytes]:
     return FRAME_SAVED, checkpoint.encode()
+
+
+def an_end() -> tuple[int, bytes]:
+    return FRAME_END, encode_value({"end": "completed", "error_type": "", "error": "", "heard": ""})
 
 
 @pytest.fixture
@@ -155,29 +165,38 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
-    one.frames(a_report(), in_memory("m-1", b"one"), a_report(checkpoint="m-1"), in_memory("m-2", b"two"))
-    one.frames(a_report(checkpoint="m-2"), a_report())
+    one.frames(
+        a_report(), in_memory("m-0001-1-1", b"one"), a_report(checkpoint="m-0001-1-1"), in_memory("m-0001-1-2", b"two")
+    )
+    one.frames(a_report(checkpoint="m-0001-1-2"), a_report())
     send_all(uplink, one)
 
-    assert book.calls == ["put m-1", "put m-2", "report 0001:1-4"]
-    assert book.told() == ["0001:1", "0001:2 m-1", "0001:3 m-2", "0001:4"]
-    assert book.checkpoint(CheckpointId("m-2")) == b"two"
+    assert book.calls == ["put m-0001-1-1", "put m-0001-1-2", "report 0001:1-4"]
+    assert book.told() == ["0001:1", "0001:2 m-0001-1-1", "0001:3 m-0001-1-2", "0001:4"]
+    assert book.checkpoint(CheckpointId("m-0001-1-2")) == b"two"
 
 
 def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one, other = sender("0001"), sender("0002")
-    one.frames(a_report(), a_report(), without_report("p-1"), a_report(), in_memory("m-2"), without_report("m-2"))
-    one.frames(without_report("p-3"), a_report(), (FRAME_END, b"end"))
+    one.frames(
+        a_report(),
+        a_report(),
+        without_report("p-0001-1-1"),
+        a_report(),
+        in_memory("m-0001-1-2"),
+        without_report("m-0001-1-2"),
+    )
+    one.frames(without_report("p-0001-1-3"), a_report(), an_end())
     other.frames(a_report())
     send_all(uplink, one, other)
 
     mine = [what for what in book.told() if not what.startswith("0002")]
-    assert mine == ["0001:1", "0001:2", "saved p-1", "0001:3", "saved m-2", "saved p-3", "0001:4"]
-    assert book.calls.index("put m-2") < book.calls.index("saved m-2")
+    assert mine == ["0001:1", "0001:2", "saved p-0001-1-1", "0001:3", "saved m-0001-1-2", "saved p-0001-1-3", "0001:4"]
+    assert book.calls.index("put m-0001-1-2") < book.calls.index("saved m-0001-1-2")
     assert one.has_ended
-    assert one.stream.end == b"end"
+    assert one.stream.end == an_end()[1]
 
 
 def test_a_checkpoint_that_takes_several_reads_is_held_whole(
@@ -186,24 +205,28 @@ def test_a_checkpoint_that_takes_several_reads_is_held_whole(
     one = sender("0001")
     uplink.attach(one.stream)
     data = os.urandom(READ_BYTES + 400_000)
-    one.frames(in_memory("m-1", data), a_report(checkpoint="m-1"))
+    one.frames(in_memory("m-0001-1-1", data), a_report(checkpoint="m-0001-1-1"))
     one.close()
 
     assert one.stream.drained.wait(DEADLINE_S)
-    assert book.checkpoint(CheckpointId("m-1")) == data
-    assert book.told() == ["0001:1 m-1"]
+    assert book.checkpoint(CheckpointId("m-0001-1-1")) == data
+    assert book.told() == ["0001:1 m-0001-1-1"]
 
 
 def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
-    one.frames(in_memory("m-1", os.urandom(READ_BYTES + 1)), a_report(checkpoint="m-1"), without_report("p-2"))
+    one.frames(
+        in_memory("m-0001-1-1", os.urandom(READ_BYTES + 1)),
+        a_report(checkpoint="m-0001-1-1"),
+        without_report("p-0001-1-2"),
+    )
     uplink.attach(one.stream)
 
     assert uplink.detach(one.stream, DEADLINE_S)
 
-    assert book.told() == ["0001:1 m-1", "saved p-2"]
+    assert book.told() == ["0001:1 m-0001-1-1", "saved p-0001-1-2"]
     one.close()
 
 
@@ -212,11 +235,11 @@ def test_answers_to_checkpoints_reach_the_attempt_too(
 ) -> None:
     one = sender("0001")
     book.request_save(one.claim.trial, 1)
-    one.frames(without_report("p-1"))
+    one.frames(without_report("p-0001-1-1"))
     uplink.attach(one.stream)
     eventually(lambda: one.answers)
     book.intend(one.claim.trial, 1, Intent.PAUSE, b"", b"")
-    one.frames(in_memory("m-2"))
+    one.frames(in_memory("m-0001-1-2"))
     eventually(lambda: "pause" in one.answers)
     one.close()
 
@@ -228,7 +251,7 @@ def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
 ) -> None:
     one, other = sender("0001"), sender("0002")
     book.fails["put"] = ValueError("no room")
-    one.frames(a_report(), in_memory("m-1"), a_report(checkpoint="m-1"))
+    one.frames(a_report(), in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"))
     other.frames(a_report())
     send_all(uplink, one, other)
 
@@ -242,12 +265,12 @@ def test_a_superseded_attempt_is_told_so_and_its_checkpoint_is_not_held(
     one = sender("0001")
     staged = TrialStaged(trial=one.claim.trial, attempt=2, config={}, at=1.0, cursor=START)
     book.stage(one.claim.trial, 2, Assignment({}), staged.encode())
-    one.frames(in_memory("m-1"), a_report(checkpoint="m-1"), without_report("p-2"))
+    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"), without_report("p-0001-1-2"))
     send_all(uplink, one)
 
     assert FENCED in one.answers
     assert book.told() == []
-    assert book.checkpoint(CheckpointId("m-1")) is None
+    assert book.checkpoint(CheckpointId("m-0001-1-1")) is None
 
 
 @pytest.mark.parametrize(("call", "answers"), [("put", [GAP]), ("report", []), ("saved", [])])
@@ -256,9 +279,84 @@ def test_while_the_worker_closes_nothing_hangs_and_nothing_is_named_that_is_not_
 ) -> None:
     one = sender("0001")
     book.fails[call] = BrokerUnavailable("closing")
-    one.frames(in_memory("m-1"), a_report(checkpoint="m-1"), without_report("p-2"))
+    one.frames(in_memory("m-0001-1-1"), a_report(checkpoint="m-0001-1-1"), without_report("p-0001-1-2"))
     send_all(uplink, one)
 
     assert one.answers == answers
-    assert (book.checkpoint(CheckpointId("m-1")) is None) == (call == "put")
-    assert book.told() == {"put": [], "report": ["saved p-2"], "saved": ["0001:1 m-1"]}[call]
+    assert (book.checkpoint(CheckpointId("m-0001-1-1")) is None) == (call == "put")
+    assert book.told() == {"put": [], "report": ["saved p-0001-1-2"], "saved": ["0001:1 m-0001-1-1"]}[call]
+
+
+# What no trial of this mqtune sends.
+
+#: Frames that are whole, and hold what no report, checkpoint or end of trial 0001's first attempt is.
+FORGED: dict[str, tuple[int, bytes]] = {
+    "a report that is no msgpack": (FRAME_REPORT, b"\xc1 no report at all"),
+    "a report that is a number": (FRAME_REPORT, b"\x05"),
+    "two reports in one frame": (FRAME_REPORT, 2 * pack_metrics(1.0, {"loss": 1.0})),
+    "half a report": (FRAME_REPORT, pack_metrics(1.0, {"loss": 1.0})[:-2]),
+    "a report of a text": (FRAME_REPORT, encode_value([1.0, "loss"])),
+    "a report without a time": (FRAME_REPORT, encode_value(["now", {"loss": 1.0}])),
+    "a report of no time": (FRAME_REPORT, encode_value([math.nan, {"loss": 1.0}])),
+    "a report of the end of time": (FRAME_REPORT, encode_value([math.inf, {"loss": 1.0}])),
+    "a report from before": (FRAME_REPORT, encode_value([0.5, {"loss": 1.0}])),
+    "a report with a number for a name": (FRAME_REPORT, encode_value([1.0, {1: 1.0}])),
+    "a report with a name that is no text": (
+        FRAME_REPORT,
+        encode_value([1.0, {"lo": 1.0}]).replace(b"lo", b"\xff\xfe"),
+    ),
+    "a report of lists in lists": (FRAME_REPORT, b"\x92\xcb\x3f\xf0\0\0\0\0\0\0\x81\xa1a" + b"\x91" * 1015 + b"\x01"),
+    "a report of four things": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, "m-0001-1-1", 1])),
+    "a report with a number for a checkpoint": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, 1])),
+    "a report with another trial's checkpoint": a_report(checkpoint="m-0002-1-1"),
+    "a report with a later attempt's checkpoint": a_report(checkpoint="p-0001-2-1"),
+    "another trial's next checkpoint": in_memory("m-0002-1-1"),
+    "a later attempt's checkpoint": in_memory("m-0001-2-1"),
+    "a checkpoint of no number": in_memory("m-0001-1-0"),
+    "a checkpoint of a name like it": in_memory("m-0001-1-01"),
+    "a checkpoint in memory that is none": in_memory("p-0001-1-1"),
+    "a checkpoint that is too large": in_memory("m-0001-1-1", bytes(1_000_200)),
+    "that another trial has saved one": without_report("p-0002-1-1"),
+    "an end that is none": (FRAME_END, b"\xc1"),
+    "an end that only a worker can tell": (
+        FRAME_END,
+        encode_value({"end": "lost", "error_type": "", "error": "", "heard": ""}),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str
+) -> None:
+    one, victim = sender("0001"), sender("0002")
+    before = [a_report(), a_report(), in_memory("m-0001-1-9", b"mine"), a_report(checkpoint="m-0001-1-9")]
+    kind, body = FORGED[what]
+    uplink.attach(one.stream)
+    threading.Thread(target=lambda: one.frames(*before, (kind, body), a_report(2.0)), daemon=True).start()
+
+    assert one.stream.drained.wait(DEADLINE_S), "its pipe is closed, so that it can't go on writing"
+    assert len(one.noise) == 1
+    victim.frames(in_memory("m-0002-1-1", b"the victim's"), a_report(checkpoint="m-0002-1-1"))
+    send_all(uplink, victim)
+
+    assert book.told() == ["0001:1", "0001:2", "0001:3 m-0001-1-9", "0002:1 m-0002-1-1"]
+    assert book.checkpoint(CheckpointId("m-0002-1-1")) == b"the victim's"
+    assert book.checkpoints() == {"m-0001-1-9", "m-0002-1-1"}
+    assert victim.noise == []
+    assert one.answers == []
+
+
+@pytest.mark.parametrize("length", [2**20 + 1, 2**32 - 1])
+def test_a_report_that_says_it_is_longer_than_one_may_be_is_not_waited_for(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], length: int
+) -> None:
+    one = sender("0001")
+    one.frames(a_report())
+    os.write(one.stream.write_end, FRAME.pack(length, FRAME_REPORT) + b"x")
+    uplink.attach(one.stream)
+
+    assert one.stream.drained.wait(DEADLINE_S)
+    assert one.noise
+    assert book.told() == ["0001:1"]
+    one.close()
