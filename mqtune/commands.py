@@ -33,6 +33,8 @@ _INTENTS = {
     Action.PAUSE: Intent.PAUSE,
     Action.COMPLETE: Intent.COMPLETE,
     Action.ABANDON: Intent.ABANDON,
+    # For its worker it is a stop; the decision says what becomes of the trial.
+    Action.FAIL: Intent.STOP,
 }
 #: What a trial becomes for each of them.
 _AIMS = {
@@ -40,13 +42,15 @@ _AIMS = {
     Action.PAUSE: TrialStatus.PAUSED,
     Action.COMPLETE: TrialStatus.COMPLETED,
     Action.ABANDON: TrialStatus.ABANDONED,
+    Action.FAIL: TrialStatus.FAILED,
 }
 #: The decisions, not carried out yet, in whose place each of them may be taken.
 _MAY_OVERRIDE = {
     Action.PAUSE: frozenset[Action](),
     Action.STOP: frozenset({Action.PAUSE}),
     Action.COMPLETE: frozenset({Action.PAUSE}),
-    Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE}),
+    Action.FAIL: frozenset({Action.PAUSE}),
+    Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE, Action.FAIL}),
 }
 
 #: The most bytes that a config may have, packed, with all else that stages an attempt: driver and Redis remember those of all.
@@ -123,7 +127,10 @@ class Commands:
             source=source or "",
             ttl_s=ttl_s,
         )
-        packed = event.encode()
+        try:
+            packed = event.encode()
+        except TypeError as error:
+            raise ConfigurationError(f"the config of trial {trial} can't be sent to a worker: {error}") from None
         if len(packed) > MAX_CONFIG_BYTES:
             raise ConfigurationError(_too_large(trial, config, len(packed)))
         try:
@@ -206,7 +213,7 @@ class Commands:
         sequence: int = 0,
         restart: dict[str, Any] | None = None,
     ) -> None:
-        """Have a trial stopped, paused, completed or abandoned; one that is not under way ends where it is.
+        """Have a trial stopped, paused, completed, failed or abandoned; one that is not under way ends where it is.
 
         Raises:
             InvalidTransition: its status doesn't allow it, or its end is decided already; nothing was done.

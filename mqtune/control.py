@@ -121,6 +121,14 @@ class Control(ABC):
         """
         self._open().commands.decide(self._trial(trial), Action.COMPLETE, by="user", reason=reason)
 
+    def fail_trial(self, trial: Trial | str, reason: str) -> None:
+        """End a trial as FAILED: what it does makes no sense. It is not tried again.
+
+        Raises:
+            InvalidTransition: it has ended already.
+        """
+        self._open().commands.decide(self._trial(trial), Action.FAIL, by="user", reason=reason)
+
     def abandon_trial(self, trial: Trial | str, reason: str) -> None:
         """Give a trial up, whatever it does: its config is never proposed again, and searchers leave it out.
 

@@ -38,8 +38,10 @@ from mqtune.messages import (
     decode_event,
 )
 from mqtune.schedulers.base import Scheduler
+from mqtune.screening import Reading, Screening
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
+from mqtune.stopping import StopRule
 from mqtune.telling import Telling
 from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial
 from mqtune.upkeep import Upkeep
@@ -71,6 +73,7 @@ class Driver:
         owner: a token that no other driver has.
         clock: what everything here goes by.
         interrupts: what may end a wait.
+        reading: how reports are read.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Driver:
         owner: str,
         clock: Clock,
         interrupts: Interrupts | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self.experiment = experiment
         self._journal = journal
@@ -113,9 +117,9 @@ class Driver:
         self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
         self._on_report: list[Callable[[Trial, Report], object]] = []
-        if type(searcher).on_report is not Searcher.on_report:
-            self.hear_reports(searcher.on_report)
-        self.telling = Telling(experiment, backend, scheduler, searcher, keeping, callbacks, limits)
+        self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
+        self._screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
+        self.telling = Telling(experiment, backend, scheduler, searcher, keeping, callbacks, limits, self._screening)
         hand = RestoringJournal(journal, self._reader, copy, owner, clock, on_restore=self.telling.restored)
         self._hand = hand
         self.commands = Commands(
@@ -139,6 +143,7 @@ class Driver:
             ttl_s=limits.ttl_s,
             may_go_on=self._may_go_on,
             hold=keeping.hold,
+            asking=self.telling.asking,
         )
         self._upkeep = Upkeep(
             hand,
@@ -184,8 +189,8 @@ class Driver:
             self._journal.record(created.encode(), definition=encode_value(definition))
         self._replay()
         # What ended an earlier driver need not end this one.
-        self.telling.failure = None
-        self.telling.is_live = True
+        self.telling.failure = self._screening.missing = None
+        self.telling.is_live = self._screening.is_live = True
         if self._callbacks.hears("on_report"):
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
         self._say_begun = partial(self._begin_driving, definition, driver)
@@ -211,7 +216,12 @@ class Driver:
         Raises:
             ExperimentFinished: there was nothing left to do before.
             NothingResumes: all that is left are paused trials, and neither the scheduler nor a user resumes one.
+            UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only take
+                in what comes, until all attempts have ended.
         """
+        if self.telling.is_broken:
+            self._look_on(block_s)
+            return
         if self.is_finished and not self._draining and self.telling.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
         self._say_begun()
@@ -225,7 +235,8 @@ class Driver:
             until = min(until, self._look_at)
         if self._rule is not None:
             at = self._clock.time()
-            until = min(until, now + self._rule.due(self.experiment, at) - at)
+            with self.telling.asking(self._rule, "due", "while the experiment runs"):
+                until = min(until, now + self._rule.due(self.experiment, at) - at)
         entries: list[Entry] = []
         block_s = 0.0 if self.is_finished else max(0.0, until - now)
         with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
@@ -249,6 +260,21 @@ class Driver:
         self._fill()
         if self._callbacks.hears("on_step"):
             self._callbacks.tell("on_step", self.waiting_for)
+
+    def _look_on(self, block_s: float) -> None:
+        """Take in what comes without telling anybody, and without coming further: the next driver decides on all of it."""
+        self._upkeep.keep_lock_if_due()
+        entries: list[Entry] = []
+        block_s = 0.0 if self.is_finished else min(block_s, LOOK_S)
+        with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
+            entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
+        if not self._hand.look() and entries:
+            self._reader.keep(entries)
+            self._hand.read_back(entries)
+            for entry in entries:
+                event = decode_event(entry.data, entry.id)
+                if event is not None and getattr(event, "cursor", None) is None:
+                    self.telling.apply(event)
 
     def hand_back_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
@@ -328,17 +354,42 @@ class Driver:
         self._catch_up()
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
-        self._entry = entry
+        before, self._entry = self._cursor, entry
         self.experiment.unreadable += reports.unreadable
         lockstep, is_awaited = self._lockstep.is_on, entry in self._awaited
-        apply, decide, rule = self.experiment.apply_report, self._scheduler.on_report, self._rule
+        apply, screen, decide = self.experiment.apply_report, self._screening, self._scheduler.on_report
+        rule, hears = self._rule, self._searcher_hears
         for number, report in enumerate(reports, 1):
             self._number = number
             trial = apply(report)
             if trial is not None:
-                decision, by = decide(trial, report), "scheduler"
-                if rule is not None and (reason := rule.stops_trial(trial, report)):
-                    decision, by = Decision(Action.COMPLETE, reason), "stop rule"
+                decision, by = CONTINUE, "scheduler"
+                asked: object = self._scheduler
+                try:
+                    screened = screen(trial, report)
+                    if screened is None:
+                        decision = decide(trial, report)
+                    elif screened.is_placed and not screened.fails:
+                        decision = decide(trial, screened.report)
+                    if decision is not CONTINUE:
+                        self._check(decision)
+                    if rule is not None:
+                        asked = rule
+                        if reason := rule.stops_trial(trial, report):
+                            decision, by = Decision(Action.COMPLETE, _text(rule, reason)), "stop rule"
+                    if hears is not None:
+                        asked = self._searcher
+                        hears(trial, report if screened is None else screened.report)
+                except Exception as error:
+                    # The next driver begins with this report: it is as if this one had not come so far.
+                    self._entry, self._number = before if number == 1 else (entry, number - 1)
+                    method = "stops_trial" if asked is rule else "on_report"
+                    place = f"report {report.sequence} of trial {report.trial}, attempt {report.attempt}"
+                    if (failure := self.telling.failed(asked, method, place, error)) is error:
+                        raise
+                    raise failure from error
+                if screened is not None and screened.fails:
+                    decision, by = Decision(Action.FAIL, screened.fails), "driver"
                 for told in self._on_report:
                     told(trial, report)
                 if decision is not CONTINUE and decision.action is not Action.CONTINUE:
@@ -349,6 +400,29 @@ class Driver:
                 self.telling.saved(self.experiment.trials[report.trial], report.checkpoint)
             if is_awaited:
                 self._catch_up()
+        if self.telling.failure is None and self.telling.is_live:
+            self.telling.failure = self._screening.missing
+
+    def _check(self, decision: object) -> None:
+        """Check what the scheduler has decided, before anything is done about it.
+
+        Raises:
+            ConfigurationError: nothing can be done about it.
+        """
+        who = f"{type(self._scheduler).__name__}.on_report()"
+        if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
+            raise ConfigurationError(
+                f"{who} returned {decision!r:.80}; it may return mqtune.Decision(mqtune.Action.CONTINUE), or STOP, PAUSE or "
+                "COMPLETE, and a reason"
+            )
+        if decision.action in (Action.ABANDON, Action.FAIL):
+            raise ConfigurationError(
+                f"{who} wants trials to {decision.action.value}, which only a user may have them do; let them stop"
+            )
+        if not isinstance(decision.reason, str):
+            raise ConfigurationError(f"{who} returned {decision!r:.80}, whose reason is no text")
+        if decision.source is not None and decision.source not in self.experiment.trials:
+            raise ConfigurationError(f"{who} returned {decision!r:.80}; there is no such trial to go on from")
 
     def _obey(self, trial: Trial, sequence: int, decision: Decision, by: str) -> None:
         if decision.source is not None:
@@ -356,10 +430,6 @@ class Driver:
         written = self._pending.get(self._cursor, ())
         if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
             return
-        if decision.action is Action.ABANDON:
-            raise ConfigurationError(
-                f"{type(self._scheduler).__name__} wants trial {trial.id} abandoned, which only a user may; let it stop"
-            )
         self.commands.decide(trial, decision.action, by=by, reason=decision.reason, sequence=sequence)
 
     def _catch_up(self) -> None:
@@ -407,10 +477,17 @@ class Driver:
             return False
         reason, by = self.over, "driver"
         if not reason and self._rule is not None:
-            reason, by = self._rule.stops_experiment(self.experiment, self._clock.time()), "stop rule"
+            with self.telling.asking(self._rule, "stops_experiment", "while the experiment runs"):
+                reason = self._rule.stops_experiment(self.experiment, self._clock.time())
+            reason, by = reason and _text(self._rule, reason), "stop rule"
         if not reason and self._limits.is_timed and self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + LOOK_S
             reason, by = self._limits.spent(self.experiment, self._clock.time()), "driver"
         if reason:
             self.stop_all(reason, by=by)
         return not reason
+
+
+def _text(rule: StopRule, reason: object) -> str:
+    """Return a rule's reason, also where it says nothing but that there is one."""
+    return reason if isinstance(reason, str) else f"{type(rule).__name__} says so"

@@ -31,6 +31,7 @@ __all__ = [
     "StoreUnavailable",
     "TrainableNotFound",
     "TrialFailed",
+    "UserCodeFailed",
     "WorkerStartError",
 ]
 
@@ -152,6 +153,10 @@ class MetricMissing(MqtuneError):
 
 class TrialFailed(MqtuneError):
     """A trial's attempt ended in an error."""
+
+
+class UserCodeFailed(MqtuneError):
+    """A scheduler, searcher or stop rule raised an error; its cause is that error."""
 
 
 class WorkerStartError(MqtuneError):

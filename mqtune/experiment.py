@@ -38,6 +38,7 @@ from mqtune.trial import (
     Transition,
     Trial,
     TrialId,
+    is_number,
     trial_of,
 )
 from mqtune.words import names_in_words
@@ -178,7 +179,7 @@ class Experiment:
         trial.last_metrics = metrics
         trial.last_timestamp = report.timestamp
         value = metrics.get(self.metric)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_number(value):
             trial.has_metric = self.metric_seen = True
             if value == value:  # noqa: PLR0124 - NaN is not itself
                 self._score(trial, value, report)
@@ -315,6 +316,8 @@ class Experiment:
                 status, reason = self._status_of_completed(trial, trial.decision.reason)
                 # Who decided that it has done enough wants no other attempt.
                 return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
+            if trial.decision.action is Action.FAIL:
+                trial.failures += 1
             return _AFTER_DECISION[trial.decision.action], trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
@@ -366,6 +369,7 @@ _AFTER_DECISION: Final = {
     Action.STOP: TrialStatus.EARLY_STOPPED,
     Action.PAUSE: TrialStatus.PAUSED,
     Action.ABANDON: TrialStatus.ABANDONED,
+    Action.FAIL: TrialStatus.FAILED,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from mqtune.checkpoints import Checkpoint, decode_dict, open_store
 from mqtune.errors import CheckpointGone, ConfigurationError
 from mqtune.experiment import Experiment
-from mqtune.trial import CheckpointId, Trial, is_in_memory
+from mqtune.trial import CheckpointId, Trial, is_in_memory, is_number
 
 __all__ = ["DICTS", "Which", "fetch_checkpoint", "named"]
 
@@ -82,6 +82,6 @@ def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     best, best_value = trial.checkpoint, math.nan
     for saved in reversed(trial.checkpoints.values()):
         value = saved.metrics.get(experiment.metric)
-        if isinstance(value, int | float) and not math.isnan(value) and experiment.is_better(value, best_value):
+        if is_number(value) and not math.isnan(value) and experiment.is_better(value, best_value):
             best, best_value = saved.id, value
     return best

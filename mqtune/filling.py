@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from mqtune.schedulers.base import Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
 from mqtune.trial import CheckpointId, Config, Trial, TrialId
+from mqtune.wire import encode_value
 
 __all__ = ["Addition", "Filling"]
 
@@ -47,6 +49,7 @@ class Filling:
         ttl_s: how long the attempts of the searcher's trials may run.
         may_go_on: whether more may be started, asked before each.
         hold: has somebody name a checkpoint, which is then kept, or with an empty one none any more.
+        asking: has what scheduler or searcher raise within it end the run, with who raised it and about what.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Filling:
         ttl_s: float | None,
         may_go_on: Callable[[], bool],
         hold: Callable[[Hashable, CheckpointId], None],
+        asking: Callable[[object, str, str], AbstractContextManager[None]],
     ) -> None:
         self.exhausted = False
         #: Why the scheduler left a slot free when it was last asked.
@@ -76,6 +80,7 @@ class Filling:
         self._ttl_s = ttl_s
         self._may_go_on = may_go_on
         self._hold = hold
+        self._asking = asking
         self._added: deque[Addition] = deque()
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
@@ -117,7 +122,9 @@ class Filling:
         if experiment.to_restart:
             self._restart(experiment.trials[experiment.to_restart[0]])
             return True
-        choice = self._scheduler.choose(can_start=bool(self._added) or self._wants_more)
+        with self._asking(self._scheduler, "choose", f"after trial {len(experiment.trials)} of the experiment"):
+            choice = self._scheduler.choose(can_start=bool(self._added) or self._wants_more)
+            self._check(choice)
         match choice:
             case Start():
                 return self._start()
@@ -141,11 +148,28 @@ class Filling:
             case Wait(reason):
                 self.waits_for = reason
                 return False
-            case _:
-                raise ConfigurationError(
-                    f"{type(self._scheduler).__name__}.choose() returned {choice!r}; it may return Start, Resume, Fork, Release or Wait"
-                )
         return True
+
+    def _check(self, choice: object) -> None:
+        """Check what the scheduler chose, before anything is done about it.
+
+        Raises:
+            ConfigurationError: nothing can be done about it.
+        """
+        who = type(self._scheduler).__name__
+        if not isinstance(choice, Start | Resume | Fork | Release | Wait):
+            raise ConfigurationError(
+                f"{who}.choose() returned {choice!r}; it may return Start, Resume, Fork, Release or Wait"
+            )
+        named = [choice.trial] if isinstance(choice, Resume | Release) else []
+        named += [choice.source] if isinstance(choice, Resume | Fork) and choice.source is not None else []
+        for id_ in named:
+            if id_ not in self._experiment.trials:
+                raise ConfigurationError(
+                    f"{who}.choose() returned {choice!r}; there is no trial {id_!r}, but {len(self._experiment.trials)}"
+                )
+        if not isinstance(choice, Start) and not isinstance(choice.reason, str):
+            raise ConfigurationError(f"{who}.choose() returned {choice!r}, whose reason is no text")
 
     def _restart(self, trial: Trial) -> None:
         wanted: dict[str, Any] = trial.restart or {}
@@ -172,7 +196,7 @@ class Filling:
             )
             self._hold(("addition", id(added)), CheckpointId(""))
             return True
-        config = self._searcher.suggest() if self._wants_more else None
+        config = self._suggestion(f"trial {next_trial_id(self._experiment)}") if self._wants_more else None
         if config is None:
             self.exhausted = self.exhausted or self._wants_more
             self.waits_for = "the searcher has no other config"
@@ -181,11 +205,26 @@ class Filling:
         self._commands.stage(next_trial_id(self._experiment), config, by="searcher", suggested=True, ttl_s=self._ttl_s)
         return True
 
+    def _suggestion(self, place: str) -> Config | None:
+        with self._asking(self._searcher, "suggest", place):
+            config = self._searcher.suggest()
+            if not isinstance(config, dict | None):
+                raise ConfigurationError(
+                    f"{type(self._searcher).__name__}.suggest() returned {config!r:.80} for {place}; it may return a dict, or None"
+                )
+            try:
+                encode_value(config)
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"{type(self._searcher).__name__}.suggest() returned a config for {place} that no worker can be sent: {error}"
+                ) from None
+            return config
+
     def replay(self, event: TrialStaged) -> None:
         """Have the searcher suggest what it had suggested when this was written."""
         if event.attempt != 1 or not event.suggested:
             return
-        suggested = self._searcher.suggest()
+        suggested = self._suggestion(f"trial {event.trial}")
         self._suggested += 1
         if suggested != event.config:
             logger.warning(

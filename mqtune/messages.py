@@ -73,10 +73,15 @@ class _Body:
     KIND: ClassVar[str] = ""
 
     def encode(self) -> bytes:
-        """Return the event as it stands in the journal."""
+        """Return the event as it stands in the journal.
+
+        Raises:
+            TypeError: a value is not what its field holds, so that nobody could read it, or can't be carried.
+        """
         body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
         for name in _RICH & body.keys():
             body[name] = _plain(body[name])
+        known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod

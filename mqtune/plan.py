@@ -21,6 +21,7 @@ from mqtune.keys import is_name
 from mqtune.limits import FailFast, Limits, at_least, positive
 from mqtune.resources import Resources
 from mqtune.schedulers import FIFO, Scheduler
+from mqtune.screening import MetricFrom, OnOddReport, Reading
 from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
 from mqtune.space import Space
 from mqtune.stopping import as_rule
@@ -41,6 +42,8 @@ KeepWorkingDir = Literal["always", "failed", "never"]
 #: For how long nobody need drive an experiment before its workers do what was to happen then: long enough to run a script
 #: again, also on another machine.
 DRIVER_LOSS_GRACE_S: Final = 600.0
+#: What counts of a definition that was written before it said so.
+_BEFORE: Final[dict[str, Any]] = {"on_odd_report": "warn"}
 #: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune does it, where.
 _MAY_CHANGE: Final = (
     "max_trials",
@@ -58,6 +61,7 @@ _MAY_CHANGE: Final = (
     "driver_loss_grace_s",
     "working_dir",
     "keep_working_dir",
+    "metric_from",
     "code_root",
     "version",
 )
@@ -108,6 +112,8 @@ class Plan:
         working_dir: WorkingDir = "code",
         keep_working_dir: KeepWorkingDir = "always",
         code_root: Path | None = None,
+        metric_from: MetricFrom = "first",
+        on_odd_report: OnOddReport = "warn",
     ) -> None:
         self.reuse = bool(reuse)
         if isinstance(trainable, TrainableSpec):
@@ -116,6 +122,7 @@ class Plan:
             self.spec, self.code_root = TrainableSpec.of(trainable)
             if reuse:
                 check_reusable(trainable)
+        self.reading = Reading(metric_from, on_odd_report)
         self.on_loss = _on_loss(on_driver_loss, driver_loss_grace_s)
         self.queue_trials = queue_trials
         self.working_dir = working_dir
@@ -219,7 +226,9 @@ class Plan:
         Raises:
             NameTaken: an experiment with another definition has the name.
         """
-        before: dict[str, Any] | None = None if kept is None else decode_definition(self.name, kept)
+        before = None if kept is None else decode_definition(self.name, kept)
+        if before is not None:
+            before |= {key: value for key, value in _BEFORE.items() if key not in before}
         if self.seed is None:
             self.seed = before["seed"] if before is not None else secrets.randbits(32)
         now: dict[str, Any] = decode_value(encode_value(self._describe()))
@@ -262,6 +271,8 @@ class Plan:
             "local_slots": self.local_slots,
             "on_driver_loss": self.on_loss.policy,
             "driver_loss_grace_s": self.on_loss.grace_s,
+            "metric_from": self.reading.metric_from,
+            "on_odd_report": self.reading.on_odd_report,
             "working_dir": self.working_dir,
             "keep_working_dir": self.keep_working_dir,
             "code_root": str(self.code_root),

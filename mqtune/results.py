@@ -21,7 +21,7 @@ from mqtune.messages import Event
 from mqtune.saved import Readable, begun, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers import PolicyStep, policy_of
 from mqtune.status import TrialStatus
-from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId
+from mqtune.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
 from mqtune.uncaught import say_in_one_line
 from mqtune.words import names_in_words
 
@@ -246,7 +246,7 @@ class Results:
         if scope == "all":
             return TrialResult(trial, trial.best_value, trial.best_metrics)
         last = trial.last_metrics.get(self.experiment.metric)
-        value = trial.average if scope == "avg" else last if isinstance(last, int | float) else math.nan
+        value = trial.average if scope == "avg" else last if is_number(last) else math.nan
         return TrialResult(trial, value, trial.last_metrics)
 
     def _why_no_best(self) -> str:
@@ -272,9 +272,9 @@ class Results:
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
             # What a trial still reported between the decision to stop it and its end was run all the same.
-            time = trial.last_metrics.get(
-                scheduler.get("time_attr", _ITERATION), trial.attempt.reports + trial.late_reports
-            )
+            time: Any = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION))
+            if not is_number(time) or not math.isfinite(time):
+                time = trial.attempt.reports + trial.late_reports
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)

@@ -87,7 +87,9 @@ class Running(Control):
             NameTaken: a living driver, or an experiment with another definition, has the name.
             TrainableNotFound: the first trial could not be started on its worker.
             StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
-            MetricMissing: the first trial that ended had never reported the metric.
+            MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
+                ``metric_from="later"``, the first trial that ended had never reported the metric.
+            UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
             DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
         """
         try:
@@ -220,6 +222,7 @@ class Running(Control):
             owner=place.owner,
             clock=place.clock,
             interrupts=self._interrupts if place.waits else None,
+            reading=plan.reading,
         )
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)

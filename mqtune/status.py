@@ -27,7 +27,7 @@ class TrialStatus(Enum):
     PAUSED = "paused"  #: its process is gone; the scheduler may resume it
     COMPLETED = "completed"  #: ended by itself, or used the whole budget it was given
     EARLY_STOPPED = "early_stopped"  #: the scheduler stopped it
-    FAILED = "failed"  #: its attempts ended in errors, and no retry is left
+    FAILED = "failed"  #: its attempts ended in errors and no retry is left, or a person says so
     ABANDONED = "abandoned"  #: given up by a person, or with its experiment
 
     @property
@@ -112,8 +112,10 @@ ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
             TrialStatus.ABANDONED,
         }
     ),
-    # A paused trial that its scheduler will never resume is stopped early, where it is.
-    TrialStatus.PAUSED: frozenset({TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.ABANDONED}),
+    # A paused trial that its scheduler will never resume is stopped early, where it is; a person may have it fail.
+    TrialStatus.PAUSED: frozenset(
+        {TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
+    ),
     TrialStatus.COMPLETED: frozenset(),
     TrialStatus.EARLY_STOPPED: frozenset(),
     TrialStatus.FAILED: frozenset(),

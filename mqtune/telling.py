@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from mqtune.backends.base import Backend
 from mqtune.callbacks.dispatch import CallbackDispatcher
-from mqtune.errors import MetricMissing, MqtuneError, StoreUnavailable, TrainableNotFound, TrialFailed
+from mqtune.errors import (
+    MetricMissing,
+    MqtuneError,
+    StoreUnavailable,
+    TrainableNotFound,
+    TrialFailed,
+    UserCodeFailed,
+)
 from mqtune.experiment import Experiment
 from mqtune.keeping import Keeping
 from mqtune.limits import Limits
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, DecisionTaken, Event, TrialClosed
 from mqtune.schedulers.base import Scheduler
+from mqtune.screening import Screening
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
+from mqtune.stopping import StopRule
 from mqtune.trial import Action, CheckpointId, Trial, TrialId
 
-__all__ = ["Telling"]
+__all__ = ["Telling", "user_code_failed"]
 
 
 class Telling:
@@ -32,8 +44,11 @@ class Telling:
         keeping: Keeping,
         callbacks: CallbackDispatcher,
         limits: Limits,
+        screening: Screening,
     ) -> None:
         self.failure: MqtuneError | None = None
+        #: Whether scheduler, searcher or rule has failed, so that nothing can be decided any more.
+        self.is_broken = False
         #: Why the experiment ends although there is more to do, or empty.
         self.over = ""
         #: Whether the replay is over.
@@ -46,10 +61,19 @@ class Telling:
         self._callbacks = callbacks
         self._rule = limits.rule
         self._fail_fast = limits.fail_fast
+        self._screening = screening
 
     def apply(self, event: Event) -> None:
-        """Apply an event, and tell of it."""
+        """Apply an event, and tell of it.
+
+        Raises:
+            UserCodeFailed: who was told has failed; the next driver tells it again.
+        """
         self._experiment.apply(event)
+        if self.is_broken:
+            if isinstance(event, AttemptEnded):
+                self._backend.ended(event.trial, event.attempt)
+            return
         match event:
             case AttemptEnded():
                 self._attempt_ended(event)
@@ -70,9 +94,33 @@ class Telling:
             case _:
                 pass
 
+    def failed(self, thing: object, method: str, place: str, error: Exception) -> MqtuneError:
+        """Take note that scheduler, searcher or rule has raised an error, and return the one that ends the run."""
+        self.is_broken = True
+        self.failure = error if isinstance(error, MqtuneError) else user_code_failed(thing, method, place, error)
+        return self.failure
+
+    @contextlib.contextmanager
+    def asking(self, thing: object, method: str, place: str) -> Iterator[None]:
+        """Have what is raised within end the run, with who raised it and about what.
+
+        Raises:
+            UserCodeFailed: something was, and is the cause. An error of mqtune's own says enough, and goes on as it is.
+        """
+        try:
+            yield
+        except Exception as error:
+            if (failure := self.failed(thing, method, place, error)) is error:
+                raise
+            raise failure from error
+
+    def _ask(self, thing: Scheduler | Searcher | StopRule, method: str, trial: Trial) -> None:
+        with self.asking(thing, method, f"trial {trial.id}, attempt {trial.attempt.number}"):
+            getattr(thing, method)(trial)
+
     def staged(self, trial: Trial) -> None:
         """Tell that an attempt of *trial* was staged; the fold knows it already."""
-        self._scheduler.on_stage(trial)
+        self._ask(self._scheduler, "on_stage", trial)
         self._changed(trial)
         self._tell("on_stage", trial.id)
         if len(trial.attempts) > 1 and trial.history[-2].status is TrialStatus.PAUSED:
@@ -112,11 +160,12 @@ class Telling:
             self._trial_ended(trial)
         elif trial.status is TrialStatus.PAUSED:
             self._changed(trial)
-            self._scheduler.on_trial_pause(trial)
+            self._ask(self._scheduler, "on_trial_pause", trial)
             self._tell("on_trial_pause", trial.id)
 
     def _trial_failed(self, trial: Trial) -> None:
-        if trial.attempt.reports and not self._experiment.metric_seen:
+        is_decided = trial.decision is not None and trial.decision.action is Action.FAIL
+        if trial.attempt.reports and not self._experiment.metric_seen and not is_decided:
             self.failure = MetricMissing(f"trial {trial.id}: {trial.reason}")
         elif self.is_live and self._fail_fast == "raise" and self.failure is None:
             self.failure = TrialFailed(f"trial {trial.id} failed: {trial.attempt.error or trial.reason}")
@@ -125,23 +174,24 @@ class Telling:
 
     def _abandoned(self, trial: Trial) -> None:
         """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
-        self._scheduler.on_abandon(trial)
-        self._searcher.on_abandon(trial)
-        if self._rule is not None:
-            self._rule.on_abandon(trial)
+        for thing in (self._scheduler, self._searcher, self._rule):
+            if thing is not None:
+                self._ask(thing, "on_abandon", trial)
 
     def _trial_ended(self, trial: Trial) -> None:
         if trial.status is TrialStatus.ABANDONED and (
             trial.decision is None or trial.decision.action is not Action.ABANDON
         ):
             self._abandoned(trial)
-        self._scheduler.on_trial_end(trial)
-        self._searcher.on_trial_end(trial)
+        self._screening.forget(trial)
+        self._ask(self._scheduler, "on_trial_end", trial)
+        self._ask(self._searcher, "on_trial_end", trial)
         if self._rule is not None:
-            try:
-                self._rule.on_trial_end(trial)
-            except MetricMissing as error:
-                self.failure = error
+            with self.asking(self._rule, "on_trial_end", f"trial {trial.id}"):
+                try:
+                    self._rule.on_trial_end(trial)
+                except MetricMissing as error:
+                    self.failure = error
         self._changed(trial)
         self._tell("on_trial_end", trial.id)
 
@@ -154,3 +204,11 @@ class Telling:
         """Tell callbacks, once the replay is over: what happened before is not told again."""
         if self.is_live and self._callbacks.hears(method):
             self._callbacks.tell(method, self._experiment.trials[trial], *more)
+
+
+def user_code_failed(thing: object, method: str, place: str, error: Exception) -> UserCodeFailed:
+    """Return the error that says that a scheduler, searcher or rule has raised one, and what to do."""
+    return UserCodeFailed(
+        f"{type(thing).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
+        "correct it and run the same script again, which goes on from there"
+    )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, NamedTuple, NewType
+from typing import Any, Final, NamedTuple, NewType, TypeGuard
 
 from mqtune.errors import InvalidTransition
 from mqtune.status import ALLOWED, TrialStatus
@@ -32,6 +32,7 @@ __all__ = [
     "checkpoint_id",
     "is_checkpoint_of",
     "is_in_memory",
+    "is_number",
     "trial_of",
 ]
 
@@ -82,6 +83,11 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
     return checkpoint.startswith(f"{_IN_MEMORY}-")
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a metric's value is a number; True and False are none, NaN and the infinities are."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 class AttemptEnd(Enum):
     """How an attempt ended."""
 
@@ -117,6 +123,8 @@ class Action(Enum):
     COMPLETE = "complete"
     #: Stop it as ABANDONED: a person has given it up.
     ABANDON = "abandon"
+    #: Stop it as FAILED: a person says so, or what it reports makes no sense.
+    FAIL = "fail"
 
 
 class Decision(NamedTuple):

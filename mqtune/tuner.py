@@ -17,6 +17,7 @@ from mqtune.plan import DRIVER_LOSS_GRACE_S, KeepWorkingDir, Plan, Sync, Working
 from mqtune.resources import Resources
 from mqtune.running import Running
 from mqtune.schedulers import Scheduler
+from mqtune.screening import MetricFrom, OnOddReport
 from mqtune.searchers import Searcher
 from mqtune.space import Space
 from mqtune.trainable.spec import AnyTrainable
@@ -66,6 +67,10 @@ class Tuner(Running):
             default a folder of the experiment's if all runs on this machine, else none: then only dicts can be saved.
         retention: which checkpoints are kept; by default each trial's last and best.
         delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all their checkpoints.
+        metric_from: "first": a first report without the metric, or without the time that the scheduler goes by, is a mistyped
+            name, and ends the run at once; "later": such reports may come first. Once any report had it, others need not.
+        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes down:
+            "warn": it counts as one without the metric, and that is said once for each trial and key; "fail": its trial fails.
         accept_no_report: whether a trial that ends without reporting the metric is completed, and not failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file. With *checkpoints*, it
             also gets ``--st_checkpoint_dir``: a folder to start from, if it has something in it, and to save to.
@@ -120,6 +125,8 @@ class Tuner(Running):
         checkpoints: str | Path | None = None,
         retention: Retention | None = None,
         delete_checkpoints: bool = False,
+        metric_from: MetricFrom = "first",
+        on_odd_report: OnOddReport = "warn",
         accept_no_report: bool = False,
         pass_config: str = "arguments",  # noqa: S107 - no password
         queue_trials: bool = True,
@@ -156,6 +163,8 @@ class Tuner(Running):
             time_budget_s=time_budget_s,
             trial_time_budget_s=trial_time_budget_s,
             fail_fast=fail_fast,
+            metric_from=metric_from,
+            on_odd_report=on_odd_report,
             accept_no_report=accept_no_report,
             pass_config=pass_config,
             pass_checkpoint_dir=checkpoints is not None,

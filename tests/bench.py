@@ -280,6 +280,7 @@ class Bench:
             callbacks=CallbackDispatcher(callbacks),
             owner="driver",
             clock=self.clock,
+            reading=plan.reading,
         )
         kept = journal.definition()
         driver.begin(NAME, plan.definition(kept), is_new=kept is None, driver="driver")

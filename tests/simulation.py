@@ -22,6 +22,7 @@ from mqtune.limits import Limits
 from mqtune.messages import Event, decode_event
 from mqtune.resources import Resources
 from mqtune.schedulers import FIFO, Scheduler
+from mqtune.screening import Reading
 from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.space import Space, uniform
 from mqtune.trial import CheckpointId, Config, Intent, TrialId
@@ -111,6 +112,7 @@ class Simulation:
     resources: Resources | None = None
     limits: Limits = field(default_factory=lambda: Limits(max_trials=4))
     retention: Retention = field(default_factory=Retention)
+    reading: Reading = field(default_factory=Reading)
     drivers: int = 0
     copy: Copy = field(default_factory=Copy)
 
@@ -139,6 +141,7 @@ class Simulation:
             callbacks=CallbackDispatcher([]),
             owner=owner,
             clock=self.backend.clock,
+            reading=self.reading,
         )
         kept = self.journal.definition()
         driver.begin(NAME, {"sync": "lockstep"} if self.lockstep else {}, is_new=kept is None, driver="simulated")

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from mqtune.callback import Callback
 from mqtune.errors import ConfigurationError
-from mqtune.trial import Attempt, Trial
+from mqtune.trial import Attempt, Report, Trial
 
 __all__ = ["CallbackDispatcher"]
 
@@ -126,7 +126,7 @@ class CallbackDispatcher:
             try:
                 listener.call(*arguments)
             except Exception as error:  # noqa: BLE001 - no error of a callback's may end the run
-                self._note(listener.callback, method, error)
+                self._note(listener.callback, method, arguments, error)
         if self._in_thread[method]:
             self._put(method, arguments)
 
@@ -192,19 +192,20 @@ class CallbackDispatcher:
                 try:
                     listener.call(*arguments)
                 except BaseException as error:  # noqa: BLE001 - sys.exit() in a callback must not end the others
-                    self._note(listener.callback, event.method, error)
+                    self._note(listener.callback, event.method, arguments, error)
             self._telling = None
 
-    def _note(self, callback: Callback, method: str, error: BaseException) -> None:
+    def _note(self, callback: Callback, method: str, arguments: tuple[Any, ...], error: BaseException) -> None:
         failures = self._failures.get(id(callback))
         if failures is not None:
             failures.count += 1
             return
-        self._failures[id(callback)] = _Failures(_name(callback), method, f"{type(error).__name__}: {error}")
+        what = method + _about(arguments)
+        self._failures[id(callback)] = _Failures(_name(callback), what, f"{type(error).__name__}: {error}")
         logger.error(
             "callback %s: %s failed; the run goes on and it is told what follows, further errors are only counted",
             _name(callback),
-            method,
+            what,
             exc_info=error,
         )
 
@@ -220,6 +221,12 @@ class _Failures:
 
     def text(self) -> str:
         return f"{self.name} failed {self.count} times, first in {self.method}: {self.error}"
+
+
+def _about(arguments: tuple[Any, ...]) -> str:
+    """Return what a callback was told about, such as `` on report 7 of trial 0003``."""
+    report = next((f"report {each.sequence} of " for each in arguments if isinstance(each, Report)), "")
+    return next((f" on {report}trial {each.id}" for each in arguments if isinstance(each, Trial)), "")
 
 
 def _name(callback: Callback) -> str:

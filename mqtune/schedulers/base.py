@@ -68,6 +68,15 @@ class Scheduler(ABC):
     metric: str = ""
     mode: str = ""
 
+    @property
+    def time_attr(self) -> str:
+        """The key, in the reports, of the time that it goes by; empty for none.
+
+        With a key, it is shown only reports that have a finite number there which is not below the one before, within an
+        attempt. Of ``training_iteration``, a report without it counts by its sequence number.
+        """
+        return ""
+
     def bind(self, metric: str, mode: str) -> None:
         """Say which metric counts and whether "min" or "max" of it is best; once, before the first report.
 

@@ -14,7 +14,7 @@ from mqtune.schedulers.rungs import Waiting
 from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
 from mqtune.space import Space
 from mqtune.space.values import copy_value, is_same
-from mqtune.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId
+from mqtune.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, is_number
 
 __all__ = ["PBTReplay", "PolicyStep", "policy_of"]
 
@@ -65,7 +65,10 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
             reached[event.trial, event.attempt] = origin.time if origin else 0
             last = event.attempt if event.trial == trial else last
         elif isinstance(event, Report):
-            time = event.metrics.get(time_attr, event.sequence)
+            time = event.metrics.get(time_attr)
+            if not is_number(time) or not math.isfinite(time):
+                # One that makes no sense came no further.
+                time = event.sequence if time is None else reached.get((event.trial, event.attempt), 0)
             reached[event.trial, event.attempt] = time
             if event.checkpoint:
                 origins[event.checkpoint] = _Origin((event.trial, event.attempt), time)

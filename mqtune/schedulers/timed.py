@@ -85,6 +85,11 @@ class TimedScheduler(Scheduler, Generic[P]):
         self._progress.pop(trial.id, None)
 
     @property
+    def time_attr(self) -> str:
+        """The key of the time in the reports."""
+        return self._time_attr
+
+    @property
     def _name(self) -> str:
         return type(self).__name__
 

@@ -77,6 +77,11 @@ class StopRule(ABC):
         self.metric = metric
         self.mode = mode
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The keys in the reports from which it reads numbers: who reports something else there is told so."""
+        return frozenset()
+
     def stops_trial(self, trial: Trial, report: Report) -> str:
         """Return why *trial* is to end with this report, or an empty text.
 
@@ -145,6 +150,10 @@ class _Combined(StopRule):
         for rule in self._rules:
             rule.bind(metric, mode)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset[str]().union(*(rule.reads for rule in self._rules))
+
     def due(self, experiment: Experiment, now: float) -> float:
         return min(rule.due(experiment, now) for rule in self._rules)
 
@@ -210,21 +219,18 @@ class AllRule(_Combined):
         return " and ".join(reasons) if all(reasons) else ""
 
 
-def number(rule: str, report: Report, key: str) -> float | None:
-    """Return the number that a report has under *key*, or None if it has none; True counts as 1.
+def number(report: Report, key: str, metric: str = "") -> float | None:
+    """Return the number that a report has under *key*, or None if it has none; a flag counts as 0 or 1.
 
-    Raises:
-        ConfigurationError: the value is no number.
+    Of *metric*, what the experiment optimises, True and False are no values.
     """
     value = report.metrics.get(key)
+    if value.__class__ is float:
+        return value
     if value is None and key == ITERATION:
         return report.sequence
-    if value is None or value.__class__ is float:
-        return value
-    if not isinstance(value, Real):
-        raise ConfigurationError(
-            f"{rule}: report {report.sequence} of trial {report.trial} has {key}={value!r}, which is no number"
-        )
+    if not isinstance(value, Real) or (isinstance(value, bool) and key == metric):
+        return None
     return int(value) if isinstance(value, Integral) else float(value)
 
 

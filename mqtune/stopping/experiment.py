@@ -224,6 +224,11 @@ class ExperimentPlateau(StopRule):
         self._sign = 1.0 if self._mode == "min" else -1.0
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The metric."""
+        return frozenset({self._key})
+
+    @property
     def _is_flat(self) -> bool:
         return self._spread <= self._std
 
@@ -231,11 +236,11 @@ class ExperimentPlateau(StopRule):
         """Take the report in; it never stops a single trial.
 
         Raises:
-            ConfigurationError: the metric is no number, or not known because the rule is not bound.
+            ConfigurationError: the metric is not known because the rule is not bound.
         """
         if not self._sign:
             raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number("ExperimentPlateau", report, self._key)
+        value = number(report, self._key, self.metric)
         if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
             return ""
         self._reporting.add(trial.id)

@@ -34,8 +34,8 @@ class MetricBounds(StopRule):
 
     The experiment's own metric in mode "min" reaches its bound from above, when value <= bound. Every other metric, and
     the experiment's own in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
-    counts as 0 or 1. A report without the metric, or with None for it, is passed over; without ``training_iteration``
-    it counts by its sequence number.
+    counts as 0 or 1, but not in place of the experiment's own metric. A report without the metric, or with something that
+    is no number for it, is passed over; without ``training_iteration`` it counts by its sequence number.
 
     A metric that the first report lacks is warned about once, with the names that the report has. If the first trial
     that completes ends without any report of any trial having had it, the name is taken for a mistake; for a metric that
@@ -69,6 +69,11 @@ class MetricBounds(StopRule):
         super().bind(metric, mode)
         self._checks = [(key, bound, self._is_from_above(key)) for key, bound in self._bounds.items()]
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The metrics that have a bound."""
+        return frozenset(self._bounds)
+
     def _is_from_above(self, key: str) -> bool:
         return key == self.metric and self.mode == "min"
 
@@ -76,13 +81,13 @@ class MetricBounds(StopRule):
         """Return the first bound that is reached, or an empty text.
 
         Raises:
-            ConfigurationError: a value is no number, or the rule is not bound.
+            ConfigurationError: the rule is not bound.
         """
         if not self._checks:
             raise ConfigurationError("stop: the experiment's metric is not known; call bind(metric, mode) first")
         reason = ""
         for key, bound, is_from_above in self._checks:
-            value = number("stop", report, key)
+            value = number(report, key, self.metric)
             if value is None:
                 continue
             if self._awaited:
@@ -162,13 +167,14 @@ class MaximumIteration(StopRule):
     def __init__(self, iterations: int) -> None:
         self._iterations = at_least("MaximumIteration", "iterations", iterations, 1)
 
-    def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return that the trial has come this far, or an empty text.
+    @property
+    def reads(self) -> frozenset[str]:
+        """The iteration."""
+        return frozenset({ITERATION})
 
-        Raises:
-            ConfigurationError: the iteration is no number.
-        """
-        reached = number("MaximumIteration", report, ITERATION)
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return that the trial has come this far, or an empty text."""
+        reached = number(report, ITERATION)
         return f"reached iteration {self._iterations}" if reached is not None and reached >= self._iterations else ""
 
     def describe(self) -> dict[str, Any]:
@@ -210,15 +216,20 @@ class TrialPlateau(StopRule):
         super().bind(metric, mode)
         self._key = self._key or metric
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The metric."""
+        return frozenset({self._key})
+
     def stops_trial(self, trial: Trial, report: Report) -> str:
         """Return that the metric no longer moves, or an empty text.
 
         Raises:
-            ConfigurationError: the metric is no number, or not known because the rule is not bound.
+            ConfigurationError: the metric is not known because the rule is not bound.
         """
         if not self._key:
             raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number("TrialPlateau", report, self._key)
+        value = number(report, self._key, self.metric)
         if value is None:
             return ""
         window = self._windows.get(trial.id)

@@ -265,10 +265,12 @@ def test_an_error_in_a_callback_is_logged_once_counted_and_ends_nothing(
     dispatcher.close()
 
     assert len(recorder.told) == 4
-    assert dispatcher.problems == (f"{kind.__name__} failed 4 times, first in on_report: ValueError: no such row",)
+    assert dispatcher.problems == (
+        f"{kind.__name__} failed 4 times, first in on_report on report 1 of trial 0001: ValueError: no such row",
+    )
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.getMessage().partition(";")[0] for record in errors] == [
-        f"callback {kind.__name__}: on_report failed"
+        f"callback {kind.__name__}: on_report on report 1 of trial 0001 failed"
     ]
     assert errors[0].exc_info is not None
     assert errors[0].exc_info[1] is Broken.error

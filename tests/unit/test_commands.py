@@ -146,7 +146,9 @@ def test_a_scheduler_may_not_abandon_a_trial(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step().start(ONE)
     bench.scheduler.decisions[ONE, 1] = Decision(Action.ABANDON, "hm")
 
-    with pytest.raises(ConfigurationError, match="Obedient wants trial 0001 abandoned, which only a user may"):
+    with pytest.raises(
+        ConfigurationError, match=r"Obedient.on_report\(\) wants trials to abandon, which only a user may"
+    ):
         bench.report(ONE, 3.0)
 
 

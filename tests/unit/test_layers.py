@@ -36,6 +36,7 @@ FLOORS: Final = {
     "experiment": 1,
     "replay": 1,
     "schedulers": 1,
+    "screening": 1,
     "searchers": 1,
     "stopping": 1,
     "trainable": 1,

@@ -44,6 +44,7 @@ LEGAL = {
     ("RUNNING", "ABANDONED"),
     ("PAUSED", "STAGED"),  # resume
     ("PAUSED", "EARLY_STOPPED"),  # its scheduler will not resume it
+    ("PAUSED", "FAILED"),  # a person says so
     ("PAUSED", "ABANDONED"),
 }
 NAMES = ["CANDIDATE", "STAGED", "RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"]

@@ -1,0 +1,291 @@
+"""Reports that make no sense: they count as reports without the metric, and disturb nobody but their own trial."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench
+from simulation import Simulation, simulate
+
+from mqtune.backends.simulated import Simulated
+from mqtune.errors import ConfigurationError, MetricMissing
+from mqtune.limits import Limits
+from mqtune.messages import DecisionTaken, Reports
+from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
+from mqtune.screening import Reading
+from mqtune.searchers import RandomSearcher
+from mqtune.space import Space, uniform
+from mqtune.status import TrialStatus
+from mqtune.stopping import ExperimentPlateau, MaximumIteration, MetricBounds, StopRule, TrialPlateau, as_rule
+from mqtune.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+
+NAN, INF = float("nan"), float("inf")
+ONE, TWO = TrialId("0001"), TrialId("0002")
+
+#: What one report of a trial may have in place of a time, or of a metric.
+ODD: dict[str, dict[str, Any]] = {
+    "time missing": {"epoch": None},
+    "time a text": {"epoch": "three"},
+    "time NaN": {"epoch": NAN},
+    "time infinite": {"epoch": INF},
+    "time a flag": {"epoch": True},
+    "time a list": {"epoch": [3]},
+    "time going down": {"epoch": 1},
+    "metric a flag": {"loss": True},
+    "metric a text": {"loss": "low"},
+    "metric a dict": {"loss": {"train": 0.1}},
+    "metric NaN": {"loss": NAN},
+    "metric infinite": {"loss": -INF},
+    "bound a text": {"accuracy": "high"},
+}
+
+SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
+    "FIFO": FIFO,
+    "ASHA": lambda: ASHA(9, time_attr="epoch"),
+    "PromotionASHA": lambda: PromotionASHA(9, time_attr="epoch"),
+    "HyperBand": lambda: HyperBand(9, time_attr="epoch"),
+    "MedianStopping": lambda: MedianStopping(time_attr="epoch", min_samples=1),
+    "PBT": lambda: PBT(2, {"lr": uniform(0, 1)}, time_attr="epoch"),
+}
+
+
+def rule() -> StopRule:
+    found = (
+        MetricBounds({"accuracy": 2, "loss": -1e9, "epoch": 1e9})
+        | TrialPlateau(std=0)
+        | ExperimentPlateau(std=0, top=3)
+        | MaximumIteration(1000)
+    )
+    found.bind("loss", "min")
+    return found
+
+
+def odd_curve(odd: dict[str, Any]) -> Callable[[Config], Iterable[tuple[float, dict[str, Any]]]]:
+    """Return a function whose third and fourth report are odd."""
+
+    def reports(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
+        for step in range(1, 10):
+            metrics = {"loss": config["lr"] / step, "epoch": step, "accuracy": 0.1}
+            if step in (3, 4):
+                metrics = {key: value for key, value in {**metrics, **odd}.items() if value is not None}
+            yield 1.0, metrics
+
+    return reports
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_report_ends_neither_the_experiment_nor_a_replay_of_it(odd: str, scheduler: str) -> None:
+    simulation = simulate(
+        odd_curve(ODD[odd]),
+        scheduler=SCHEDULERS[scheduler],
+        limits=Limits(max_trials=6, rule=rule()),
+        slots=3,
+        keep_journal=True,
+    )
+    assert all(trial.status.is_terminal for trial in simulation.experiment.trials.values())
+    assert TrialStatus.FAILED not in {trial.status for trial in simulation.experiment.trials.values()}
+    statuses = {id_: trial.status for id_, trial in simulation.experiment.trials.items()}
+
+    simulation.limits = Limits(max_trials=6, rule=rule())
+    heir = simulation.driver()
+
+    assert {id_: trial.status for id_, trial in heir.experiment.trials.items()} == statuses
+
+
+@pytest.mark.parametrize("odd", [odd for odd in ODD if odd not in ("metric NaN", "metric infinite", "bound a text")])
+def test_it_counts_as_a_report_without_the_metric(odd: str) -> None:
+    """To the scheduler, which is not shown one that it can't place in time; and to the searcher."""
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    class Looking(ASHA):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            seen.append(("scheduler", report.metrics))
+            return CONTINUE
+
+    class Listening(RandomSearcher):
+        def on_report(self, trial: Trial, report: Report) -> None:
+            seen.append(("searcher", report.metrics))
+
+    simulate(
+        odd_curve(ODD[odd]),
+        scheduler=lambda: Looking(99, time_attr="epoch"),
+        searcher=lambda: Listening(Space({"lr": uniform(0, 1)}), 0),
+        trials=1,
+    )
+
+    assert len([metrics for who, metrics in seen if who == "searcher"]) == 9
+    without = [metrics for who, metrics in seen if who == "searcher" and "loss" not in metrics]
+    assert len(without) == 2
+    shown = [metrics for who, metrics in seen if who == "scheduler"]
+    assert len(shown) == (7 if odd.startswith("time") else 9)
+    assert all(type(metrics["epoch"]) is int for metrics in shown)
+
+
+def test_nan_is_a_number_whose_place_is_the_schedulers_rule(caplog: pytest.LogCaptureFixture) -> None:
+    simulation = simulate(odd_curve({"loss": NAN}), scheduler=lambda: ASHA(9, grace_period=3, time_attr="epoch"))
+
+    assert simulation.used_scheduler.rung_sizes[0] == 4  # type: ignore[attr-defined]
+    assert not caplog.records
+
+
+def test_it_is_said_once_for_each_trial_and_key_and_not_again_by_a_later_driver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    simulation = simulate(
+        odd_curve({"loss": "low", "epoch": "late"}),
+        scheduler=lambda: ASHA(9, time_attr="epoch"),
+        trials=2,
+        keep_journal=True,
+    )
+
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 4
+    assert "trial 0001: report 3 has loss='low', which is no number; it counts as a report without 'loss'" in said
+    assert (
+        "trial 0001: report 3 has epoch='late', which is no finite number; it counts as a report without 'loss'" in said
+    )
+    caplog.clear()
+    simulation.driver()
+    assert not caplog.records
+
+
+def test_a_value_that_a_stop_rule_can_not_read_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(max_trials=1, rule=as_rule({"accuracy": 0.9}))
+    assert limits.rule is not None
+    limits.rule.bind("loss", "min")
+
+    simulate(odd_curve({"accuracy": "high"}), limits=limits)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "trial 0001: report 3 has accuracy='high', which is no number; it counts as a report without 'accuracy'"
+    ]
+
+
+def test_a_report_without_metric_and_time_is_nothing_odd(caplog: pytest.LogCaptureFixture) -> None:
+    simulate(odd_curve({"loss": None, "epoch": None}), scheduler=lambda: ASHA(9, time_attr="epoch"))
+
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("odd", ["time going down", "metric a text"])
+def test_an_odd_report_fails_its_own_trial_if_that_is_asked_for(odd: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=2, on_odd_report="fail", max_failures=3).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.5)
+    bench.report(TWO, 0.5)
+
+    bench.report(ONE, "low")  # type: ignore[arg-type]
+    bench.report(TWO, 0.4)
+
+    assert (bench.trial(TWO).status, bench.told(ONE)) == (TrialStatus.RUNNING, "stop")
+    bench.end(ONE)
+    assert (bench.trial(ONE).status, len(bench.trial(ONE).attempts)) == (TrialStatus.FAILED, 1)
+    assert bench.trial(ONE).reason == "trial 0001: report 2 has loss='low', which is no number"
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.action, decision.by, decision.sequence) == ("fail", "driver", 2)
+    assert bench.replayed().trials[ONE].status is TrialStatus.FAILED
+    assert bench.driver.failure is None
+
+
+@pytest.mark.parametrize("option", [{"on_odd_report": "ignore"}, {"metric_from": "never"}])
+def test_what_is_no_way_to_read_reports_is_refused(option: dict[str, Any], tmp_path: Path) -> None:
+    (name, value) = next(iter(option.items()))
+    with pytest.raises(ConfigurationError, match=f"{name}='{value}' is neither"):
+        Bench(tmp_path, **option)
+
+
+def test_whether_odd_reports_fail_their_trials_stays_as_it_was(tmp_path: Path) -> None:
+    """A replay has to come to the same."""
+    bench = Bench(tmp_path)
+    bench.options["on_odd_report"] = "fail"
+    with pytest.raises(Exception, match="on_odd_report was 'warn' and is 'fail'"):
+        bench.begin()
+
+
+# Names that are mistaken.
+
+
+def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = FIFO, **reading: Any) -> Simulation:
+    def reports(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
+        yield 1.0, metrics
+        yield 10_000.0, {**metrics, "loss": 0.5, "epoch": 2}
+
+    simulation = Simulation(
+        Simulated(reports), scheduler=scheduler, limits=Limits(max_trials=2), reading=Reading(**reading)
+    )
+    return simulation.run()
+
+
+def test_a_metric_that_the_first_report_lacks_ends_the_run_at_once_and_the_nearest_is_named() -> None:
+    with pytest.raises(
+        MetricMissing, match=r"metric='loss' is not in the first report, of trial 0001.*'los', 'acc'.*mean 'los'"
+    ):
+        first_report({"los": 0.5, "acc": 0.5})
+
+
+def test_a_time_that_the_first_report_lacks_ends_the_run_at_once() -> None:
+    with pytest.raises(MetricMissing, match=r"time_attr='epoch' is not in the first report.*did you mean 'epochs'"):
+        first_report({"loss": 0.5, "epochs": 1}, lambda: ASHA(9, time_attr="epoch"))
+
+
+@pytest.mark.parametrize("metrics", [{"note": "warming up"}, {"los": 0.5, "acc": 0.5}, {}])
+def test_a_metric_may_come_later_if_that_is_said(metrics: dict[str, Any]) -> None:
+    simulation = first_report(metrics, lambda: ASHA(2, time_attr="epoch"), metric_from="later")
+
+    assert {trial.status for trial in simulation.experiment.trials.values()} == {TrialStatus.COMPLETED}
+
+
+def test_a_metric_that_some_report_had_may_be_missing_from_others() -> None:
+    def reports(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
+        yield 1.0, {"loss": 0.5}
+        yield 1.0, {"note": "validating"}
+
+    assert simulate(reports).experiment.counts[TrialStatus.COMPLETED] == 4
+
+
+def test_a_metric_that_is_there_and_no_number_is_no_mistaken_name() -> None:
+    def reports(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
+        yield 1.0, {"loss": "?"}
+        yield 1.0, {"loss": 0.5}
+
+    assert simulate(reports).experiment.counts[TrialStatus.COMPLETED] == 4
+
+
+def test_when_the_trainable_is_corrected_the_same_script_goes_on() -> None:
+    key = "los"
+    reports = Simulated(lambda config: [(1.0, {key: config["lr"]}), (9.0, {key: 0.0})], keep_journal=True)
+    simulation = Simulation(reports, limits=Limits(max_trials=3))
+    driver = simulation.driver()
+    while driver.failure is None:
+        driver.step(1.0)
+    driver.hand_back_all("the driver failed")
+    while not driver.is_finished:
+        driver.step(1.0)
+    key = "loss"
+
+    simulation.run()
+
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 3
+
+
+# What is read of it afterwards.
+
+
+def test_results_of_odd_reports_can_be_read(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=2, scheduler=lambda: ASHA(9)).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.5)
+    bench.report(TWO, True)
+    bench.end(ONE)
+    bench.end(TWO)
+    bench.trial(ONE).last_metrics = {"loss": True, "training_iteration": "late"}
+
+    results = bench.hand.results()
+
+    assert results.budget.used == 1
+    with pytest.raises(MetricMissing):
+        results.best_trial("last")
+    assert any(isinstance(event, Reports) for event in bench.events())

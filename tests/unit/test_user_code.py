@@ -1,0 +1,332 @@
+"""A user's scheduler, searcher, stop rule or callback that raises: who, on what, and that the corrected code goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulation import NAME, SPACE, Simulation, curve
+
+from mqtune.backends.simulated import Simulated
+from mqtune.callback import Callback
+from mqtune.callbacks.dispatch import CallbackDispatcher
+from mqtune.errors import ConfigurationError, MqtuneError, UserCodeFailed
+from mqtune.experiment import Experiment
+from mqtune.limits import Limits
+from mqtune.messages import DecisionTaken, TrialStaged
+from mqtune.schedulers import ASHA, PromotionASHA, Scheduler
+from mqtune.schedulers.base import Choice, Resume, Wait
+from mqtune.searchers import RandomSearcher, Searcher
+from mqtune.status import TrialStatus
+from mqtune.stopping import MaximumIteration, StopRule, as_rule
+from mqtune.trial import Action, Config, Decision, Report, Trial, TrialId
+
+LENGTH = 12
+
+
+class Bug:
+    """Raises when it is asked about a certain thing, until it is corrected."""
+
+    def __init__(self, method: str, trial: str = "0003", sequence: int = 2) -> None:
+        self.method, self.trial, self.sequence = method, trial, sequence
+        self.is_there = True
+        self.calls = 0
+
+    def bites(self, method: str, *arguments: Any) -> None:
+        if not self.is_there or method != self.method:
+            return
+        trial, report = arguments if len(arguments) > 1 else (*arguments, None)
+        if (trial is None or trial.id == self.trial) and (report is None or report.sequence == self.sequence):
+            self.calls += 1
+            raise KeyError("accuracy")
+
+
+def buggy(kind: type[Any], bug: Bug, *methods: str) -> type[Any]:
+    """Return a subclass with these methods, which raise where the bug is."""
+
+    def overriding(method: str) -> Any:
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            counted = getattr(self, "asked", 0)
+            if method in ("choose", "suggest", "stops_experiment"):
+                self.asked = counted + 1
+                if self.asked > 3:
+                    bug.bites(method, None)
+            else:
+                bug.bites(method, *arguments)
+            return getattr(kind, method)(self, *arguments, **options)
+
+        return call
+
+    return type(f"Buggy{kind.__name__}", (kind,), {method: overriding(method) for method in methods})
+
+
+SCHEDULER = ("on_stage", "on_report", "on_trial_pause", "on_trial_end", "choose", "on_abandon")
+SEARCHER = ("on_report", "on_trial_end", "suggest")
+RULE = ("stops_trial", "on_trial_end", "stops_experiment")
+
+
+def simulation_of(
+    bug: Bug,
+    *,
+    scheduler: bool = False,
+    searcher: bool = False,
+    rule: bool = False,
+    base: Callable[[], Scheduler] | None = None,
+) -> Simulation:
+    make = buggy(PromotionASHA, bug, *SCHEDULER) if scheduler else PromotionASHA
+    seek: Any = buggy(RandomSearcher, bug, *SEARCHER) if searcher else RandomSearcher
+    simulation = Simulation(
+        Simulated(curve(LENGTH), keep_journal=True, slots=3),
+        scheduler=base or (lambda: make(9)),
+        searcher=lambda: seek(SPACE, 0),
+        limits=Limits(max_trials=9),
+    )
+    if rule:
+        simulation.limits = Limits(max_trials=9, rule=bound(buggy(MaximumIteration, bug, *RULE)(10)))
+    return simulation
+
+
+def bound(rule: StopRule) -> StopRule:
+    rule.bind("loss", "min")
+    return rule
+
+
+def fail(simulation: Simulation) -> MqtuneError:
+    """Run until it fails, and end as a run does then: attempts are handed back, and the driver is done."""
+    driver = simulation.driver()
+
+    def drive() -> None:
+        while not driver.is_finished:
+            driver.step(10.0)
+
+    with pytest.raises(MqtuneError) as caught:
+        drive()
+    assert driver.failure is caught.value
+    driver.hand_back_all("the driver failed")
+    for _ in range(1000):
+        if driver.is_finished:
+            break
+        driver.step(1.0)
+    assert driver.is_finished
+    driver.end("failed", "")
+    driver.close()
+    return caught.value
+
+
+def outcome(simulation: Simulation) -> dict[TrialId, tuple[TrialStatus, int, Config]]:
+    return {
+        t.id: (t.status, int(t.last_metrics.get("training_iteration", 0)), t.config)
+        for t in simulation.experiment.trials.values()
+    }
+
+
+CASES = [
+    *(
+        ("scheduler", method, bad)
+        for method, bad in zip(SCHEDULER[:5], ("0003", "0003", "0003", "0003", ""), strict=True)
+    ),
+    *(("searcher", method, "0003") for method in SEARCHER),
+    *(("rule", method, "0003") for method in RULE),
+]
+
+
+@pytest.mark.parametrize(("who", "method"), [case[:2] for case in CASES])
+def test_the_error_names_who_failed_on_what_and_the_corrected_code_goes_on(who: str, method: str) -> None:
+    bug = Bug(method, sequence=1)
+    simulation = simulation_of(bug, **{who: True})  # type: ignore[arg-type]
+
+    error = fail(simulation)
+
+    assert isinstance(error, UserCodeFailed)
+    assert f".{method} raised KeyError: 'accuracy'" in str(error)
+    assert isinstance(error.__cause__, KeyError)
+    if method in ("on_report", "stops_trial"):
+        assert "report 1 of trial 0003, attempt 1" in str(error)
+    elif method not in ("choose", "stops_experiment"):
+        assert "trial 0003" in str(error) or method == "suggest"
+    assert bug.calls == 1, "what has failed is asked nothing more"
+
+    # Run again as it is, it says the same and writes nothing that stands in the way.
+    if method not in ("choose", "suggest", "stops_experiment"):
+        with pytest.raises(UserCodeFailed, match=f"{method} raised KeyError"):
+            fail(simulation)
+    bug.is_there = False
+    simulation.limits = Limits(max_trials=9, rule=bound(MaximumIteration(10)) if who == "rule" else None)
+    simulation.run()
+
+    assert len(simulation.experiment.trials) == 9
+    assert all(trial.status.is_terminal for trial in simulation.experiment.trials.values())
+    assert simulation.experiment.counts[TrialStatus.FAILED] == 0
+    assert_replays(simulation)
+
+
+def assert_replays(simulation: Simulation) -> None:
+    """The next driver comes to the same."""
+    before = outcome(simulation)
+    rule = simulation.limits.rule
+    simulation.limits = Limits(max_trials=9, rule=None if rule is None else bound(MaximumIteration(10)))
+    simulation.driver()
+    assert outcome(simulation) == before
+
+
+def test_what_was_decided_on_a_report_that_failed_is_decided_by_the_next_driver() -> None:
+    """Nothing of it is half done: the report is the first thing that the corrected scheduler sees."""
+    seen: list[tuple[str, int, int]] = []
+    is_corrected = False
+
+    class Stopping(ASHA):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            seen.append((trial.id, report.attempt, report.sequence))
+            if trial.id == "0001" and report.sequence == 3:
+                if not is_corrected:
+                    raise ValueError("oh")
+                return Decision(Action.STOP, "three are enough")
+            return Decision(Action.CONTINUE)
+
+    simulation = Simulation(
+        Simulated(curve(5), keep_journal=True, slots=2), scheduler=lambda: Stopping(99), limits=Limits(max_trials=2)
+    )
+    fail(simulation)
+    failed_at = len(seen)
+    assert seen[-1] == ("0001", 1, 3)
+    is_corrected = True
+    seen.clear()
+
+    simulation.run()
+
+    assert seen[failed_at - 1] == ("0001", 1, 3)
+    assert simulation.experiment.trials[TrialId("0001")].status is TrialStatus.EARLY_STOPPED
+    assert simulation.experiment.trials[TrialId("0001")].reason == "three are enough"
+    assert simulation.experiment.trials[TrialId("0002")].status is TrialStatus.COMPLETED
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (None, r"Confused.on_report\(\) returned None; it may return"),
+        ("stop", r"returned 'stop'; it may return"),
+        (Decision("stop"), r"it may return"),  # type: ignore[arg-type]
+        (Decision(Action.STOP, 5), "whose reason is no text"),  # type: ignore[arg-type]
+        (Decision(Action.PAUSE, "", TrialId("0099")), "no such trial"),
+        (Decision(Action.FAIL, ""), "only a user may"),
+    ],
+)
+def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decision: Any, message: str) -> None:
+    class Confused(ASHA):
+        def on_report(self, trial: Trial, report: Report) -> Decision:
+            return decision if report.sequence == 2 and is_confused else Decision(Action.CONTINUE)  # type: ignore[no-any-return]
+
+    is_confused = True
+    simulation = Simulation(Simulated(curve(3), keep_journal=True), scheduler=lambda: Confused(9))
+    with pytest.raises(ConfigurationError, match=message):
+        raise fail(simulation)
+    is_confused = False
+
+    simulation.run()
+
+    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 4
+    assert not [e for e in simulation.events() if isinstance(e, DecisionTaken) and e.action != "hand_back"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (None, "may return Start"),
+        (Resume(TrialId("0099")), "there is no trial '0099'"),
+        (Wait(7), "whose reason is no text"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused(choice: Any, message: str) -> None:
+    class Confused(ASHA):
+        def choose(self, *, can_start: bool) -> Choice:
+            return choice  # type: ignore[no-any-return]
+
+    with pytest.raises(ConfigurationError, match=message):
+        raise fail(Simulation(Simulated(curve(3)), scheduler=lambda: Confused(9)))
+
+
+@pytest.mark.parametrize("config", [7, "lr", {"lr": object()}])
+def test_a_suggestion_that_makes_no_sense_is_refused(config: Any) -> None:
+    class Confused(Searcher):
+        def suggest(self) -> Config | None:
+            return config  # type: ignore[no-any-return]
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+    simulation = Simulation(Simulated(curve(3)), searcher=Confused)
+    with pytest.raises(ConfigurationError, match=r"Confused.suggest\(\) returned.*trial 0001"):
+        raise fail(simulation)
+    assert not [event for event in simulation.events() if isinstance(event, TrialStaged)]
+
+
+def test_a_rule_that_says_only_yes_has_a_reason() -> None:
+    """What the journal says of it can be read again."""
+
+    class Yes(StopRule):
+        def stops_trial(self, trial: Trial, report: Report) -> str:
+            return report.sequence == 2  # type: ignore[return-value]
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+    simulation = Simulation(Simulated(curve(3), keep_journal=True), limits=Limits(max_trials=2, rule=bound(Yes())))
+    simulation.run()
+    simulation.driver()
+
+    assert {t.reason for t in simulation.experiment.trials.values()} == {"Yes says so"}
+
+
+def test_a_function_that_fails_names_the_report() -> None:
+    limits = Limits(max_trials=1, rule=bound(as_rule(lambda trial, report: report.metrics["accuracy"] > 1)))  # type: ignore[arg-type]
+    error = fail(Simulation(Simulated(curve(3)), limits=limits))
+
+    assert "failed on report 1 of trial 0001: KeyError: 'accuracy'" in str(error)
+
+
+# What may be journaled at all.
+
+
+def test_nothing_is_journaled_that_could_not_be_read_again(tmp_path: Any) -> None:
+    from bench import Bench
+
+    bench = Bench(tmp_path).step().start("0001")
+    before = len(bench.events())
+    for call in (bench.hand.stop_trial, bench.hand.abandon_trial):
+        with pytest.raises((TypeError, ConfigurationError), match="reason"):
+            call("0001", 5)  # type: ignore[arg-type]
+
+    assert len(bench.events()) == before
+    assert bench.trial("0001").status is TrialStatus.RUNNING
+    bench.replayed()
+
+
+# Callbacks.
+
+
+class Grumbling(Callback):
+    def __init__(self, *, in_loop: bool) -> None:
+        self.in_loop = in_loop
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        raise ValueError("no room")
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_callback_that_raises_is_named_with_trial_and_report_and_the_run_goes_on(
+    in_loop: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = CallbackDispatcher([Grumbling(in_loop=in_loop)])
+    experiment = Experiment(NAME, metric="loss", mode="min")
+    trial = Trial(TrialId("0003"), {})
+    dispatcher.tell("on_start", experiment)
+    dispatcher.tell("on_report", trial, Report(trial.id, 1, 7, 0.0, {}))
+    dispatcher.tell("on_report", trial, Report(trial.id, 1, 8, 0.0, {}))
+    dispatcher.close()
+
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "callback Grumbling: on_report on report 7 of trial 0003 failed" in record.getMessage()
+    assert record.exc_info is not None
