@@ -28,6 +28,7 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.recovery import bring_back, kept_definition
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.takeover import take_lock
+from mqtune.local_slots import worker_options
 from mqtune.plan import Plan
 from mqtune.wire import decode_value, encode_value
 
@@ -147,7 +148,7 @@ class BrokerPlace:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             NameTaken: a living driver, or an experiment with another definition, has the name.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
-            InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine can't.
         """
         stack.callback(self._held.close)
         server = self._connect(folder)
@@ -168,6 +169,9 @@ class BrokerPlace:
             copy = JournalFile(folder / JOURNAL_FILE)
             bring_back(journal, copy, owner=owner, at=clock.time(), accept=plan.definition)
             kept = journal.definition()
+        if kept is None and is_local:
+            # Nothing is begun that could never run here.
+            worker_options(plan.resources, self.local_slots)
         definition = plan.definition(kept)
         backend = CeleryBackend(
             client,
@@ -191,8 +195,7 @@ class BrokerPlace:
                 broker,
                 folder=folder,
                 code_root=plan.code_root,
-                slots=self.local_slots,
-                gpus="auto" if plan.resources.gpus else "0",
+                options=worker_options(plan.resources, self.local_slots),
             )
 
         return Opening(

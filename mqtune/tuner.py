@@ -74,8 +74,9 @@ class Tuner(Running):
         accept_no_report: whether a trial that ends without reporting the metric is completed, and not failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file. With *checkpoints*, it
             also gets ``--st_checkpoint_dir``: a folder to start from, if it has something in it, and to save to.
-        queue_trials: whether trials wait for workers that offer what they ask for, or InsufficientResources is raised.
-        local_slots: without a broker, the number of trials at once on this machine; by default one for each core, or GPU.
+        queue_trials: whether trials wait for workers that offer what they ask for, or InsufficientResources is raised; it is
+            raised in any case for what this machine can't give when there is no broker.
+        local_slots: without a broker, the number of trials at once on this machine; by default as many as there is room for.
         start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
             "spawn" imports it anew for each trial, for libraries that can't be forked.
         reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes

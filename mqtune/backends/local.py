@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,22 @@ __all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "find_server"]
 
 #: A worker that is asked to end hands its trials back, which takes at most the stop ladder's 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
+#: Settings of workers in the environment, as ``mqtune worker --help`` has them, but for where things are.
+_OF_OPERATORS: Final = frozenset(
+    f"MQTUNE_{name}"
+    for name in (
+        "CPUS",
+        "EXPERIMENTS",
+        "GPUS",
+        "GPUS_PER_SLOT",
+        "GPU_MEMORY",
+        "GRACE",
+        "REMOTE_CONTROL",
+        "SLOTS",
+        "SLOTS_PER_GPU",
+        "TAGS",
+    )
+)
 
 
 class LocalWorker:
@@ -25,23 +42,23 @@ class LocalWorker:
         broker: the server's URL; it travels in the environment, which other users can't read.
         folder: the experiment's, for the worker's and the trials' logs.
         code_root: the folder below which the trainable is.
-        slots: number of slots.
+        options: what ``mqtune worker`` is told of its slots.
     """
 
-    def __init__(self, broker: str, *, folder: Path, code_root: Path, slots: int | None, gpus: str) -> None:
+    def __init__(self, broker: str, *, folder: Path, code_root: Path, options: Sequence[str]) -> None:
         self.log = folder / "worker.log"
         ours_read, self._owner = os.pipe()
         environment = {
-            **os.environ,
+            # What an operator has set for a worker of his own is not meant for this one.
+            **{name: value for name, value in os.environ.items() if name not in _OF_OPERATORS},
             "MQTUNE_BROKER": broker,
             "MQTUNE_CODE_ROOT": str(code_root),
             "MQTUNE_LOG_ROOT": str(folder.parent),
             "MQTUNE_OWNER_FD": str(ours_read),
         }
-        command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", "--gpus", gpus]
+        command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
         # A line for each task that comes and goes says nothing that the journal doesn't.
         command += ["--loglevel", "WARNING"]
-        command += ["--slots", str(slots)] if slots is not None else []
         try:
             with self.log.open("ab") as output:
                 self._process = subprocess.Popen(

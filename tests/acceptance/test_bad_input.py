@@ -22,12 +22,14 @@ from mqtune.errors import (
     BrokerRefused,
     BrokerUnavailable,
     ConfigurationError,
+    InsufficientResources,
     MetricMissing,
     NameTaken,
     TrainableNotFound,
 )
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd, Trial
+from mqtune.worker.devices import usable_cpus
 
 Tune = Callable[..., mqtune.Tuner]
 SPACE = {"x": mqtune.uniform(0, 1)}
@@ -337,3 +339,26 @@ def test_many_short_trials_all_end_with_their_report_and_none_is_mixed_up_with_a
         assert len(trial.attempts) == 1
         assert trial.last_metrics["loss"] == trial.config["x"]
         assert trial.last_metrics["pid"] == trial.attempt.pid
+
+
+# On this machine alone.
+
+
+def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_free(
+    monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def tuner(resources: mqtune.Resources) -> mqtune.Tuner:
+        return mqtune.Tuner(
+            trainables.steady, SPACE, metric="loss", mode="min", name="local", resources=resources, progress=False
+        )
+
+    with pytest.raises(InsufficientResources, match="this machine can't give: it sees none"):
+        tuner(mqtune.Resources(gpus=0.5)).run()
+
+    all_cores = mqtune.Resources(cpus=usable_cpus(), tags=["big"])
+    results = tuner(all_cores).run()
+
+    assert [trial.status for trial in results] == [TrialStatus.COMPLETED]
+    assert "+big" in results.best.attempts[0].queue

@@ -53,6 +53,7 @@ FLOORS: Final = {
     "interrupts": 4,
     "keeping": 4,
     "limits": 4,
+    "local_slots": 4,
     "lockstep": 4,
     "opening": 4,
     "plan": 4,

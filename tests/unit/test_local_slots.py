@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from mqtune import local_slots
+from mqtune.backends import local
+from mqtune.cli.worker import command
+from mqtune.errors import ConfigurationError, InsufficientResources
+from mqtune.local_slots import worker_options
+from mqtune.resources import Resources
+from mqtune.worker.settings import WorkerSettings
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a machine of so many cores and GPUs."""
+
+    def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
+        monkeypatch.setattr(local_slots, "usable_cpus", lambda: cores)
+        for module in (local_slots, __import__("mqtune.worker.settings", fromlist=["x"])):
+            monkeypatch.setattr(module, "find_gpu_memory", lambda asked, found: memory_mb if found else 0)
+        monkeypatch.setattr(local_slots, "find_gpus", lambda asked: gpus)
+
+    return make
+
+
+def offered(options: list[str]) -> tuple[Resources, int]:
+    """Return what a worker with these options offers, by the way that they really go, and its slots."""
+    parsed = command.make_context("worker", list(options)).params
+    keys = ("gpus", "slots_per_gpu", "gpus_per_slot", "cpus", "slots", "gpu_memory", "tags")
+    plan = WorkerSettings(broker="redis://x", **{key: parsed[key] for key in keys}).plan()
+    return plan.offer, len(plan.devices)
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots", "number"),
+    [
+        (Resources(), None, 8),
+        (Resources(), 20, 20),
+        (Resources(cpus=2), None, 4),
+        (Resources(cpus=3), None, 2),
+        (Resources(cpus=2), 3, 3),
+        (Resources(tags=["fast", "ssd"]), 2, 2),
+        (Resources(gpus=1), None, 4),
+        (Resources(gpus=1), 3, 3),
+        (Resources(gpus=0.5), None, 8),
+        (Resources(gpus=0.5), 2, 2),
+        (Resources(gpus=2), None, 2),
+        (Resources(gpus=3), None, 1),
+        (Resources(gpus=1, cpus=4), None, 2),
+        (Resources(gpus=0.5, cpus=2), None, 4),
+        (Resources(gpus=1, gpu_memory_gb=24), None, 4),
+        (Resources(gpus=0.5, gpu_memory_gb=12, tags=["a100"]), None, 8),
+    ],
+    ids=str,
+)
+def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
+    machine: Any, asked: Resources, slots: int | None, number: int
+) -> None:
+    machine(8, ("0", "1", "2", "3"), 25_000)
+
+    offer, found = offered(worker_options(asked, slots))
+
+    assert asked.fits(offer)
+    assert found == number
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots", "gpus", "what"),
+    [
+        (Resources(cpus=9), None, (), "asks for 9 CPUs, which this machine can't give: it has 8"),
+        (Resources(cpus=3), 3, (), "with local_slots=3 they need 9, and it has 8"),
+        (Resources(gpus=1), None, (), "asks for 1 GPU, 1 CPU, which this machine can't give: it sees none"),
+        (Resources(gpus=2), None, ("3",), r"it sees 1: 3 \(by CUDA_VISIBLE_DEVICES, or nvidia-smi\)"),
+        (Resources(gpus=1), 3, ("0", "1"), "room for 2 such trials"),
+        (Resources(gpus=0.5, cpus=5), None, ("0", "1"), "room for 1 such trials"),
+        (Resources(gpus=0.3), None, ("0",), "give gpus=1/3"),
+        (Resources(gpus=1, gpu_memory_gb=80), None, ("0",), "its GPUs have 25 GB for each"),
+    ],
+    ids=str,
+)
+def test_what_this_machine_can_not_give_is_an_error_with_what_it_has(
+    machine: Any, asked: Resources, slots: int | None, gpus: tuple[str, ...], what: str
+) -> None:
+    machine(8, gpus, 25_000)
+
+    with pytest.raises(InsufficientResources, match=what):
+        worker_options(asked, slots)
+
+
+def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
+    machine(8, ("0",), 0)
+
+    with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
+        worker_options(Resources(gpus=1, gpu_memory_gb=8), None)
+
+
+def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
+    machine(8, ("0", "1"))
+
+    with pytest.raises(ConfigurationError, match="give a multiple of 2, and max_concurrent=3"):
+        worker_options(Resources(gpus=0.5), 3)
+
+
+def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() -> None:
+    of_workers = {name for option in command.params for name in [option.envvar] if isinstance(name, str)}
+    elsewhere = {"MQTUNE_BROKER", "MQTUNE_CODE_ROOT", "MQTUNE_LOG_ROOT", "MQTUNE_OWNER_FD"}
+
+    assert of_workers - elsewhere == local._OF_OPERATORS
+    assert os.environ.keys().isdisjoint(elsewhere)
