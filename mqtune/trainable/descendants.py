@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Collection
 
-__all__ = ["group_exists", "has_descendants", "own_children"]
+__all__ = ["children_of", "group_exists", "has_descendants", "own_children"]
 
 
 def own_children() -> list[int]:
@@ -16,6 +16,15 @@ def own_children() -> list[int]:
         return _children(me, me)
     except FileNotFoundError:
         return []
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, where the kernel tells (Linux)."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += _children(pid, int(task))
+    return found
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:

@@ -338,8 +338,9 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         self.runtime.uplink.attach(stream)
         try:
-            if self._reuses:
-                # A process that stays must not have this attempt while the one before can still be signalled.
+            if self._reuses or turn.changes_zygote:
+                # A process that stays must not have this attempt while the one before can still be signalled; and another
+                # zygote doesn't know of that one.
                 turn.wait()
             zygote.send_start(message, [stream.write_end, self._control.read_end])
             os.close(stream.write_end)

@@ -66,7 +66,7 @@ def _imported(
             on_import()
         zygote.wait_ready(IMPORT_TIMEOUT_S)
     except BaseException as error:
-        slot.close_zygote()
+        slot.zygotes.drop(zygote)
         # Killed from outside, it says nothing of the trainable; what kills it again may be the memory that it needs.
         if once_more and isinstance(error, ZygoteDied) and zygote.was_killed:
             return _imported(slot, turn, key, on_import, once_more=False)

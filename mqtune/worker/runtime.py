@@ -34,7 +34,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.family import family
 from mqtune.worker.leaving import KILL_GRACE_S, leave_s
 from mqtune.worker.logs import Logs
-from mqtune.worker.memory_kills import MemoryKills, find_counter
+from mqtune.worker.memory_kills import MemoryKills, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.uplink import Uplink
@@ -49,6 +49,8 @@ LEASE_S: Final = 15.0
 HEARTBEAT_S: Final = 3.0
 #: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
 ZYGOTE_IDLE_S: Final = 120.0
+#: What part of the memory that the worker may use those that wait may have: trials need the rest.
+KEPT_ZYGOTES_SHARE: Final = 1 / 8
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -100,7 +102,7 @@ class WorkerRuntime:
         self._client = client
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
         self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
-        self._slots = Slots(plan, log_root, self._memory)
+        self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
         self._journals: dict[str, RedisJournal] = {}
         self._definitions: dict[tuple[str, str], dict[str, Any]] = {}
@@ -272,7 +274,7 @@ class WorkerRuntime:
         self.hand_back_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
             for slot in self._slots.all:
-                slot.kill()
+                slot.zygotes.end_all()
             self._wait_until_idle(KILL_GRACE_S)
         self.closing.set()
         self._look.set()
@@ -280,7 +282,7 @@ class WorkerRuntime:
             self._fleet.leave(self.name)
         for slot in self._slots.all:
             # One that is not vacant is importing a trainable for an attempt that was not claimed.
-            slot.close_zygote() if slot.is_vacant else slot.kill()
+            slot.zygotes.drop_all() if slot.is_vacant else slot.zygotes.end_all()
         self.uplink.close()
         self.logs.close()
         self.scratch.close()
@@ -310,7 +312,7 @@ class WorkerRuntime:
                     for run, answer in zip(runs, answers, strict=True):
                         run.on_answer(answer)
                         self._show(run)
-                self._slots.close_idle(ZYGOTE_IDLE_S)
+                self._slots.trim(ZYGOTE_IDLE_S)
                 family.bury(0)
             except BrokerUnavailable:
                 return

@@ -1,8 +1,8 @@
-"""A worker's slots: each holds its devices and the zygote of the trainable that it ran last."""
+"""A worker's slots: each holds its devices and the zygotes of the trainables that it ran last."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import queue
 import threading
 import time
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mqtune.worker.device_memory import DeviceMemory
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.kept_zygotes import KeptZygotes
 from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
 
 __all__ = ["Slot", "Slots", "Turn"]
@@ -28,6 +29,9 @@ class Turn:
         self._before = before
         self.over = threading.Event()
         self._settles = False
+        self._zygote: ZygoteHandle | None = None
+        #: Whether its zygote is another than that of the turn before, which knows nothing of that one's trial.
+        self.changes_zygote = False
 
     def wait(self) -> None:
         """Wait until nothing is left of the trial before."""
@@ -36,15 +40,19 @@ class Turn:
     def take(self, *, stays: bool) -> bool:
         """Have the slot's devices for a trial; False, and no trial may start, when one of them is quarantined.
 
-        Where there are devices it waits until nothing is left of the trial before, its memory included.
+        Where there are devices it waits until nothing is left of the trial before, its memory included. A process that stays for
+        the trials of another trainable goes.
 
         Args:
             stays: whether the trial's process may stay for another; what it has in use is then not waited for.
         """
         slot = self._slot
-        if slot.memory is None:
+        if slot.memory is None and not slot.zygotes.may_have_stayed(self._zygote):
             return True
         self._before.wait()
+        slot.zygotes.make_way(self._zygote)
+        if slot.memory is None:
+            return True
         taken = slot.memory.enter(slot.index, slot.devices)
         self._settles = taken and not stays
         return taken
@@ -60,23 +68,39 @@ class Turn:
                 self._settles = False
                 self._slot.memory.settle(self._slot.index, self._slot.devices)
         finally:
+            self.use(None)
             self.over.set()
+
+    def use(self, zygote: ZygoteHandle | None) -> None:
+        """Have a zygote in use until the end, and no other."""
+        before, self._zygote = self._zygote, zygote
+        if before is not None:
+            self._slot.zygotes.leave(before)
 
 
 class Slot:
     """One place where one trial runs; the next attempt may prepare while the last one's process is taken down."""
 
-    def __init__(self, index: int, plan: SlotPlan, log_root: Path, memory: DeviceMemory | None = None) -> None:
+    def __init__(
+        self,
+        index: int,
+        plan: SlotPlan,
+        log_root: Path,
+        memory: DeviceMemory | None = None,
+        *,
+        most_bytes: float = math.inf,
+    ) -> None:
         self.index = index
         self.devices = plan.devices[index]
         self.memory = memory
         self._last_over = threading.Event()
         self._last_over.set()
-        self._environment = plan.environment(index)
         #: What its zygotes print.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
-        self._zygote: ZygoteHandle | None = None
-        self._used_at = time.monotonic()
+        self.zygotes = KeptZygotes(
+            plan.environment(index), self.log, most_bytes=most_bytes, on_close=self._on_zygote_closed
+        )
+        self._last_zygote: ZygoteHandle | None = None
 
     @property
     def is_vacant(self) -> bool:
@@ -95,35 +119,17 @@ class Slot:
         return turn
 
     def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
-        """Return a zygote for this trainable and the code as it is now: the last one, or a new one once it is *turn*."""
-        self.note_use()
-        if self._zygote is None or self._zygote.key != key or not self._zygote.is_current():
-            turn.wait()
-            self.close_zygote()
-            self._zygote = ZygoteHandle(key, self._environment, self.log)
-        return self._zygote
+        """Return a zygote for this trainable and the code as it is now, which is the turn's until its end."""
+        zygote = self.zygotes.use(key, turn.wait)
+        turn.use(zygote)
+        turn.changes_zygote = zygote is not self._last_zygote
+        self._last_zygote = zygote
+        return zygote
 
-    def note_use(self) -> None:
-        """Note that a trial begins or ends here."""
-        self._used_at = time.monotonic()
-
-    def idle_s(self) -> float:
-        """Return for how long no trial has run here, if a zygote is waiting for one; else 0."""
-        return 0.0 if self._zygote is None else time.monotonic() - self._used_at
-
-    def kill(self) -> None:
-        """Kill whatever runs here, with its zygote; any thread may call it."""
-        if self._zygote is not None:
-            self._zygote.end()
-
-    def close_zygote(self) -> None:
-        """End the zygote; the slot must be vacant."""
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
-            if self.memory is not None:
-                # With it went a process that had stayed.
-                self.memory.leave(self.index, self.devices)
+    def _on_zygote_closed(self, zygote: ZygoteHandle) -> None:
+        if zygote.key.reuse and self.memory is not None:
+            # With it went a process that had stayed.
+            self.memory.leave(self.index, self.devices)
 
 
 class Slots:
@@ -135,10 +141,14 @@ class Slots:
         plan: the slots.
         log_root: the folder for their zygotes' output.
         memory: watches their devices; None where there are none.
+        most_bytes: how much memory the zygotes that wait in all slots may have.
     """
 
-    def __init__(self, plan: SlotPlan, log_root: Path, memory: DeviceMemory | None = None) -> None:
-        self.all = [Slot(index, plan, log_root, memory) for index in range(len(plan.devices))]
+    def __init__(
+        self, plan: SlotPlan, log_root: Path, memory: DeviceMemory | None = None, *, most_bytes: float = math.inf
+    ) -> None:
+        count = len(plan.devices)
+        self.all = [Slot(index, plan, log_root, memory, most_bytes=most_bytes / count) for index in range(count)]
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
         self._offered: queue.LifoQueue[Slot] = queue.LifoQueue()
@@ -166,7 +176,6 @@ class Slots:
 
     def offer(self, slot: Slot) -> None:
         """Let the next attempt have a slot whose trial has ended, or whose process is about to."""
-        slot.note_use()
         self._offered.put(slot)
 
     def review(self) -> None:
@@ -178,14 +187,7 @@ class Slots:
             # If it is still quarantined, whoever gets it puts it aside again.
             self._offered.put(slot)
 
-    def close_idle(self, after_s: float) -> None:
-        """End the zygotes of free slots that have waited longer than *after_s* seconds."""
-        waiting = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                slot = self._offered.get_nowait()
-                waiting.append(slot)
-                if slot.is_vacant and slot.idle_s() > after_s:
-                    slot.close_zygote()
-        for slot in reversed(waiting):
-            self._offered.put(slot)
+    def trim(self, idle_s: float) -> None:
+        """Close zygotes that no trial has used for *idle_s* seconds, and those that have too much memory."""
+        for slot in self.all:
+            slot.zygotes.trim(idle_s)

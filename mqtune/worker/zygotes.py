@@ -123,6 +123,11 @@ class ZygoteHandle:
         return self._channel.fileno()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def is_ready(self) -> bool:
         """Whether it is known to have imported the trainable."""
         return self._files is not None

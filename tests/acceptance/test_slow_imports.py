@@ -1,8 +1,10 @@
-"""An attempt whose worker imports for long is that worker's: the driver knows it, says so, and publishes it to nobody else."""
+"""Imports that take long: the driver knows of them, says so, and publishes nothing again; and experiments that take turns don't repeat them."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,3 +84,51 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
 
     assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 2
     assert [len(trial.attempts) for trial in results.trials] == [1, 1]
+
+
+def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "imports_by_turns.py").write_text(
+        "import sys, mqtune\n"
+        "if 'mqtune.trainable.zygote' in sys.orig_argv:\n"
+        "    print('imported', flush=True)\n"
+        "def first(config):\n"
+        "    mqtune.report({'loss': config['x']})\n"
+        "def second(config):\n"
+        "    mqtune.report({'loss': config['x']})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code = importlib.import_module("imports_by_turns")
+    options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
+    with running_worker(broker, tmp_path / "worker.log", *options, code_root=tmp_path), contextlib.ExitStack() as stack:
+        tuners = [
+            mqtune.Tuner(
+                trainable,
+                {"x": mqtune.uniform(0, 1)},
+                metric="loss",
+                mode="min",
+                max_trials=40,
+                broker=broker,
+                name=f"turns-{trainable.__name__}",
+                resources=Resources(tags=[TAG]),
+                progress=False,
+            )
+            for trainable in (code.first, code.second)
+        ]
+        for tuner in tuners:
+            stack.callback(tuner.close)
+
+        def all_done() -> bool:
+            for tuner in tuners:
+                if not tuner.is_finished:
+                    tuner.step(0.01)
+            return all(tuner.is_finished for tuner in tuners)
+
+        eventually(all_done, 60)
+        ran = sorted((a.started_at, tuner.name) for tuner in tuners for t in tuner.get_trials() for a in t.attempts)
+
+    switches = sum(one[1] != other[1] for one, other in itertools.pairwise(ran))
+    assert switches > 8, "they must have taken turns"
+    imports = [log.read_text().count("imported") for log in sorted(tmp_path.glob(".zygotes/slot-*.log"))]
+    assert imports == [2, 2]

@@ -46,6 +46,21 @@ import mqtune
 def raises(config):
     raise ValueError("no luck")
 
+print("imported here", flush=True)
+
+def goes_slowly(config):
+    try:
+        endless(config)
+    finally:
+        time.sleep(0.5)
+        with open(config["log"], "a") as file:
+            file.write("the first goes\\n")
+
+def notes_start(config):
+    with open(config["log"], "a") as file:
+        file.write("the second runs\\n")
+    mqtune.report({"loss": 1})
+
 def steady(config):
     for epoch in range(1, 4):
         mqtune.report({"loss": 1 / epoch})
@@ -211,7 +226,7 @@ class Machine:
     def close(self) -> None:
         for run in tuple(self.running):
             run.terminate(kill=True)
-        self.slot.close_zygote()
+        self.slot.zygotes.drop_all()
         self.uplink.close()
 
 
@@ -590,8 +605,7 @@ def test_trials_that_fail_by_themselves_are_no_reason_to_take_nothing(machine: M
 
 def test_a_trial_whose_zygote_is_killed_is_lost_and_its_slot_serves_the_next(machine: Machine) -> None:
     one = machine.start("endless").has_reported(1)
-    zygote = machine.slot._zygote
-    assert zygote is not None
+    (zygote,) = machine.slot.zygotes.all
 
     zygote._process.kill()
 
@@ -599,6 +613,29 @@ def test_a_trial_whose_zygote_is_killed_is_lost_and_its_slot_serves_the_next(mac
     assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteDied")
     assert ended.pid
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
+
+
+def test_trainables_that_take_turns_are_each_imported_once(machine: Machine) -> None:
+    for turn in range(6):
+        ended = machine.start(("steady", "tells_where")[turn % 2], trial=f"{turn:04d}").ended()
+        assert ended.end is AttemptEnd.COMPLETED
+
+    assert len(machine.slot.zygotes.all) == 2
+    imports = machine.slot.log.read_text().count("imported here")
+    assert imports == 2
+
+
+def test_another_trainables_trial_starts_when_the_process_before_it_in_the_slot_is_gone(
+    machine: Machine, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    machine.start("notes_start", {"log": str(tmp_path / "unread")}, trial="0002").ended()
+    one = machine.start("goes_slowly", {"log": str(log)}, trial="0003").has_reported(1).intend(Intent.STOP)
+
+    two = machine.start("notes_start", {"log": str(log)}, trial="0004")
+
+    assert (one.ended().end, two.ended().end) == (AttemptEnd.STOPPED, AttemptEnd.COMPLETED)
+    assert log.read_text().splitlines() == ["the first goes", "the second runs"]
 
 
 def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Machine) -> None:

@@ -6,15 +6,18 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from waiting import eventually
 
 from mqtune.resources import Resources
-from mqtune.worker import device_memory
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker import device_memory, kept_zygotes
 from mqtune.worker.device_memory import TOLERANCE_BYTES, DeviceMemory
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.slots import Slot, Slots
+from mqtune.worker.zygotes import ZygoteKey
 
 GB = 1_000_000_000
 MB = 1_000_000
@@ -300,7 +303,9 @@ def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
     assert slot.is_vacant
 
 
-def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, tmp_path: Path) -> None:
+def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
     slots = [Slot(index, shared, tmp_path, watched.memory) for index in range(2)]
     staying, other = slots[0].next_turn(), slots[1].next_turn()
@@ -313,12 +318,10 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watc
     other.end()
     assert not watched.memory.quarantined, "what is in use is the process that stays"
 
-    class Zygote:
-        def close(self) -> None:
-            pass
-
-    slots[0]._zygote = Zygote()  # type: ignore[assignment]
-    slots[0].close_zygote()
+    key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", b"reused")
+    monkeypatch.setattr(kept_zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0)))
+    slots[0].zygotes.leave(slots[0].zygotes.use(key, lambda: None))
+    slots[0].zygotes.drop_all()
     last = slots[1].next_turn()
     last.take(stays=False)
     last.end()

@@ -9,9 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -23,9 +21,6 @@ from mqtune.errors import ConfigurationError
 from mqtune.trainable.control import PAUSE, STOP
 from mqtune.trainable.session import FRAME_END, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import slots as slots_module
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.slots import Slots
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteKey
 
 CODE = """
@@ -593,27 +588,6 @@ def test_the_definition_says_whether_processes_are_reused_and_another_experiment
     reused, fresh = zip(keys("a"), keys("b"), strict=True)
     assert reused[0] != reused[1]
     assert fresh[0] == fresh[1]
-
-
-def test_a_slot_is_idle_from_the_end_of_its_trial_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(slots_module, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(slots_module, "ZygoteHandle", Mock())
-    slots = Slots(SlotPlan(offer=mqtune.Resources(cpus=1), devices=((),)), tmp_path)
-    slot = slots.acquire(1)
-    assert slot is not None
-    turn = slot.next_turn()
-    slot.zygote(ZygoteKey(TrainableSpec("Job", module="reused_code", kind="class"), tmp_path, "fork"), turn)
-
-    now = 1000.0
-    turn.end()
-    slots.offer(slot)
-    now = 1001.0
-
-    assert slot.idle_s() == 1.0
-    now = 1200.0
-    slots.close_idle(120.0)
-    assert slot.idle_s() == 0.0
 
 
 def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(forking: Slot) -> None:
