@@ -31,7 +31,9 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch, contextlib.closing(connect(redis_server.url)) as client:
         patch.setenv("MQTUNE_CPUS", "2")
-        worker = LocalWorker(redis_server.url, folder=folder, code_root=CODE_ROOT, options=["--gpus", "0", "--slots", "2"])
+        worker = LocalWorker(
+            redis_server.url, folder=folder, code_root=CODE_ROOT, options=["--gpus", "0", "--slots", "2"]
+        )
         try:
             fleet = Fleet(client, patience_s=5)
             eventually(lambda: worker.problem() or fleet.workers(), JOIN_S)
