@@ -10,7 +10,7 @@ from typing import Any, Final
 from mqtune.checkpoints import Retention
 from mqtune.errors import ConfigurationError
 from mqtune.fields import decode_definition
-from mqtune.home import mqtune_home
+from mqtune.home import SERVER_FOLDER, mqtune_home
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.recovery import kept_definition
 from mqtune.opening import BrokerPlace
@@ -102,7 +102,7 @@ def attached(
 def _definition(name: str, place: BrokerPlace) -> dict[str, Any]:
     """Return what an experiment is, as its server has it; or, if that has lost it, as this machine's copy began."""
     folder = mqtune_home() / name
-    if not place.is_known and not (folder / "redis").is_dir():
+    if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / JOURNAL_FILE).is_file():
             raise ConfigurationError(
                 f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that has it"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from mqtune.errors import ConfigurationError
 
-__all__ = ["CLASS", "Described", "described", "rebuilt"]
+__all__ = ["CLASS", "Described", "described", "differences", "rebuilt"]
 
 #: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
 CLASS: Final = "class"
@@ -27,6 +27,29 @@ def described(thing: Described) -> dict[str, Any]:
     if kind.__module__.partition(".")[0] == "mqtune":
         return description
     return {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
+
+
+def differences(name: str, was: object, is_: object) -> Iterator[str]:
+    """Yield a line for each value in which two descriptions differ, under names such as ``scheduler.max_t``."""
+    if was == is_:
+        return
+    if isinstance(was, Mapping) and isinstance(is_, Mapping) and was.keys() & is_.keys():
+        for key in {**was, **is_}:
+            yield from differences(f"{name}.{key}", was.get(key, _MISSING), is_.get(key, _MISSING))
+        return
+    yield f"{name} was {_short(was)} and is {_short(is_)}"
+
+
+_MISSING: Final = object()
+#: More of a value would not be read, nor would it show where the two differ.
+_SHOWN_CHARS: Final = 200
+
+
+def _short(value: object) -> str:
+    if value is _MISSING:
+        return "not there"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 def rebuilt(what: str, kinds: Mapping[str, Callable[..., T]], description: Mapping[str, Any]) -> T:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
-__all__ = ["mqtune_home"]
+__all__ = ["SERVER_FOLDER", "mqtune_home"]
+
+#: The folder, below an experiment's, of the server that it has of its own.
+SERVER_FOLDER: Final = "redis"
 
 
 def mqtune_home() -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,16 +21,19 @@ from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
+from mqtune.home import SERVER_FOLDER
 from mqtune.interrupts import Interrupts
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import Client, connect, redact
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.journal.recovery import bring_back, kept_definition
+from mqtune.journal.recovery import bring_back, entries_behind, kept_definition
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.takeover import take_lock
 from mqtune.local_slots import worker_options
+from mqtune.messages import START, TrialStaged
 from mqtune.plan import Plan
+from mqtune.replay import driver_events
 from mqtune.wire import decode_value, encode_value
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
@@ -164,6 +168,8 @@ class BrokerPlace:
             store.create()
             plan.store = store.url
         clock = ServerClock(client)
+        if plan.overwrite:
+            _delete(journal, folder, store)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
@@ -270,8 +276,10 @@ class SimulatedPlace:
         owner = secrets.token_hex(8)
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)
-        kept = journal.definition()
         folder.mkdir(parents=True, exist_ok=True)
+        if plan.overwrite:
+            _delete(journal, folder, None)
+        kept = journal.definition()
         return Opening(
             journal=journal,
             backend=backend,
@@ -285,6 +293,22 @@ class SimulatedPlace:
             start_worker=lambda: None,
             waits=False,
         )
+
+
+def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
+    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have."""
+    written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
+    journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            # The server is at work, and what the store has is deleted by it.
+            if path.name not in (SERVER_FOLDER, CHECKPOINTS):
+                shutil.rmtree(path)
+        else:
+            path.unlink()
+    if store is not None:
+        for checkpoint in store.ids():
+            store.delete(checkpoint)
 
 
 def unless_away(action: Callable[..., None], *arguments: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.checkpoints import Retention
-from mqtune.describing import CLASS, described
+from mqtune.describing import CLASS, described, differences
 from mqtune.errors import ConfigurationError, NameTaken
 from mqtune.experiment import Experiment, Mode
 from mqtune.fields import decode_definition
@@ -114,7 +114,12 @@ class Plan:
         code_root: Path | None = None,
         metric_from: MetricFrom = "first",
         on_odd_report: OnOddReport = "warn",
+        overwrite: bool = False,
     ) -> None:
+        if not isinstance(overwrite, bool):
+            raise ConfigurationError(f"overwrite={overwrite!r} is neither True nor False")
+        #: Whether an experiment that has the name already is deleted first.
+        self.overwrite = overwrite
         self.reuse = bool(reuse)
         if isinstance(trainable, TrainableSpec):
             self.spec, self.code_root = trainable, code_root if code_root is not None else Path.cwd()
@@ -236,9 +241,20 @@ class Plan:
             return now
         differing = [key for key in now if key not in _MAY_CHANGE and _same(now[key]) != _same(before.get(key))]
         if differing:
-            shown = "; ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in differing)
-            raise NameTaken(f"experiment {self.name!r} exists with another definition ({shown}); choose another name")
+            raise NameTaken(self._what_differs({key: (_same(before.get(key)), _same(now[key])) for key in differing}))
         return {**before, **{key: now[key] for key in _MAY_CHANGE}}
+
+    def _what_differs(self, differing: Mapping[str, tuple[Any, Any]]) -> str:
+        """Return, line by line, in what another experiment of this name differs, and what can be done."""
+        lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
+        # A searcher that has the space and the seed would say the same once more.
+        lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
+        head = f"experiment {self.name!r} exists, and is another one:"
+        ways_out = (
+            f"Give this one another name, such as name={f'{self.name}-2'!r}; or go on with the one that exists: "
+            f"`mqtune resume {self.name}`; or delete that, with its results, and begin anew: overwrite=True"
+        )
+        return "\n  ".join([head, *lines, ways_out])
 
     def _describe(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from mqtune.errors import ConfigurationError
 from mqtune.experiment import Experiment
-from mqtune.home import mqtune_home
+from mqtune.home import SERVER_FOLDER, mqtune_home
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.messages import Event, ExperimentCreated
@@ -127,7 +127,7 @@ def standing(folder: Path, outcome: str) -> str:
     """Return how a saved experiment stands, in a few words: its outcome, or what can be told from here without one."""
     if outcome:
         return outcome
-    if (folder / "redis" / "url").exists():
+    if (folder / SERVER_FOLDER / "url").exists():
         return "running"
     age_s = max(0.0, time.time() - (folder / JOURNAL_FILE).stat().st_mtime)
     return f"not ended, last event {duration(age_s)} ago"

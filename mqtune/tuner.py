@@ -50,6 +50,8 @@ class Tuner(Running):
             are started on this machine, and end with the run; ``$MQTUNE_REDIS_URL`` names a server to take instead.
         name: the experiment's name, by which the same script goes on with it; by default the trainable's with the time, so
             that each run is a new experiment.
+        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints; each run
+            of the script then begins anew.
         seed: for everything that is random; drawn and kept with the experiment if left out.
         max_concurrent: the most trials at once; by default as many as there are slots.
         max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always. Attempts that
@@ -114,6 +116,7 @@ class Tuner(Running):
         resources: Resources | None = None,
         broker: str | None = None,
         name: str | None = None,
+        overwrite: bool = False,
         seed: int | None = None,
         max_concurrent: int | None = None,
         max_failures: int = 0,
@@ -154,6 +157,7 @@ class Tuner(Running):
             points_to_evaluate=points_to_evaluate,
             resources=resources,
             name=name,
+            overwrite=overwrite,
             seed=seed,
             max_failures=max_failures,
             max_concurrent=max_concurrent,

@@ -292,6 +292,10 @@ class Journal(DriverSide):
         """
 
     @abstractmethod
+    def erase(self, trials: Sequence[TrialId]) -> None:
+        """Forget the experiment, with all these trials, but for the lock; whoever runs an attempt of it is fenced from then on."""
+
+    @abstractmethod
     def hold(self, held: Sequence[Held], hold_s: float) -> None:
         """Say that workers have these attempts, and will claim them, for *hold_s* more seconds; those that are not staged are left out.
 

@@ -214,6 +214,18 @@ class MemoryJournal(Journal):
             for state in self._state.trials.values():
                 state.lease_until = -math.inf
 
+    def erase(self, trials: Sequence[TrialId]) -> None:
+        with self._lock:
+            self._check_epoch()
+            state = self._state
+            # No entry gets the id of one that was forgotten.
+            state.forgotten += len(state.entries)
+            state.entries.clear()
+            state.checkpoints.clear()
+            state.dropped, state.definition = (), None
+            for trial in trials:
+                state.trials.pop(trial, None)
+
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
         with self._lock:
             now = self._server.clock()

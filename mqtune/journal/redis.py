@@ -361,6 +361,12 @@ class RedisJournal(Journal):
         while not self._unless_stale(lambda: self._run("restore", keys, args)):
             self._retrying(lambda: self._upload(restored, entries()))
 
+    def erase(self, trials: Sequence[TrialId]) -> None:
+        keys = self._keys
+        names = [keys.driver, keys.meta, keys.journal, keys.leases, keys.staged, keys.checkpoints]
+        names += [keys.trial(trial) for trial in trials]
+        self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
+
     def _upload(self, key: str, entries: Iterable[Entry]) -> None:
         """Write entries, of which there is one at least, to a stream of their own, anew."""
         self._client.delete(key)

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import redis
 
 from mqtune.errors import NameTaken, NoServer
+from mqtune.home import SERVER_FOLDER
 from mqtune.journal.connection import open_client, redact
 from mqtune.journal.server_binary import ExternalServer, ServerBinary, find_binary, find_server
 
@@ -109,7 +110,7 @@ class EmbeddedServer:
             NameTaken: a server of another living driver is on this folder.
         """
         binary = binary or find_binary()
-        home = folder.resolve() / "redis"
+        home = folder.resolve() / SERVER_FOLDER
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         lock = _claim(folder, home)
@@ -151,7 +152,7 @@ class EmbeddedServer:
     def running_url(folder: Path) -> str | None:
         """Return the URL of the server that some process runs on *folder*, or None if none answers."""
         try:
-            url = (folder.resolve() / "redis" / "url").read_text()
+            url = (folder.resolve() / SERVER_FOLDER / "url").read_text()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         client = open_client(url, connect_timeout_s=PING_TIMEOUT_S, command_timeout_s=PING_TIMEOUT_S, role="ping")

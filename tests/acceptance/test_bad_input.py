@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -284,8 +285,32 @@ def test_a_name_that_a_living_driver_has_is_refused(tune: Tune):
 def test_a_name_that_another_definition_has_is_refused_with_what_differs(tune: Tune):
     tune("steady", name="mine").run()
 
-    with pytest.raises(NameTaken, match="metric was 'loss' and is 'accuracy'"):
+    with pytest.raises(NameTaken, match=r"metric was 'loss' and is 'accuracy'"):
         tune("steady", name="mine", metric="accuracy").run()
+
+
+def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp_path: Path, mqtune_home: Path):
+    store = tmp_path / "store"
+
+    def tuner(**options: Any) -> mqtune.Tuner:
+        return tune("saves_folder", name="again", checkpoints=store, max_trials=2, **options)
+
+    first = tuner(seed=1).run()
+    (mqtune_home / "again" / "notes.txt").write_text("of the first")
+    with pytest.raises(
+        NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune resume again`.*overwrite=True"
+    ):
+        tuner(seed=2).run()
+
+    second = tuner(seed=2, overwrite=True).run()
+
+    assert (len(second), second.outcome) == (2, "finished")
+    assert [trial.config for trial in second] != [trial.config for trial in first]
+    assert [trial.trial.checkpoint for trial in second] == [trial.trial.checkpoint for trial in first]
+    assert not (mqtune_home / "again" / "notes.txt").exists()
+    assert second.definition["seed"] == 2
+    assert len(list(second.reports())) == sum(trial.trial.reports for trial in second)
+    assert tuner(seed=2).run().best.value == second.best.value
 
 
 def test_failures_are_retried_as_often_as_allowed(tune: Tune, tmp_path: Path):

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import mqtune
 
@@ -16,6 +18,12 @@ import mqtune
 def steady(config):
     for epoch in range(9):
         mqtune.report({"loss": config["x"] / (epoch + 1), "epoch": epoch + 1})
+
+
+def saves_folder(config):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "state").write_text(str(config["x"]))
+        mqtune.report({"loss": config["x"]}, checkpoint=folder)
 
 
 def takes_two(config, extra):

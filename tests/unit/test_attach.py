@@ -143,7 +143,7 @@ def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes
 
 
 def test_every_argument_of_a_tuner_is_kept_or_is_no_matter_of_the_experiment() -> None:
-    of_this_run = {"self", "broker", "name", "backend", "callbacks", "progress"}
+    of_this_run = {"self", "broker", "name", "overwrite", "backend", "callbacks", "progress"}
     elsewhere = {"points_to_evaluate": "searcher", "checkpoints": "pass_checkpoint_dir"}
     plan = tuned()
     definition = plan.definition(None)
@@ -190,11 +190,14 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
 
 
 def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:
-    kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9)).definition(None))
+    kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9), seed=2).definition(None))
 
-    with pytest.raises(NameTaken, match="scheduler was"):
+    with pytest.raises(NameTaken, match=r"\n  scheduler.max_t was 9 and is 27\n"):
         attach(scheduler=mqtune.ASHA(27))[0].definition(kept["x"])
-    with pytest.raises(NameTaken, match="trainable was"):
+    with pytest.raises(NameTaken) as caught:
+        tuned(scheduler=mqtune.ASHA(9), seed=3).definition(kept["x"])
+    assert [line.strip() for line in str(caught.value).splitlines()][1:-1] == ["seed was 2 and is 3"]
+    with pytest.raises(NameTaken, match=r"trainable.name was"):
         attach(trainable=other_trainable)[0].definition(kept["x"])
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from mqtune.errors import DriverFenced, NameTaken
-from mqtune.journal.base import Assignment, Claim, Cleared, Journal
+from mqtune.journal.base import Assignment, Claim, Cleared, Grant, Journal
 from mqtune.messages import ExperimentCreated
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -51,6 +51,7 @@ class LockContract(InWorld):
         "clear": lambda journal: journal.clear([Cleared(ONE, 1, 1)]),
         "clear nothing": lambda journal: journal.clear([]),
         "drop": lambda journal: journal.drop_checkpoints([HELD], dropped(HELD)),
+        "erase": lambda journal: journal.erase([ONE]),
     }
 
     @pytest.mark.parametrize("write", DRIVER_WRITES)
@@ -199,8 +200,37 @@ class LockContract(InWorld):
         assert world.journal().definition() == b"second"
         assert kinds(driver) == ["ExperimentCreated"] * 2 + ["ExperimentEnded"]
 
+    def test_what_is_erased_is_as_if_it_had_never_been_and_who_still_runs_it_is_fenced(
+        self, driver: Journal, world: World
+    ) -> None:
+        worker = world.journal()
+        driver.record(closed(), definition=b"first")
+        claim = self.start(driver, worker)
+        assert worker.put_checkpoint(claim, HELD, b"data") == ""
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        last = entries(driver)[-1].id
+
+        driver.erase([ONE, TWO])
+
+        assert (entries(driver), driver.definition(), driver.checkpoints()) == ([], None, set())
+        assert (driver.expired(), driver.unclaimed(0.0)) == ([], [])
+        with pytest.raises(NameTaken):
+            world.journal().lock("another", "", LONG_S)
+        driver.lock("driver-1", "", LONG_S)
+        driver.record(closed(), definition=b"second")
+        assert driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
+        assert worker.renew([claim], LONG_S) == ["fenced"]
+        assert not worker.end(claim, ended())
+        assert kinds(driver) == ["ExperimentEnded", "TrialStaged"]
+        assert _number(entries(driver)[0].id) > _number(last)
+        assert isinstance(worker.claim(Claim(ONE, 1, "new"), "w", LONG_S, started(claim)), Grant)
+
     def test_the_same_event_recorded_twice_on_purpose_is_two_entries(self, driver: Journal) -> None:
         driver.record(closed())
         driver.record(closed())
 
         assert kinds(driver) == ["ExperimentEnded"] * 2
+
+
+def _number(entry: str) -> tuple[int, ...]:
+    return tuple(map(int, entry.split("-")))
