@@ -58,6 +58,8 @@ import re
 from typing import Final
 
 __all__ = [
+    "CONTROL_EXCHANGE",
+    "EVENT_EXCHANGE",
     "EXPERIMENTS",
     "FLEET",
     "TASK_NAME",
@@ -72,6 +74,10 @@ __all__ = [
 FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"
+#: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
+#: the same Redis, such as ``control shutdown``, end them.
+CONTROL_EXCHANGE: Final = "mqtune"
+EVENT_EXCHANGE: Final = "mqtune-events"
 #: The Celery task that carries an attempt from the driver's side to a worker's.
 TASK_NAME: Final = "mqtune.run_trial"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -15,6 +15,8 @@ from typing import Final, Literal, get_args
 
 from mqtune.errors import ConfigurationError
 from mqtune.keys import (
+    CONTROL_EXCHANGE,
+    EVENT_EXCHANGE,
     EXPERIMENTS,
     FLEET,
     WORKERS,
@@ -41,8 +43,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: remote commands go.
 _BINDINGS: Final = ("_kombu.binding.", "_kombu.binding_permanent.")
 _DEADLINES: Final = "_kombu.binding_deadlines"
-_EVENTS: Final = "celeryev"
-_REMOTE: Final = "celery.pidbox"
+_REMOTE: Final = f"{CONTROL_EXCHANGE}.pidbox"
 _REPLIES: Final = f"*.reply.{_REMOTE}*"
 
 
@@ -153,7 +154,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         Rule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,
         _HANDED_OUT,
-        Rule("publish", channels=(f"/{db}.{_EVENTS}/*",)),
+        Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
         Rule("psubscribe", channels=(f"/{db}.{_REMOTE}",)),
         Rule("llen exists del", (f"*.{_REMOTE}*",)),
         Rule("lpush", (_REPLIES,)),
@@ -169,8 +170,8 @@ def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rul
             _BOOKKEEPING,
             _HANDED_OUT,
             Rule("llen", (f"%R~{QUEUES}",)),
-            Rule("llen exists del", (f"{_EVENTS}.*",)),
-            Rule("psubscribe", channels=(f"/{db}.{_EVENTS}/*",)),
+            Rule("llen exists del", (f"{EVENT_EXCHANGE}.*",)),
+            Rule("psubscribe", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
             Rule("publish", channels=(f"/{db}.{_REMOTE}",)),
             Rule("brpop llen exists del pexpire", (_REPLIES,)),
         ]

@@ -118,7 +118,7 @@ class Fleet:
         def look() -> list[bytes | None]:
             seconds, _ = self._client.time()
             # Nothing is written: who only looks may not be allowed to.
-            names = [name.decode() for name in self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf")]
+            names = _texts(self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf"))
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
         found = []
@@ -138,6 +138,17 @@ class Fleet:
         """Return the headers of the Celery messages that wait in a queue; None when there are too many to look through."""
         found = self._retrying(lambda: self._client.lrange(queue, 0, MAX_QUEUE_SCAN))
         return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
+
+
+def _texts(names: list[bytes]) -> list[str]:
+    """Return the names of workers; what can be none is left out, whoever has put it there."""
+    found = []
+    for name in names:
+        try:
+            found.append(name.decode())
+        except UnicodeDecodeError:
+            logger.warning("a worker is left out: its name is %r", name[:100])
+    return found
 
 
 def _headers(message: bytes) -> dict[str, Any]:

@@ -223,6 +223,14 @@ class TrialWorker(Worker):
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
 
+    def _process_task(self, req: Any) -> None:
+        try:
+            super()._process_task(req)
+        except Exception as error:  # noqa: BLE001 - what a message's headers are, is anybody's to say
+            # It counts as here, and so as in a slot, until somebody says otherwise.
+            state.task_ready(req)
+            logger.warning("task %.200s is not run: its message makes no sense: %s", req.id, error)
+
     def _leave(self) -> None:
         state.should_stop = EX_OK
         self.pool.wake.set()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from mqtune.errors import ConfigurationError, WorkerStartError
 from mqtune.journal.connection import celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
+from mqtune.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.worker.settings import WorkerSettings
 
 __all__ = [
@@ -40,6 +41,9 @@ OWNED_SETTINGS: Final[dict[str, Any]] = {
     "task_serializer": "json",
     "accept_content": ["json"],
     "event_serializer": "json",
+    "control_exchange": CONTROL_EXCHANGE,
+    "event_exchange": EVENT_EXCHANGE,
+    "event_queue_prefix": EVENT_EXCHANGE,
     # A broken connection must not end trials.
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "broker_connection_retry_on_startup": True,

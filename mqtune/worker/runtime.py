@@ -10,7 +10,8 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Final
@@ -51,6 +52,9 @@ HEARTBEAT_S: Final = 3.0
 ZYGOTE_IDLE_S: Final = 120.0
 #: What part of the memory that the worker may use those that wait may have: trials need the rest.
 KEPT_ZYGOTES_SHARE: Final = 1 / 8
+#: How many experiments, and how many definitions of experiments, a worker remembers: more than it has slots for, as a rule, and
+#: few enough for definitions of a megabyte. What is forgotten is read again.
+REMEMBERED: Final = 32
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -98,14 +102,14 @@ class WorkerRuntime:
         self.queue = queue_name(plan.offer, experiments)
         self._experiments = experiments
         self.scratch = Scratch(log_root, self.host)
-        self._stores: set[str] = set()
         self._client = client
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
         self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
-        self._journals: dict[str, RedisJournal] = {}
-        self._definitions: dict[tuple[str, str], dict[str, Any]] = {}
+        self._journal = lru_cache(REMEMBERED)(self._make_journal)
+        self._definition = lru_cache(REMEMBERED)(self._read_definition)
+        self._check_store = lru_cache(REMEMBERED)(_check_store)
         self._wake_consumer = wake_consumer
         self._show = show
         self.back_off = BackOff()
@@ -215,16 +219,19 @@ class WorkerRuntime:
             # Names become paths.
             what = reprlib.repr([experiment, trial, attempt, digest])
             raise ConfigurationError(f"{what} is no attempt: no driver of mqtune sends that")
-        journal = self._journals.get(experiment)
-        if journal is None:
-            journal = RedisJournal(self._client, experiment, closing=self.closing)
-        definition = self._definitions.get((experiment, digest))
-        if definition is None:
-            definition = decode_definition(experiment, journal.definition())
-            self._definitions[experiment, digest] = definition
-            # One that there is: nothing grows by messages that name others.
-            journal = self._journals.setdefault(experiment, journal)
-        return AttemptRun(self, journal, Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
+        definition = self._definition(experiment, digest)
+        return AttemptRun(self, self._journal(experiment), Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
+
+    def _make_journal(self, experiment: str) -> RedisJournal:
+        return RedisJournal(self._client, experiment, closing=self.closing)
+
+    def _read_definition(self, experiment: str, _digest: str) -> dict[str, Any]:
+        return decode_definition(experiment, self._make_journal(experiment).definition())
+
+    @property
+    def remembered(self) -> int:
+        """How many experiments, definitions and stores are remembered."""
+        return sum(cache.cache_info().currsize for cache in (self._journal, self._definition, self._check_store))
 
     def check_store(self, url: str) -> None:
         """Raise an error unless this worker can reach the checkpoint store and write to it; each is checked until it can.
@@ -232,12 +239,8 @@ class WorkerRuntime:
         Raises:
             MqtuneError: it can't, or there is no such kind of store.
         """
-        if url and url not in self._stores:
-            # Most experiments have no store.
-            from mqtune.checkpoints import open_store  # noqa: PLC0415
-
-            open_store(url).check()
-            self._stores.add(url)
+        if url:
+            self._check_store(url)
 
     def waiting(self) -> int:
         """Return how many tasks wait for slots like these, as soon as Redis says so.
@@ -302,22 +305,31 @@ class WorkerRuntime:
             self._look.clear()
             if self.closing.is_set():
                 return
-            try:
-                self._tell_fleet()
-                self.memory_kills.look()
-                for journal, runs in _by_journal(self._here - self.running).items():
-                    journal.hold([run.held for run in runs], self.lease_s)
-                for journal, runs in _by_journal(self.running).items():
-                    answers = journal.renew([run.claim for run in runs], self.lease_s)
-                    for run, answer in zip(runs, answers, strict=True):
-                        run.on_answer(answer)
-                        self._show(run)
-                self._slots.trim(ZYGOTE_IDLE_S)
-                family.bury(0)
-            except BrokerUnavailable:
-                return
-            except Exception:
-                logger.exception("the heartbeat failed; the next one follows")
+            for step in self._steps():
+                try:
+                    step()
+                except BrokerUnavailable:
+                    return
+                except Exception:
+                    # One experiment's broken keys must not cost another its leases.
+                    logger.exception("a part of the heartbeat failed; the next one follows")
+
+    def _steps(self) -> Iterator[Callable[[], object]]:
+        """Yield what a heartbeat consists of, experiment by experiment."""
+        yield self._tell_fleet
+        yield self.memory_kills.look
+        for journal, runs in _by_journal(self._here - self.running).items():
+            yield partial(journal.hold, [run.held for run in runs], self.lease_s)
+        for journal, runs in _by_journal(self.running).items():
+            yield partial(self._renew, journal, runs)
+        yield partial(self._slots.trim, ZYGOTE_IDLE_S)
+        yield partial(family.bury, 0)
+
+    def _renew(self, journal: Journal, runs: list[AttemptRun]) -> None:
+        answers = journal.renew([run.claim for run in runs], self.lease_s)
+        for run, answer in zip(runs, answers, strict=True):
+            run.on_answer(answer)
+            self._show(run)
 
     def _tell_fleet(self) -> None:
         """Stay in the fleet, say what has changed, and hear whether to drain."""
@@ -359,3 +371,10 @@ def _by_journal(runs: Iterable[AttemptRun]) -> dict[Journal, list[AttemptRun]]:
     for run in tuple(runs):
         found[run.journal].append(run)
     return found
+
+
+def _check_store(url: str) -> None:
+    # Most experiments have no store.
+    from mqtune.checkpoints import open_store  # noqa: PLC0415
+
+    open_store(url).check()

@@ -80,7 +80,7 @@ def remote(method: str, *, kind: str = "application/json", body: bytes | None = 
             "headers": {"clock": 1, "expires": 2e10},
             "properties": {
                 "delivery_mode": 2,
-                "delivery_info": {"exchange": "celery.pidbox", "routing_key": ""},
+                "delivery_info": {"exchange": "mqtune.pidbox", "routing_key": ""},
                 "priority": 0,
                 "body_encoding": "base64",
                 "delivery_tag": "tag",

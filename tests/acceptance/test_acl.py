@@ -41,7 +41,7 @@ from mqtune.trial import Intent, TrialId
 
 TEAM = "team-a-*"
 OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")
-REMOTE = "/0.celery.pidbox"
+REMOTE = "/0.mqtune.pidbox"
 QUEUE = "mqtune-0-1.gpu0.cpu1"
 
 pytestmark = pytest.mark.timeout(150)
@@ -219,7 +219,7 @@ WORKER = {
     "others' queue": ("BRPOP", QUEUE, "0.01"),
     "a task for others": ("LPUSH", QUEUE, "{}"),
     "a name in the list of experiments": ("ZADD", EXPERIMENTS, "0", "team-b-1"),
-    "Celery's events": ("PSUBSCRIBE", "/0.celeryev/*"),
+    "Celery's events": ("PSUBSCRIBE", "/0.mqtune-events/*"),
 }
 MONITOR = {
     "its driver": ("HGET", OURS.driver, "owner"),
@@ -235,7 +235,7 @@ MONITOR = {
     "a worker's end": ("SET", drain_key("w"), "0"),
     "the fleet's news": ("XADD", FLEET, "*", "worker", "w"),
     "a worker's control channel": ("PUBLISH", control_channel("w"), "x"),
-    "an event in Celery's name": ("PUBLISH", "/0.celeryev/task-failed", "x"),
+    "an event in Celery's name": ("PUBLISH", "/0.mqtune-events/task-failed", "x"),
 }
 DRIVER = {
     "others' heartbeat": ("ZADD", WORKERS, "0", "w"),

@@ -18,11 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 import trainables
+from celery import Celery
 from faces import ROOT, celery, run, running, settings, wait_until_joined
 from terminal import terminal
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.journal.connection import celery_url
 from mqtune.journal.server import EmbeddedServer, find_binary
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd
@@ -75,6 +77,11 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
     ):
         wait_until_joined(own_broker, "here")
         eventually(lambda: reports_come(tuner), 30)
+
+        # Another team's Celery on the same Redis means its own workers.
+        with Celery("shop", broker=celery_url(own_broker), set_as_current=False) as shop:
+            shop.control.shutdown()
+            shop.control.broadcast("pool_shrink", arguments={"n": 1})
 
         assert "1 node online" in run(own_broker, "status").stdout
         node = f"here@{socket.gethostname()}"

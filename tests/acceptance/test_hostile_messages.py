@@ -34,7 +34,7 @@ from mqtune.trial import TrialId
 from mqtune.wire import decode_value, encode_value
 
 QUEUE: Final = "mqtune-0-1.gpu0.cpu5"
-REMOTE: Final = "/0.celery.pidbox"
+REMOTE: Final = "/0.mqtune.pidbox"
 OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
 
 pytestmark = pytest.mark.timeout(150)
@@ -171,6 +171,47 @@ def test_a_message_that_is_no_task_of_mqtunes_runs_nothing_and_ends_no_worker(
         assert not (tmp_path / "mark").exists()
         assert process.poll() is None
         assert set(client.keys("mqtune:x:*")) == keys
+
+
+#: Headers that Celery reads, and what they must not be.
+HEADERS: Final[dict[str, Any]] = {
+    "timelimit": "soon",
+    "timelimit ": [1, 2, 3],
+    "timelimit of nothing": 5,
+    "callbacks": 5,
+    "errbacks": [5],
+    "chain": [5],
+    "chord": 5,
+    "retries": "many",
+    "stamped_headers": 5,
+    "replaced_task_nesting": "x",
+    "ignore_result": [],
+    "root_id": [],
+    "delivery_info": 5,
+    "eta": "tomorrow",
+    "expires": "never",
+    "shadow": {},
+}
+
+
+def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, Any, Path], tmp_path: Path):
+    url, process, _ = worker
+    with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
+        for name, value in HEADERS.items():
+            for number in range(3):
+                headers = {name.split(" ")[0]: value}
+                body = [["there-is-none", "0001", number, "digest"], {}, {}]
+                task_id = f"there-is-none/{name}/{number}".replace(" ", "-")
+                client.lpush(QUEUE, message(body, queue=QUEUE, task_id=task_id, **headers))
+        eventually(lambda: client.llen(QUEUE) == 0, 30, "all of them were taken")
+
+        tuner = tune(saving.CountsInDict, counting(), counting(), name="unhindered", checkpoints=None)
+        first, second = both_run(tuner)
+        for trial in (first, second):
+            tuner.stop_trial(trial)
+        drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+
+    assert process.poll() is None
 
 
 #: What a driver's account may write, and what a worker says of it; the config would be what is run.

@@ -593,6 +593,24 @@ class TestFleet:
 
         assert len(caplog.records) == len(strange)
 
+    def test_a_name_that_is_no_text_hides_no_worker(
+        self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Any worker's account may write there, and all drivers and workers read it."""
+        fleet.join(INFO, LONG_S)
+        redis_client.zadd(WORKERS, {b"\xff\xfe": (time.time() + LONG_S) * 1000})
+
+        assert fleet.workers() == [INFO]
+
+        assert r"\xff\xfe" in caplog.text
+
+    def test_a_key_of_another_type_hides_no_worker(self, fleet: Fleet, redis_client: redis.Redis) -> None:
+        fleet.join(INFO, LONG_S)
+        redis_client.zadd(WORKERS, {"strange": (time.time() + LONG_S) * 1000})
+        redis_client.lpush(worker_key("strange"), "x")
+
+        assert fleet.workers() == [INFO]
+
     def test_hints_that_can_not_be_read_are_passed_over(self, redis_client: redis.Redis) -> None:
         hints = Hints(redis_client, "w")
         assert hints.next(0.001) is None

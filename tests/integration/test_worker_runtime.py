@@ -1,0 +1,91 @@
+"""What the slots of a worker share must not let one experiment's fault become another's, nor grow with what comes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from waiting import eventually
+
+from mqtune.journal.base import Assignment, Claim, Grant
+from mqtune.journal.client import Client
+from mqtune.journal.redis import RedisJournal
+from mqtune.keys import ExperimentKeys
+from mqtune.messages import START, AttemptStarted, TrialStaged
+from mqtune.resources import Resources
+from mqtune.trial import TrialId
+from mqtune.wire import encode_value
+from mqtune.worker import runtime as module
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.runtime import WorkerRuntime
+
+TRIAL = TrialId("0001")
+
+
+@pytest.fixture
+def runtime(redis_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRuntime]:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
+    runtime = WorkerRuntime(
+        redis_client,
+        name="w@here",
+        plan=SlotPlan(offer=Resources(cpus=1), devices=((),)),
+        code_root=tmp_path,
+        log_root=tmp_path,
+        grace_s=1.0,
+        wake_consumer=lambda: None,
+        show=lambda _: None,
+    )
+    runtime.start()
+    yield runtime
+    runtime.running.clear()
+    runtime.close(grace_s=0)
+    # They use the client, which is about to be closed.
+    runtime._heart.join()
+    runtime._control.join()
+
+
+def created(client: redis.Redis, name: str) -> RedisJournal:
+    journal = RedisJournal(client, name, patience_s=5)
+    journal.lock("driver", "a test", 60)
+    journal.record(b"", definition=encode_value({"name": name}))
+    return journal
+
+
+def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
+    runtime: WorkerRuntime, redis_client: Client
+) -> None:
+    names = [f"e{number}" for number in range(4)]
+    for name in names:
+        journal = created(redis_client, name)
+        staged = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START)
+        journal.stage(TRIAL, 1, Assignment({}), staged.encode())
+        claim = Claim(TRIAL, 1, "token")
+        started = AttemptStarted(trial=TRIAL, attempt=1, worker="w", host="h", devices=[], at=1.0)
+        assert isinstance(journal.claim(claim, "w", 0.1, started.encode()), Grant)
+        runtime.running.add(runtime.attempt(name, TRIAL, 1, "token", "digest"))
+    broken, *others = names
+    redis_client.delete(ExperimentKeys(broken).leases)
+    redis_client.set(ExperimentKeys(broken).leases, "no leases")
+
+    def ahead_s(name: str) -> float:
+        seconds, _ = redis_client.time()
+        return (redis_client.zscore(ExperimentKeys(name).leases, TRIAL) or 0) / 1000 - seconds
+
+    for name in others:
+        eventually(lambda name=name: ahead_s(name) > module.LEASE_S - 5)
+
+
+def test_a_worker_does_not_grow_with_the_experiments_that_come_by(runtime: WorkerRuntime, redis_client: Client) -> None:
+    created(redis_client, "e")
+    for number in range(500):
+        runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}")
+    for number in range(100):
+        created(redis_client, f"e{number}")
+        runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest")
+
+    assert runtime.remembered <= 3 * module.REMEMBERED
+    again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
+    assert again[0].definition is again[1].definition
+    assert again[0].journal is again[1].journal
