@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from mqtune.checkpoints import Retention
 from mqtune.errors import ConfigurationError
-from mqtune.fields import decode_definition
 from mqtune.home import SERVER_FOLDER, mqtune_home
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.journal.recovery import kept_definition
+from mqtune.journal.file import JOURNAL_FILE
 from mqtune.opening import BrokerPlace
 from mqtune.plan import Plan
 from mqtune.resources import Resources
@@ -114,9 +112,6 @@ def _definition(name: str, place: BrokerPlace) -> dict[str, Any]:
     found = place.definition(name, folder)
     if found is not None:
         return found
-    kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
-    if kept is not None:
-        return decode_definition(name, kept)
     raise ConfigurationError(f"there is no experiment {name!r} on {place.shown}; {_listed(place.experiments())}")
 
 

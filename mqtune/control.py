@@ -146,14 +146,14 @@ class Control(ABC):
         self._open().commands.decide(self._trial(trial), Action.PAUSE, by="user", reason=reason)
 
     def resume_trial(self, trial: Trial | str, config: Config | None = None, reason: str = "resumed by hand") -> Trial:
-        """Stage a paused trial again, from its newest checkpoint, with another config if one is given.
+        """Stage a paused trial again, from its newest checkpoint, and with another config if a part of one is given.
 
         Raises:
             InvalidTransition: it isn't paused.
             SpaceError: the config does not fit the space.
         """
         found = self._trial(trial)
-        wanted = None if config is None else self._plan.space.complete({**found.config, **config}, random.Random(0))
+        wanted = None if config is None else self._plan.space.changed(found.config, config, random.Random(0))
         return self._open().commands.resume(found, by="user", reason=reason, config=wanted)
 
     def restart_trial(
@@ -166,6 +166,8 @@ class Control(ABC):
     ) -> None:
         """Have a trial begin anew, in place: from scratch, or from the checkpoint of *source*, and with another config.
 
+        Of the config a part is enough, at any depth; all else stays as it is.
+
         A running attempt ends first; the next one is staged when it is gone, also by a later driver.
 
         Raises:
@@ -175,8 +177,7 @@ class Control(ABC):
         driver, found = self._open(), self._trial(trial)
         origin = None if source is None else self._trial(source).id
         checkpoint = CheckpointId("") if origin is None else driver.commands.checkpoint_of(origin)
-        changed = found.config if config is None else {**found.config, **config}
-        wanted = self._plan.space.complete(changed, random.Random(0))
+        wanted = self._plan.space.changed(found.config, config or {}, random.Random(0))
         if found.attempt.end is not None:
             driver.commands.stage(
                 found.id, wanted, by="user", reason=reason, checkpoint=checkpoint, source=origin, ttl_s=found.ttl_s

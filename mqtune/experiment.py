@@ -280,7 +280,7 @@ class Experiment:
             trial.run_s += ran_s
             self.run_s += ran_s
         if attempt is trial.attempt:
-            status, reason = self._status_after(trial, attempt)
+            status, reason = self._status_after(trial, attempt, outlived=event.outlived)
             if status is TrialStatus.STAGED:
                 self.to_retry.append(trial.id)
             elif status is TrialStatus.PAUSED and trial.restart is not None:
@@ -307,11 +307,15 @@ class Experiment:
                 if trial.checkpoint == checkpoint:
                     trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
 
-    def _status_after(self, trial: Trial, attempt: Attempt) -> tuple[TrialStatus, str]:
+    def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
         """Return what the end of its attempt makes of a trial, and why."""
         end = attempt.end
         if trial.decision is not None:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
+            by_hand = attempt.stop is not None and attempt.stop.by == "user"
+            if trial.decision.action is Action.COMPLETE and by_hand:
+                # Who says so knows what it has reported.
+                return TrialStatus.COMPLETED, trial.decision.reason
             if trial.decision.action is Action.COMPLETE:
                 status, reason = self._status_of_completed(trial, trial.decision.reason)
                 # Who decided that it has done enough wants no other attempt.
@@ -325,6 +329,10 @@ class Experiment:
             return TrialStatus.STAGED, trial.reason
         if end is AttemptEnd.STOPPED:
             return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
+        if end is AttemptEnd.FAILED and outlived:
+            # It would take as long again.
+            trial.failures += 1
+            return TrialStatus.FAILED, _in_short(attempt)
         if end is AttemptEnd.FAILED:
             return self._status_of_failed(trial, _in_short(attempt))
         if attempt.error_type == FORGOTTEN:

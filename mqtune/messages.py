@@ -253,6 +253,8 @@ class AttemptEnded(_Body):
     error: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
+    #: Whether it failed because it ran longer than its ``ttl_s``: another attempt would, too.
+    outlived: bool = False
     cursor: Cursor | None = None
 
 

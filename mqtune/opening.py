@@ -21,6 +21,7 @@ from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
+from mqtune.fields import decode_definition
 from mqtune.home import SERVER_FOLDER
 from mqtune.interrupts import Interrupts
 from mqtune.journal.base import Journal
@@ -34,7 +35,7 @@ from mqtune.local_slots import worker_options
 from mqtune.messages import START, TrialStaged
 from mqtune.plan import Plan
 from mqtune.replay import driver_events
-from mqtune.wire import decode_value, encode_value
+from mqtune.wire import encode_value
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
 
@@ -129,12 +130,13 @@ class BrokerPlace:
 
         Raises:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            MessageVersionError: what is there is no definition.
         """
         kept = RedisJournal(self._connect(folder).client, name, patience_s=_PATIENCE_S).definition()
         if kept is None:
             # Redis may have lost it; whoever opens it puts it back.
             kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
-        return None if kept is None else decode_value(kept)
+        return None if kept is None else decode_definition(name, kept)
 
     def experiments(self) -> list[str]:
         """Return the names of the experiments on the server, newest first."""

@@ -62,7 +62,7 @@ class Tuner(Running):
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.
         time_budget_s: for how long drivers drive the experiment, in seconds; then everything is stopped.
         trial_time_budget_s: for how long its trials run, summed, in seconds; then everything is stopped.
-        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and it has failed.
+        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
             waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
         checkpoints: folder, or fsspec URL, of the checkpoint store, which this machine and all workers must reach; by

@@ -115,6 +115,14 @@ class Space:
         """
         return self._build(self._match(point), lambda entry: entry.sample(rng))
 
+    def changed(self, config: Mapping[str, Any], changes: Mapping[str, Any], rng: random.Random) -> Config:
+        """Return *config* with the values of *changes*, which may be a part of one at any depth; what neither has is sampled.
+
+        Raises:
+            SpaceError: as :meth:`check` does.
+        """
+        return self._build(self._match(config) | self._match(changes), lambda entry: entry.sample(rng))
+
     def describe(self) -> dict[str, Any]:
         """Return what defines each entry, by path, in values that a message can carry; a function by its name."""
         return {path: entry.describe() for path, entry in self._entries.items()}

@@ -104,7 +104,8 @@ class MetricBounds(StopRule):
         Raises:
             MetricMissing: this trial has completed, and no report of any trial ever had one of the metrics.
         """
-        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports:
+        by_hand = bool(trial.history) and trial.history[-1].by == "user"
+        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports and not by_hand:
             raise MetricMissing(
                 f"stop: no report has had {_listed(self._awaited)}, and trial {trial.id} is complete; its last report has "
                 f"{_listed(trial.last_metrics)}: correct the name, or give a function for what only some trials report"

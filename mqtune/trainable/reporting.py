@@ -102,7 +102,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether somebody has asked for a checkpoint (``Tuner.save``) and none was saved since; False outside a trial."""
+    """Whether somebody has asked for a checkpoint (``Tuner.save_trial``) and none was saved since; False outside a trial."""
     current = session.here()
     return current is not None and current.save_wanted
 

@@ -105,6 +105,8 @@ class AttemptRun:
         self._over_at = math.inf
         self._outlived = self._has_gap = False
         self._forced = False
+        #: Whether nothing of it is left but to journal its end.
+        self._is_over = False
         self._noise = ""
         self._lock = threading.Lock()
 
@@ -132,6 +134,9 @@ class AttemptRun:
 
     def on_answer(self, answer: str) -> None:
         """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
+        if self._is_over:
+            # A heartbeat was on its way when the end was journaled, and finds no such attempt any more.
+            return
         if answer in (FENCED, GAP):
             logger.warning(
                 "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
@@ -264,6 +269,7 @@ class AttemptRun:
         self.runtime.running.add(self)
         try:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
+            self._is_over = True
             if self._working_dir is not None:
                 self.runtime.scratch.leave(self._working_dir, self._keep, ended.end)
             counted = self.journal.end(self.claim, ended.encode())
@@ -441,6 +447,7 @@ class AttemptRun:
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
+            outlived=self._outlived and end is AttemptEnd.FAILED,
             stdout_tail=self.runtime.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self.runtime.logs.end(stderr, ending.tail_bytes),
         )

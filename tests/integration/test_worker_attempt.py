@@ -477,8 +477,30 @@ def test_in_lockstep_a_trial_goes_no_further_than_it_is_cleared(machine: Machine
 def test_one_that_outlives_its_time_is_stopped_and_has_failed(machine: Machine) -> None:
     ended = machine.start("endless", ttl_s=0.3).ended()
 
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "TimeToLive")
+    assert (ended.end, ended.error_type, ended.outlived) == (AttemptEnd.FAILED, "TimeToLive", True)
     assert "0.3 s" in ended.error
+
+
+def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was on its way when the end was journaled, and is told that there is no such attempt any more."""
+    end, told = MemoryJournal.end, []
+
+    def ends(journal: MemoryJournal, claim: Claim, event: bytes) -> bool:
+        counted = end(journal, claim, event)
+        for run in machine.running:
+            (answer,) = journal.renew([run.claim], 60.0)
+            told.append(answer)
+            run.on_answer(answer)
+        return counted
+
+    monkeypatch.setattr(MemoryJournal, "end", ends)
+    attempt = machine.start("steady")
+
+    assert attempt.ended().end is AttemptEnd.COMPLETED
+    assert told == ["fenced"]
+    assert "refused" not in caplog.text
 
 
 def test_one_that_ends_in_time_is_not_stopped(machine: Machine) -> None:

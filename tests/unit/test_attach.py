@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 import mqtune
 from mqtune import plan as plans
 from mqtune.attaching import attached
-from mqtune.errors import ConfigurationError, NameTaken
+from mqtune.errors import ConfigurationError, MessageVersionError, NameTaken
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.redis import RedisJournal
 from mqtune.messages import ExperimentCreated
 from mqtune.opening import BrokerPlace
 from mqtune.plan import Plan
@@ -54,6 +56,13 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     monkeypatch.setattr(BrokerPlace, "experiments", lambda place: sorted(known))
     monkeypatch.setattr(BrokerPlace, "is_private", True)
     return known
+
+
+def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> None:
+    """Have every broker hold these bytes as what the experiment is."""
+    server = SimpleNamespace(client=None, url=BROKER, is_private=False)
+    monkeypatch.setattr(BrokerPlace, "_connect", lambda place, folder: server)
+    monkeypatch.setattr(RedisJournal, "definition", lambda journal: definition)
 
 
 def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerPlace]:
@@ -139,6 +148,14 @@ def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes
     kept["x"] = encode_value(tuned().definition(None) | change)
 
     with pytest.raises(ConfigurationError, match=r"ttl_s|makes no sense|experiment 'x'"):
+        attach()
+
+
+@pytest.mark.parametrize("bytes_", [b"", b"\xc1", b"no definition", b"\x01", b"\x91\x01"], ids=repr)
+def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, bytes_: bytes) -> None:
+    have_a_server(monkeypatch, bytes_)
+
+    with pytest.raises(MessageVersionError, match="experiment 'x' has"):
         attach()
 
 
@@ -246,7 +263,10 @@ def save_copy(home: Path, name: str, definition: dict[str, Any]) -> None:
     copy.close()
 
 
-def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(kept: dict[str, bytes], mqtune_home: Path) -> None:
+def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(
+    monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
+) -> None:
+    have_a_server(monkeypatch, None)
     definition = tuned(max_trials=5).definition(None)
     save_copy(mqtune_home, "x", definition)
 

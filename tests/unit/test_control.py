@@ -25,6 +25,8 @@ from mqtune.errors import (
 from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.resources import Resources
 from mqtune.schedulers.base import Wait
+from mqtune.searchers import RandomSearcher
+from mqtune.space import Space, randint, uniform
 from mqtune.status import TrialStatus
 from mqtune.trainable.stepping import Trainable
 from mqtune.trial import Action, AttemptEnd, Decision, Intent
@@ -154,6 +156,7 @@ def test_a_trial_that_ended_can_be_cloned(bench: Bench) -> None:
     [
         ("stop_trial", Intent.STOP, TrialStatus.EARLY_STOPPED),
         ("complete_trial", Intent.COMPLETE, TrialStatus.COMPLETED),
+        ("fail_trial", Intent.STOP, TrialStatus.FAILED),
         ("abandon_trial", Intent.ABANDON, TrialStatus.ABANDONED),
         ("pause_trial", Intent.PAUSE, TrialStatus.PAUSED),
     ],
@@ -179,6 +182,8 @@ def test_a_running_trial_ends_as_it_was_told_once_its_process_is_gone(
     ("call", "status"),
     [
         ("stop_trial", TrialStatus.EARLY_STOPPED),
+        ("complete_trial", TrialStatus.COMPLETED),
+        ("fail_trial", TrialStatus.FAILED),
         ("abandon_trial", TrialStatus.ABANDONED),
         ("pause_trial", TrialStatus.PAUSED),
     ],
@@ -191,13 +196,19 @@ def test_a_trial_in_a_queue_ends_at_once_and_no_worker_can_claim_it(
     getattr(bench.hand, call)(ONE, "I say so")
 
     assert (bench.trial().status, bench.trial().attempt.end is not None) == (status, True)
+    assert bench.trial().reason == "I say so"
     with pytest.raises(AssertionError, match="ended"):
         bench.start(ONE)
     assert_comes_back(bench)
 
 
 @pytest.mark.parametrize(
-    ("call", "status"), [("stop_trial", TrialStatus.EARLY_STOPPED), ("abandon_trial", TrialStatus.ABANDONED)]
+    ("call", "status"),
+    [
+        ("stop_trial", TrialStatus.EARLY_STOPPED),
+        ("fail_trial", TrialStatus.FAILED),
+        ("abandon_trial", TrialStatus.ABANDONED),
+    ],
 )
 def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialStatus) -> None:
     bench.hand.pause_trial(ONE)
@@ -214,6 +225,7 @@ def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialS
 CALLS: dict[str, Callable[[Bench], Any]] = {
     "stop": lambda b: b.hand.stop_trial(ONE),
     "complete": lambda b: b.hand.complete_trial(ONE),
+    "fail": lambda b: b.hand.fail_trial(ONE, "no"),
     "abandon": lambda b: b.hand.abandon_trial(ONE, "no"),
     "pause": lambda b: b.hand.pause_trial(ONE),
     "resume": lambda b: b.hand.resume_trial(ONE),
@@ -305,7 +317,35 @@ def test_a_trial_that_is_completed_by_hand_is_not_tried_again(tmp_path: Path, ru
     if runs:
         bench.end(ONE)
 
-    assert (bench.trial().status.is_terminal, len(bench.trial().attempts)) == (True, 1)
+    assert (bench.trial().status, bench.trial().reason) == (TrialStatus.COMPLETED, "it has enough")
+    assert len(bench.trial().attempts) == 1
+    assert bench.driver.failure is None
+    assert_comes_back(bench)
+
+
+def test_a_trial_that_fails_by_hand_is_not_tried_again_and_its_reason_is_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_failures=-1).step().start(ONE)
+    bench.report(ONE, 0.5)
+
+    bench.hand.fail_trial(ONE, "its loss is nonsense")
+    bench.end(ONE)
+
+    assert (bench.trial().status, bench.trial().reason) == (TrialStatus.FAILED, "its loss is nonsense")
+    assert (bench.trial().failures, len(bench.trial().attempts)) == (1, 1)
+    assert bench.driver.failure is None
+    assert_comes_back(bench)
+
+
+def test_an_attempt_that_outlives_its_time_is_not_tried_again(tmp_path: Path) -> None:
+    """It would take as long once more."""
+    bench = Bench(tmp_path, max_failures=3, ttl_s=5.0).step().start(ONE)
+
+    why = "the attempt ran longer than its ttl_s of 5 s"
+    bench.end(ONE, AttemptEnd.FAILED, error_type="TimeToLive", error=why, outlived=True)
+
+    assert (bench.trial().status, len(bench.trial().attempts)) == (TrialStatus.FAILED, 1)
+    assert bench.trial().reason == "TimeToLive: the attempt ran longer than its ttl_s of 5 s"
+    assert_comes_back(bench)
 
 
 def test_a_trial_that_is_not_there_is_named_with_how_many_there_are(bench: Bench) -> None:
@@ -394,6 +434,28 @@ def test_a_trial_is_resumed_with_another_config_of_which_the_rest_is_its_own(ben
 
     assert bench.trial().config == {**before, "lr": 0.125}
     assert [attempt.config for attempt in bench.trial().attempts] == [before, bench.trial().config]
+    assert_comes_back(bench)
+
+
+NESTED = Space({"model": {"width": randint(1, 1000), "body": {"depth": randint(1, 1000)}}, "lr": uniform(0, 1)})
+
+
+@pytest.mark.parametrize("call", ["resume_trial", "restart_trial"])
+def test_a_part_of_a_nested_config_changes_that_part_alone(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.SPACE", NESTED)
+    bench = Bench(tmp_path, searcher=lambda: RandomSearcher(NESTED, 1)).step().start(ONE)
+    before = bench.trial().config
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    getattr(bench.hand, call)(ONE, {"model": {"body": {"depth": 7}}})
+
+    assert bench.trial().config == {
+        "model": {"width": before["model"]["width"], "body": {"depth": 7}},
+        "lr": before["lr"],
+    }
     assert_comes_back(bench)
 
 

@@ -620,6 +620,27 @@ FIXTURES: dict[str, object] = {
         stdout_tail="out",
         stderr_tail="err",
     ),
+    "ended_outlived": AttemptEnded(
+        trial=T,
+        attempt=2,
+        end=AttemptEnd.FAILED,
+        at=1_700_000_004.0,
+        pid=77,
+        error_type="TimeToLive",
+        error="the attempt ran longer than its ttl_s of 5 s",
+        outlived=True,
+    ),
+    "decided_fail": DecisionTaken(
+        trial=T,
+        attempt=2,
+        sequence=9,
+        action="fail",
+        intent=Intent.STOP,
+        reason="trial 0001: report 9 has loss='low', which is no number",
+        at=1_700_000_003.0,
+        cursor=Cursor("1700000000000-4", 2),
+        by="driver",
+    ),
     "ended_by_driver": AttemptEnded(
         trial=T, attempt=2, end=AttemptEnd.LOST, at=1_700_000_004.0, error="silent", cursor=START
     ),

@@ -355,9 +355,11 @@ def test_a_retry_goes_on_from_the_last_checkpoint() -> None:
 
 
 def test_an_attempt_that_outlives_its_time_fails() -> None:
-    simulation = simulate(curve(9), trials=1, stop_delay_s=1.0, limits=Limits(max_trials=1, ttl_s=3.5))
+    limits = Limits(max_trials=1, ttl_s=3.5)
+    simulation = simulate(curve(9), trials=1, stop_delay_s=1.0, limits=limits, max_failures=5)
     trial = simulation.experiment.trials[TrialId("0001")]
     assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
+    assert len(trial.attempts) == 1, "another one would take as long"
     assert simulation.seconds == 4.5
 
 

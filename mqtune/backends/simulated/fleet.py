@@ -350,14 +350,14 @@ class SimulatedFleet:
         if not run.is_quiet:
             self._end(run, run.completed(self.clock.time()))
 
-    def _fail(self, run: Run, error: Exception) -> None:
-        self._end(run, run.failed(self.clock.time(), error))
+    def _fail(self, run: Run, error: Exception, *, outlived: bool = False) -> None:
+        self._end(run, run.failed(self.clock.time(), error, outlived=outlived))
 
     def _time_out(self, run: Run) -> None:
         if not run.is_quiet:
             run.is_quiet = True
             error = TimeToLive(f"the attempt ran for {run.assignment.ttl_s:g} s, which is its ttl_s")
-            self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error))
+            self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error, outlived=True))
 
     def _end_as_told(self, run: Run) -> None:
         self._end(run, run.ended_as_told(self.clock.time()))

@@ -101,13 +101,15 @@ class Run:
         """Return the end of a trainable that has returned."""
         return self._ended(AttemptEnd.COMPLETED, at)
 
-    def failed(self, at: float, error: Exception) -> AttemptEnded:
-        """Return the end of a trainable that has raised *error*; with a traceback if it was really raised."""
+    def failed(self, at: float, error: Exception, *, outlived: bool = False) -> AttemptEnded:
+        """Return the end of a trainable that has raised *error*, or has outlived its time; with a traceback if there is one."""
         text = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
         kind = type(error).__name__
-        return self._ended(AttemptEnd.FAILED, at, kind, text or f"{kind}: {error}")
+        return self._ended(AttemptEnd.FAILED, at, kind, text or f"{kind}: {error}", outlived=outlived)
 
-    def _ended(self, end: AttemptEnd, at: float, kind: str = "", error: str = "") -> AttemptEnded:
+    def _ended(
+        self, end: AttemptEnd, at: float, kind: str = "", error: str = "", *, outlived: bool = False
+    ) -> AttemptEnded:
         return AttemptEnded(
             trial=self.claim.trial,
             attempt=self.claim.attempt,
@@ -118,6 +120,7 @@ class Run:
             exit_code=int(end is AttemptEnd.FAILED),
             error_type=kind,
             error=error,
+            outlived=outlived,
         )
 
 

@@ -57,6 +57,7 @@ class EndingContract(InWorld):
         [
             ("stop_trial", TrialStatus.EARLY_STOPPED),
             ("complete_trial", TrialStatus.COMPLETED),
+            ("fail_trial", TrialStatus.FAILED),
             ("abandon_trial", TrialStatus.ABANDONED),
         ],
     )
@@ -77,7 +78,12 @@ class EndingContract(InWorld):
 
     @pytest.mark.parametrize(
         ("call", "status"),
-        [("stop_trial", TrialStatus.EARLY_STOPPED), ("abandon_trial", TrialStatus.ABANDONED)],
+        [
+            ("stop_trial", TrialStatus.EARLY_STOPPED),
+            ("complete_trial", TrialStatus.COMPLETED),
+            ("fail_trial", TrialStatus.FAILED),
+            ("abandon_trial", TrialStatus.ABANDONED),
+        ],
     )
     def test_a_trial_that_waits_for_a_slot_ends_at_once_and_never_runs(
         self, tune: Tune, call: str, status: TrialStatus
@@ -122,12 +128,12 @@ class EndingContract(InWorld):
         assert not tuner.busy_trials
 
     def test_an_attempt_that_outlives_its_time_has_failed(self, tune: Tune) -> None:
-        tuner = tune(played(2), ttl_s=600)
+        tuner = tune(played(2), ttl_s=600, max_failures=2)
         trial = tuner.start_trial(played(ENDLESS), ttl_s=_SOON_S)
         drive(tuner, lambda: tuner.is_finished)
 
         assert (trial.status, trial.attempt.end) == (TrialStatus.FAILED, AttemptEnd.FAILED)
-        assert trial.attempt.error_type == "TimeToLive"
+        assert (trial.attempt.error_type, len(trial.attempts)) == ("TimeToLive", 1)
         assert "ttl_s" in trial.reason
         assert "0.3 s" in trial.reason
         assert [other.status for other in tuner.get_trials() if other is not trial] == [TrialStatus.COMPLETED]
