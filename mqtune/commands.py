@@ -26,7 +26,7 @@ from mqtune.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Trial
 from mqtune.wire import encode_value
 from mqtune.words import name_in_words
 
-__all__ = ["Commands", "next_trial_id"]
+__all__ = ["Commands", "check_decision", "check_paused", "next_trial_id"]
 
 _INTENTS = {
     Action.STOP: Intent.STOP,
@@ -159,17 +159,33 @@ class Commands:
         )
 
     def resume(
-        self, trial: Trial, *, by: str, reason: str, config: Config | None = None, source: TrialId | None = None
+        self,
+        trial: Trial,
+        *,
+        by: str,
+        reason: str,
+        config: Config | None = None,
+        source: TrialId | None = None,
+        checkpoint: CheckpointId = CheckpointId(""),  # noqa: B008 - a string
     ) -> Trial:
         """Stage a paused trial again, with another config if one is given, and from another trial's checkpoint.
+
+        Without *checkpoint* it goes on from the newest, of *source* or its own.
 
         Raises:
             InvalidTransition: it isn't paused.
             ConfigurationError: *source* has no checkpoint.
         """
-        if trial.status is not TrialStatus.PAUSED:
-            raise InvalidTransition(
-                f"trial {trial.id} is {trial.status.name} and can't be resumed; only a PAUSED trial can"
+        check_paused(trial)
+        if checkpoint:
+            return self.stage(
+                trial.id,
+                trial.config if config is None else config,
+                by=by,
+                reason=reason,
+                checkpoint=checkpoint,
+                source=source,
+                ttl_s=trial.ttl_s,
             )
         if source is None and config is None:
             return self.again(trial, by=by, reason=reason)
@@ -222,12 +238,7 @@ class Commands:
         if attempt.end is not None:
             self.close(trial, _AIMS[action], by=by, reason=reason)
             return
-        trial.check(_AIMS[action])
-        if trial.decision is not None and trial.decision.action not in _MAY_OVERRIDE[action]:
-            raise InvalidTransition(
-                f"trial {trial.id} can't be told to {action.value}: "
-                f"it is told to {trial.decision.action.value} already ({trial.reason})"
-            )
+        check_decision(trial, action)
         self._end_attempt(
             trial, _INTENTS[action], action.value, by=by, reason=reason, sequence=sequence, restart=restart or {}
         )
@@ -325,6 +336,32 @@ class Commands:
 
 
 _ENDS = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUSED}
+
+
+def check_decision(trial: Trial, action: Action) -> None:
+    """Raise unless a trial whose attempt is under way can be told this.
+
+    Raises:
+        InvalidTransition: its status doesn't allow it, or its end is decided already.
+    """
+    trial.check(_AIMS[action])
+    if trial.decision is not None and trial.decision.action not in _MAY_OVERRIDE[action]:
+        raise InvalidTransition(
+            f"trial {trial.id} can't be told to {action.value}: "
+            f"it is told to {trial.decision.action.value} already ({trial.reason})"
+        )
+
+
+def check_paused(trial: Trial) -> None:
+    """Raise unless a trial can be resumed.
+
+    Raises:
+        InvalidTransition: it isn't paused.
+    """
+    if trial.status is not TrialStatus.PAUSED:
+        raise InvalidTransition(
+            f"trial {trial.id} is {trial.status.name} and can't be resumed; only a PAUSED trial can"
+        )
 
 
 def next_trial_id(experiment: Experiment) -> TrialId:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import socket
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqtune.commands import next_trial_id
+from mqtune.commands import check_decision, check_paused, next_trial_id
 from mqtune.errors import ConfigurationError
-from mqtune.fetching import Which, fetch_checkpoint, named
+from mqtune.fetching import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.filling import Addition
 from mqtune.limits import positive
 from mqtune.status import TrialStatus
 from mqtune.trainable.stepping import export_model
-from mqtune.trial import Action, CheckpointId, Config, Report, Trial, TrialId
+from mqtune.trial import Action, CheckpointId, Config, Report, Trial, TrialId, trial_of
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
@@ -63,29 +64,67 @@ class Control(ABC):
 
     # Starting.
 
-    def add_trial(self, config: Config, *, source: Trial | str | None = None, ttl_s: float | None = None) -> None:
+    def add_trial(
+        self,
+        config: Config,
+        *,
+        source: Trial | str | None = None,
+        checkpoint: str | None = None,
+        ttl_s: float | None = None,
+    ) -> None:
         """Have a config tried next, before the searcher's, when a slot is free; what it leaves out is sampled.
 
         Args:
             config: what to try.
-            source: a trial whose newest checkpoint, as of now, the new one starts from; it is kept until then.
+            source: a trial from whose checkpoint, as of now, the new one starts; it is kept until then.
+            checkpoint: which: "newest", the default; "best", of those that are kept, and without *source* the best trial's;
+                or the id of any checkpoint that is kept.
             ttl_s: how long an attempt of it may run, in seconds.
 
         Raises:
             SpaceError: it does not fit the space.
-            ConfigurationError: *source* has no checkpoint.
+            ConfigurationError: there is no such checkpoint.
         """
-        self._open().filling.add(self._addition(config, source, ttl_s))
+        addition = self._addition(config, ttl_s)
+        origin, found = self._chosen(source, checkpoint)
+        if not isinstance(found, str):
+            raise ConfigurationError(
+                f"checkpoint={checkpoint!r}: only start_trial, resume_trial and restart_trial take a folder of this machine"
+            )
+        self._open().filling.add(replace(addition, source=origin, checkpoint=found))
 
-    def start_trial(self, config: Config, *, source: Trial | str | None = None, ttl_s: float | None = None) -> Trial:
-        """Stage a trial now, whether or not a slot is free, and return it; else as ``add_trial``."""
-        driver, addition = self._open(), self._addition(config, source, ttl_s)
+    def start_trial(
+        self,
+        config: Config,
+        *,
+        source: Trial | str | None = None,
+        checkpoint: Origin | None = None,
+        ttl_s: float | None = None,
+    ) -> Trial:
+        """Stage a trial now, whether or not a slot is free, and return it; else as ``add_trial``.
+
+        Args:
+            config: what to try.
+            source: a trial from whose checkpoint it starts.
+            checkpoint: which, as in ``add_trial``; or the path of a folder on this machine, without *source*. That is copied
+                into the experiment's store, and becomes the trial's first checkpoint. One that lies in another
+                experiment's store, or was fetched from there, keeps its counters.
+            ttl_s: how long an attempt of it may run, in seconds.
+
+        Raises:
+            SpaceError: it does not fit the space.
+            ConfigurationError: there is no such checkpoint, or no store that a folder could be copied into.
+            StoreUnavailable: the store can't be reached or written.
+        """
+        driver, addition = self._open(), self._addition(config, ttl_s)
+        new = next_trial_id(self._experiment)
+        origin, name = self._origin(new, source, checkpoint)
         return driver.commands.stage(
-            next_trial_id(self._experiment),
+            new,
             addition.config,
             by="user",
-            checkpoint=addition.checkpoint,
-            source=addition.source,
+            checkpoint=name,
+            source=origin,
             ttl_s=addition.ttl_s if addition.ttl_s is not None else self._plan.limits.ttl_s,
         )
 
@@ -94,14 +133,30 @@ class Control(ABC):
         found = self._trial(trial)
         return self.start_trial(found.config, ttl_s=found.ttl_s)
 
-    def _addition(self, config: Config, source: Trial | str | None, ttl_s: float | None) -> Addition:
+    def _addition(self, config: Config, ttl_s: float | None) -> Addition:
         number = len(self._open().experiment.trials) + 1
         complete = self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}"))
-        origin, checkpoint = None, CheckpointId("")
-        if source is not None:
-            origin = self._trial(source).id
-            checkpoint = self._open().commands.checkpoint_of(origin)
-        return Addition(complete, origin, checkpoint, positive("ttl_s", ttl_s))
+        return Addition(complete, ttl_s=positive("ttl_s", ttl_s))
+
+    def _chosen(
+        self, source: Trial | str | None, checkpoint: Origin | None
+    ) -> tuple[TrialId | None, CheckpointId | Path | Checkpoint]:
+        """Return the trial whose checkpoint is to be started from, and which it is; empty for none."""
+        origin = None if source is None else self._trial(source).id
+        if origin is None and checkpoint is None:
+            return None, CheckpointId("")
+        found = chosen(self._look().experiment, origin, "newest" if checkpoint is None else checkpoint)
+        # A trial that has saved nothing yet may hand on what it began with itself, which is another one's.
+        return (origin or trial_of(found)) if isinstance(found, str) else None, found
+
+    def _origin(
+        self, trial: TrialId, source: Trial | str | None, checkpoint: Origin | None
+    ) -> tuple[TrialId | None, CheckpointId]:
+        """Return the same for a trial that is staged at once; a folder of this machine is in the store then."""
+        origin, found = self._chosen(source, checkpoint)
+        if not isinstance(found, str):
+            return None, bring_checkpoint(trial, found, self._plan.store)
+        return (None if origin == trial else origin), found
 
     # Ending, pausing, going on.
 
@@ -145,16 +200,37 @@ class Control(ABC):
         """
         self._open().commands.decide(self._trial(trial), Action.PAUSE, by="user", reason=reason)
 
-    def resume_trial(self, trial: Trial | str, config: Config | None = None, reason: str = "resumed by hand") -> Trial:
+    def resume_trial(
+        self,
+        trial: Trial | str,
+        config: Config | None = None,
+        reason: str = "resumed by hand",
+        *,
+        checkpoint: Origin | None = None,
+    ) -> Trial:
         """Stage a paused trial again, from its newest checkpoint, and with another config if a part of one is given.
+
+        Args:
+            trial: which.
+            config: what is to be different from now on.
+            reason: why, in a few words.
+            checkpoint: where it goes on from instead: its "best", the id of any checkpoint that is kept, or the path of a
+                folder on this machine, as in ``start_trial``.
 
         Raises:
             InvalidTransition: it isn't paused.
             SpaceError: the config does not fit the space.
+            ConfigurationError: there is no such checkpoint, or no store that a folder could be copied into.
+            StoreUnavailable: the store can't be reached or written.
         """
         found = self._trial(trial)
         wanted = None if config is None else self._plan.space.changed(found.config, config, random.Random(0))
-        return self._open().commands.resume(found, by="user", reason=reason, config=wanted)
+        commands = self._open().commands
+        if checkpoint is None:
+            return commands.resume(found, by="user", reason=reason, config=wanted)
+        check_paused(found)
+        origin, name = self._origin(found.id, _own(found, None, checkpoint), checkpoint)
+        return commands.resume(found, by="user", reason=reason, config=wanted, source=origin, checkpoint=name)
 
     def restart_trial(
         self,
@@ -162,30 +238,41 @@ class Control(ABC):
         config: Config | None = None,
         *,
         source: Trial | str | None = None,
+        checkpoint: Origin | None = None,
         reason: str = "restarted by hand",
     ) -> None:
-        """Have a trial begin anew, in place: from scratch, or from the checkpoint of *source*, and with another config.
+        """Have a trial begin anew, in place: from scratch, or from a checkpoint, and with another config.
 
         Of the config a part is enough, at any depth; all else stays as it is.
 
         A running attempt ends first; the next one is staged when it is gone, also by a later driver.
 
+        Args:
+            trial: which.
+            config: what is to be different from now on.
+            source: a trial from whose checkpoint it begins.
+            checkpoint: which of *source*, or of its own: "newest" or "best"; the id of any checkpoint that is kept; or the
+                path of a folder on this machine, as in ``start_trial``.
+            reason: why, in a few words.
+
         Raises:
-            InvalidTransition: it has ended.
-            ConfigurationError: *source* has no checkpoint.
+            InvalidTransition: it has ended, or its end is decided.
+            ConfigurationError: there is no such checkpoint, or no store that a folder could be copied into.
+            StoreUnavailable: the store can't be reached or written.
         """
         driver, found = self._open(), self._trial(trial)
-        origin = None if source is None else self._trial(source).id
-        checkpoint = CheckpointId("") if origin is None else driver.commands.checkpoint_of(origin)
         wanted = self._plan.space.changed(found.config, config or {}, random.Random(0))
-        if found.attempt.end is not None:
+        has_ended = found.attempt.end is not None
+        found.check(TrialStatus.STAGED) if has_ended else check_decision(found, Action.PAUSE)
+        origin, name = self._origin(found.id, _own(found, source, checkpoint), checkpoint)
+        if has_ended:
             driver.commands.stage(
-                found.id, wanted, by="user", reason=reason, checkpoint=checkpoint, source=origin, ttl_s=found.ttl_s
+                found.id, wanted, by="user", reason=reason, checkpoint=name, source=origin, ttl_s=found.ttl_s
             )
             return
         restart: dict[str, Any] = {
             "config": wanted,
-            "checkpoint": checkpoint,
+            "checkpoint": name,
             "source": origin or "",
             "by": "user",
             "reason": reason,
@@ -330,6 +417,11 @@ class Control(ABC):
                 f"it has {len(self._experiment.trials)}, from '0001' on"
             )
         return found
+
+
+def _own(trial: Trial, source: Trial | str | None, checkpoint: Origin | None) -> Trial | str | None:
+    """Return whose checkpoint is meant, where a trial is to go on: its own, unless another's is named."""
+    return trial if source is None and checkpoint in ("newest", "best") else source
 
 
 def _lines(host: str, path: str, tail: str) -> list[str]:

@@ -38,6 +38,7 @@ from mqtune.trial import (
     Transition,
     Trial,
     TrialId,
+    attempt_and_number,
     is_number,
     trial_of,
 )
@@ -231,6 +232,9 @@ class Experiment:
         trial.ttl_s = event.ttl_s
         trial.decision = trial.restart = None
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
+        if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
+            # A person brought it: from here on it is the trial's own, as what it saves itself.
+            trial.checkpoints.setdefault(checkpoint, SavedCheckpoint(checkpoint, event.at, {}))
         source = TrialId(event.source) if event.source else None
         trial.attempts.append(
             Attempt(event.attempt, staged_at=event.at, config=event.config, checkpoint=checkpoint, source=source)

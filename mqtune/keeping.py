@@ -200,6 +200,9 @@ class Keeping:
 def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:
     """Whether its attempt can name this checkpoint no more: it has ended, or has named a later one."""
     attempt, number = attempt_and_number(checkpoint)
+    if attempt == 0:
+        # A person brought it, and may be about to have the trial staged with it.
+        return trial.status.is_terminal
     if not 0 < attempt <= len(trial.attempts):
         return False
     newest = attempt_and_number(trial.checkpoint) if trial.checkpoint in trial.checkpoints else (0, 0)

@@ -54,7 +54,10 @@ _IN_MEMORY: Final = "m"
 
 
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool) -> CheckpointId:
-    """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it."""
+    """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
+
+    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order.
+    """
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mqtune.trainable.saving import remove_folder
+from mqtune.trainable.saving import make_folder, remove_folder
 from mqtune.trainable.session import Session, StopTrial, here
 from mqtune.trainable.spec import extras_of
 from mqtune.wire import decode_value, encode_value
@@ -16,6 +16,8 @@ from mqtune.wire import decode_value, encode_value
 __all__ = ["Reporter", "checkpoint_dir", "run_function"]
 
 _DONE: Final = "done"
+#: The file in which a function that takes a folder finds a checkpoint that is a dict.
+_DICT_FILE: Final = "checkpoint.msgpack"
 
 
 class _Done(BaseException):
@@ -112,9 +114,15 @@ def run_function(function: Callable[..., Any], config: dict[str, Any], current: 
 
 
 def _start_folder(current: Session) -> str | None:
-    """Return the local folder of the checkpoint that the trial starts from, or None."""
+    """Return the local folder of the checkpoint that the trial starts from, or None; a dict is a file in one."""
     checkpoint = current.get_checkpoint()
-    return None if checkpoint is None else str(Path(checkpoint.path))
+    if checkpoint is None:
+        return None
+    if not checkpoint.is_dict:
+        return str(Path(checkpoint.path))
+    folder = make_folder(current.scratch / "checkpoint")
+    (folder / _DICT_FILE).write_bytes(encode_value(checkpoint.data))
+    return str(folder)
 
 
 def _report_yielded(generator: Generator[Any, None, Any], name: str, current: Session) -> Any:

@@ -292,6 +292,25 @@ def test_a_trial_whose_checkpoint_is_gone_is_restarted_from_scratch_or_from_anot
     assert trial.attempt.source == other.id
 
 
+def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint_that_is_chosen(
+    tune: Tune, tmp_path: Path
+):
+    tuner = tune(saving.in_folders, retention=mqtune.Retention(keep_last=None))
+    folder = tmp_path / "from elsewhere"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"step": 40, "total": 400.0}))
+
+    first = tuner.start_trial(counting(44, step_s=0.001), checkpoint=folder)
+    drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
+    _, begun_with, *_ = first.checkpoints
+    second = tuner.start_trial(counting(44, step_s=0.001), checkpoint=begun_with)
+    drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
+
+    assert [row["step"] for row in rows(tuner, first, 1)] == [41, 42, 43, 44]
+    assert [row["step"] for row in rows(tuner, second, 1)] == [42, 43, 44]
+    assert (second.parent, second.attempt.checkpoint) == (first.id, begun_with)
+
+
 @pytest.mark.parametrize(
     ("trainable", "options", "words"),
     [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
-from mqtune.checkpoints import Retention, encode_dict, open_store
+from mqtune.checkpoints import Checkpoint, Retention, encode_dict, open_store
 from mqtune.errors import (
     CheckpointGone,
     ConfigurationError,
@@ -29,7 +29,7 @@ from mqtune.searchers import RandomSearcher
 from mqtune.space import Space, randint, uniform
 from mqtune.status import TrialStatus
 from mqtune.trainable.stepping import Trainable
-from mqtune.trial import Action, AttemptEnd, Decision, Intent
+from mqtune.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -104,6 +104,191 @@ def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_there_is_a_
 
     assert len(bench.experiment.trials) == 2
     assert not bench.driver.filling._added
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Bench:
+    """Two running trials, and a store that keeps all their folders."""
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store, retention=Retention(keep_last=None), max_trials=2)
+    return bench.step().start(ONE).start(TWO)
+
+
+def saved_folders(bench: Bench, trial: str, *losses: float) -> list[CheckpointId]:
+    """Report these losses, each with a checkpoint that is a folder."""
+    names = [bench.new_checkpoint(trial, in_memory=False) for _ in losses]
+    for name, loss in zip(names, losses, strict=True):
+        bench.report(trial, loss, checkpoint=name)
+    return names
+
+
+def model_folder(folder: Path, weights: str = "weights") -> Path:
+    folder.mkdir()
+    (folder / "model").write_text(weights)
+    return folder
+
+
+@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+def test_a_trial_starts_from_the_best_checkpoint_of_another_or_of_all(stored: Bench, start: str) -> None:
+    _, best, newest = saved_folders(stored, ONE, 3.0, 1.0, 2.0)
+    (other,) = saved_folders(stored, TWO, 5.0)
+    asked = {
+        best: {"source": ONE, "checkpoint": "best"},
+        newest: {"source": ONE, "checkpoint": "newest"},
+        other: {"source": TWO, "checkpoint": "best"},
+    }
+    for name, given in [*asked.items(), (best, {"checkpoint": "best"})]:
+        before = len(stored.experiment.trials)
+        getattr(stored.hand, start)({"lr": 0.25}, **given)
+        stored.driver.filling._may_go_on = lambda: False
+        if start == "add_trial":
+            (added,) = stored.driver.filling._added
+            assert (added.checkpoint, added.source) == (name, trial_of(name))
+            stored.driver.filling._added.clear()
+        else:
+            trial = list(stored.experiment.trials.values())[before]
+            assert (trial.attempt.checkpoint, trial.attempt.source, trial.parent) == (
+                name,
+                trial_of(name),
+                trial_of(name),
+            )
+            stored.hand.stop_trial(trial)
+
+
+def test_a_trial_starts_from_a_checkpoint_by_its_id(stored: Bench) -> None:
+    first, _ = saved_folders(stored, ONE, 3.0, 1.0)
+
+    trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=first)
+
+    assert (trial.attempt.checkpoint, trial.parent) == (first, ONE)
+    assert first in stored.driver._keeping._references
+    assert_comes_back(stored)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(stored: Bench) -> None:
+    (name,) = saved_folders(stored, ONE, 3.0)
+    for wrong, says in (
+        ({"checkpoint": "p-0001-1-9"}, f"no checkpoint 'p-0001-1-9'.*trial 0001 has {name}"),
+        ({"checkpoint": "p-0002-1-1"}, "trial 0002 has none"),
+        ({"checkpoint": "p-0099-1-1"}, "no checkpoint 'p-0099-1-1'"),
+        ({"checkpoint": "/no/such/folder"}, "/no/such/folder.* is no folder on this machine"),
+        ({"checkpoint": "/no/such/folder", "source": ONE}, "source"),
+        ({"checkpoint": name, "source": TWO}, "is trial 0001's and not trial 0002's"),
+        ({"checkpoint": "best", "source": TWO}, "trial 0002 has no checkpoint"),
+        ({"checkpoint": 3}, "checkpoint=3"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            stored.hand.start_trial({"lr": 0.25}, **wrong)  # type: ignore[arg-type]
+    assert len(stored.experiment.trials) == 2
+
+
+def test_a_trial_starts_from_a_folder_of_this_machine_which_becomes_its_first_checkpoint(
+    stored: Bench, tmp_path: Path
+) -> None:
+    folder = model_folder(tmp_path / "model")
+
+    trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=folder)
+
+    name = trial.attempt.checkpoint
+    assert (trial_of(name), trial.attempt.source, trial.parent) == (trial.id, None, None)
+    assert list(trial.checkpoints) == [trial.checkpoint] == [name]
+    assert open_store(stored.plan.store).fetch(name, tmp_path / "fetched") == {}
+    assert (tmp_path / "fetched" / "model").read_text() == "weights"
+    assert_comes_back(stored)
+
+
+def test_a_folder_that_was_brought_goes_when_the_trial_has_its_own(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store, max_trials=1).step()
+    trial = bench.hand.start_trial({"lr": 0.25}, checkpoint=str(model_folder(tmp_path / "model")))
+    brought = trial.checkpoint
+    bench.start(trial.id)
+    (tmp_path / "state").mkdir()
+    for loss in (2.0, 1.0):
+        name = bench.new_checkpoint(trial.id, in_memory=False)
+        store.save(name, tmp_path / "state", {})
+        bench.report(trial.id, loss, checkpoint=name)
+    assert brought in trial.checkpoints, "the attempt that began with it may be run again"
+
+    bench.end(trial.id)
+    bench.driver._keeping.close()
+
+    assert list(trial.checkpoints) == [name]
+    assert store.ids() == [name]
+
+
+def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, tmp_path: Path) -> None:
+    """As it lies in that one's store, and as its results gave it."""
+    other = open_store(str(tmp_path / "other"))
+    other.create()
+    other.save(CheckpointId("p-0007-1-3"), model_folder(tmp_path / "model"), {"training_iteration": 12})
+    counters = other.fetch(CheckpointId("p-0007-1-3"), tmp_path / "gotten")
+
+    for given in (
+        tmp_path / "other" / "p-0007-1-3",
+        Checkpoint(id="p-0007-1-3", path=tmp_path / "gotten", counters=counters),
+    ):
+        trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=given)
+
+        target = tmp_path / trial.id
+        assert open_store(stored.plan.store).fetch(trial.checkpoint, target) == {"training_iteration": 12}
+        assert [path.name for path in target.iterdir()] == ["model"]
+
+
+def test_a_folder_needs_a_store(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no store.*Tuner\(checkpoints="):
+        bench.hand.start_trial({}, checkpoint=model_folder(tmp_path / "model"))
+
+
+def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored: Bench, tmp_path: Path) -> None:
+    stored.report(ONE, 1.0)
+    stored.end(ONE)
+
+    with pytest.raises(InvalidTransition):
+        stored.hand.restart_trial(ONE, checkpoint=model_folder(tmp_path / "model"))
+    with pytest.raises(InvalidTransition):
+        stored.hand.resume_trial(TWO, checkpoint=tmp_path / "model")
+
+    assert open_store(stored.plan.store).ids() == []
+
+
+def test_a_paused_trial_is_restored_from_a_checkpoint_that_is_chosen(stored: Bench, tmp_path: Path) -> None:
+    first, newest = saved_folders(stored, ONE, 1.0, 3.0)
+    (other,) = saved_folders(stored, TWO, 2.0)
+    folder = model_folder(tmp_path / "model")
+    for number, (given, name) in enumerate(
+        (("best", first), (newest, newest), (other, other), (folder, None), (None, None)), 2
+    ):
+        stored.hand.pause_trial(ONE)
+        stored.end(ONE)
+        last = stored.trial().checkpoint
+        trial = stored.hand.resume_trial(ONE, checkpoint=given)
+        assert trial.attempt.number == number
+        if name is not None:
+            assert trial.attempt.checkpoint == name
+            assert trial.attempt.source == (TWO if name == other else None)
+        elif given is None:
+            assert trial.attempt.checkpoint == last
+        else:
+            assert trial_of(trial.attempt.checkpoint) == ONE
+        assert_comes_back(stored)
+        stored.start(ONE)
+
+
+def test_a_running_trial_is_restored_in_place_from_a_checkpoint_that_is_chosen(stored: Bench, tmp_path: Path) -> None:
+    best, _ = saved_folders(stored, ONE, 1.0, 3.0)
+    for number, given in enumerate(("best", model_folder(tmp_path / "model")), 2):
+        stored.hand.restart_trial(ONE, checkpoint=given)
+        stored.end(ONE)
+
+        trial = stored.trial()
+        assert (trial.status, trial.attempt.number) == (TrialStatus.STAGED, number)
+        assert (trial.attempt.checkpoint == best) is (given == "best")
+        assert trial.checkpoint in trial.checkpoints
+        assert_comes_back(stored)
+        stored.start(ONE)
 
 
 @pytest.mark.parametrize("start", ["start_trial", "add_trial"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from attempts import AttemptHere
 
@@ -522,3 +523,18 @@ def test_what_a_function_says_of_these_itself_wins_for_its_report(watch: Watch, 
         one.run(function)
 
         assert counted(one) == [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)]
+
+
+def test_a_function_with_a_checkpoint_dir_that_is_resumed_from_a_dict_gets_a_folder_with_it(tmp_path: Path):
+    seen = []
+
+    def function(config, checkpoint_dir=None):
+        (file,) = Path(checkpoint_dir).iterdir()
+        seen.append((file.name, msgpack.unpackb(file.read_bytes()), mqtune.get_checkpoint().data))
+
+    data = {"epoch": 3, "raw": b"\xff", "losses": [1.0, None]}
+    packed = encode_dict(data, {"training_iteration": 3})
+    with contextlib.closing(AttemptHere(tmp_path, checkpoint="m-t1-1-1", checkpoint_data=packed)) as one:
+        assert one.run(function).end is AttemptEnd.COMPLETED
+
+    assert seen == [("checkpoint.msgpack", data, data)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,21 @@ class StartingContract(InWorld):
         assert reports_of(tuner, trial, 1) == list(range(begins_behind + 1, begins_behind + 5))
         assert trial.last_metrics["training_iteration"] == trial.last_metrics["step"]
         assert source.status is TrialStatus.RUNNING
+
+    def test_a_user_starts_a_trial_from_the_best_checkpoint_and_by_its_id(self, tune: Tune) -> None:
+        tuner = tune(played(ENDLESS))
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 3)
+        source = tuner.get_trial("0001")
+        tuner.pause_trial(source)
+        drive(tuner, lambda: source.status is TrialStatus.PAUSED)
+
+        # Of a dict only the newest is kept, and the loss falls.
+        asked: tuple[dict[str, Any], ...] = ({"checkpoint": source.checkpoint}, {"checkpoint": "best"})
+        for how in asked:
+            trial = tuner.start_trial(played(last_step(source) + 3), **how)
+            drive(tuner, lambda trial=trial: trial.status is TrialStatus.COMPLETED)  # type: ignore[misc]
+            assert (trial.parent, trial.attempt.checkpoint) == (source.id, source.checkpoint)
+            assert reports_of(tuner, trial, 1)[-1] == last_step(source) + 3
 
     def test_an_added_trial_starts_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
