@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -112,10 +111,11 @@ class StartingContract(InWorld):
         drive(tuner, lambda: source.status is TrialStatus.PAUSED)
 
         # Of a dict only the newest is kept, and the loss falls.
-        asked: tuple[dict[str, Any], ...] = ({"checkpoint": source.checkpoint}, {"checkpoint": "best"})
-        for how in asked:
-            trial = tuner.start_trial(played(last_step(source) + 3), **how)
-            drive(tuner, lambda trial=trial: trial.status is TrialStatus.COMPLETED)  # type: ignore[misc]
+        config = played(last_step(source) + 3)
+        trials = [tuner.start_trial(config, checkpoint=which) for which in (source.checkpoint, "best")]
+        drive(tuner, lambda: all(trial.status is TrialStatus.COMPLETED for trial in trials))
+
+        for trial in trials:
             assert (trial.parent, trial.attempt.checkpoint) == (source.id, source.checkpoint)
             assert reports_of(tuner, trial, 1)[-1] == last_step(source) + 3
 
