@@ -16,6 +16,8 @@ from mqtune.wire import decode_value, encode_value
 __all__ = ["Channel"]
 
 _LENGTH: Final = struct.Struct("<I")
+#: The system's timeval.
+_INTERVAL: Final = struct.Struct("@ll")
 #: Far more bytes than any message has.
 _LONGEST: Final = 2**28
 #: The most descriptors that travel with one message: a trial's pipes.
@@ -51,7 +53,7 @@ class Channel:
 
     def limit(self, seconds: float) -> None:
         """Have this end give up when the other one takes nothing, or sends nothing more of a message, for so long."""
-        limit = struct.pack("@ll", int(seconds), 0)
+        limit = _INTERVAL.pack(int(seconds), round(seconds % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 

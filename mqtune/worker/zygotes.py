@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
 _CLOSE_TIMEOUT_S: Final = 5.0
 #: How long the zygote may take to take a message, or to send the rest of one: a few milliseconds, where it isn't frozen.
-_EXCHANGE_S: Final = 10.0
+EXCHANGE_S: Final = 10.0
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
 #: What carries the broker's password, which no trial needs, nor whoever logs a trial's environment.
@@ -106,7 +106,7 @@ class ZygoteHandle:
         self._files: list[tuple[str, int]] | None = None
         self._is_ended = False
         self._channel, theirs = Channel.pair()
-        self._channel.limit(_EXCHANGE_S)
+        self._channel.limit(EXCHANGE_S)
         with open_log(log) as output:
             self._process = family.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),

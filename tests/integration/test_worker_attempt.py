@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
-from waiting import DEADLINE_S, eventually
+from waiting import DEADLINE_S, eventually, lives
 
 from mqtune.checkpoints import decode_dict, open_store
 from mqtune.errors import StoreUnavailable
@@ -28,6 +32,7 @@ from mqtune.messages import (
 from mqtune.resources import Resources
 from mqtune.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
 from mqtune.worker import attempt as attempt_module
+from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.back_off import BackOff
 from mqtune.worker.devices import SlotPlan
@@ -109,6 +114,11 @@ def stepwise(config):
         mqtune.report({"epoch": epoch})
         Path(config["mark"]).write_text(str(epoch))
 
+def waits_for(config):
+    mqtune.report({"loss": 1})
+    while not os.path.exists(config["file"]):
+        time.sleep(0.01)
+
 def deaf(config):
     mqtune.report({"loss": 1})
     while True:
@@ -174,6 +184,8 @@ class Machine:
         self.code_root.mkdir()
         (self.code_root / "worker_code.py").write_text(CODE)
         self.lease_s, self.grace_s = 60.0, 10.0
+        # As in a worker, they outlive the zygotes that they start.
+        self.threads = ThreadPoolExecutor(8)
         self.closing = threading.Event()
         self.draining = False
         self.running: set[AttemptRun] = set()
@@ -226,6 +238,7 @@ class Machine:
     def close(self) -> None:
         for run in tuple(self.running):
             run.terminate(kill=True)
+        self.threads.shutdown()
         self.slot.zygotes.drop_all()
         self.uplink.close()
 
@@ -237,8 +250,7 @@ class Attempt:
         self.machine, self.claim = machine, claim
         self.run = AttemptRun(machine, MemoryJournal(machine.server, "e"), claim, definition)  # type: ignore[arg-type]
         self.outcome: Outcome | None = None
-        self._thread = threading.Thread(target=self._supervise)
-        self._thread.start()
+        self._thread = machine.threads.submit(self._supervise)
 
     def _supervise(self) -> None:
         self.outcome = self.run.run(self.machine.slot)
@@ -275,8 +287,7 @@ class Attempt:
         return self
 
     def ended(self) -> AttemptEnded:
-        self._thread.join(3 * DEADLINE_S)
-        assert not self._thread.is_alive()
+        self._thread.result(3 * DEADLINE_S)
         (ended,) = self.of(AttemptEnded)
         return ended  # type: ignore[no-any-return]
 
@@ -658,6 +669,84 @@ def test_another_trainables_trial_starts_when_the_process_before_it_in_the_slot_
 
     assert (one.ended().end, two.ended().end) == (AttemptEnd.STOPPED, AttemptEnd.COMPLETED)
     assert log.read_text().splitlines() == ["the first goes", "the second runs"]
+
+
+#: What is waited for of a frozen zygote, and the steps of the stop ladder; a zygote at work would be slower now and then.
+PATIENCE: list[tuple[ModuleType, str]] = [
+    (attempt_module, "SILENT_S"),
+    (attempt_module, "TOLD_GRACE_S"),
+    (attempt_module, "TERMINATE_GRACE_S"),
+    (zygotes_module, "START_S"),
+    (zygotes_module, "EXCHANGE_S"),
+]
+
+
+@contextlib.contextmanager
+def frozen(machine: Machine) -> Iterator[None]:
+    """The slot's zygote is frozen, and nobody waits long for it; it is gone afterwards, and its slot serves the next trial."""
+    zygote = machine.slot.zygotes.all[-1]
+    process = psutil.Process(zygote._process.pid)
+    process.suspend()
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in PATIENCE:
+            patch.setattr(module, name, 0.3)
+        zygote._channel.limit(0.3)
+        yield
+    assert not lives(process)
+    assert machine.start("steady", trial="0099").ended().end is AttemptEnd.COMPLETED
+
+
+def test_a_trial_under_a_frozen_zygote_is_ended_when_it_has_outlived_its_time(machine: Machine) -> None:
+    one = machine.start("endless", ttl_s=1.0).has_reported(1)
+
+    with frozen(machine):
+        ended = one.ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "TimeToLive")
+
+
+@pytest.mark.parametrize("trainable", ["endless", "deaf"])
+def test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted(machine: Machine, trainable: str) -> None:
+    """One that hears nothing has every rung of the ladder climbed."""
+    one = machine.start(trainable).has_reported(1)
+
+    with frozen(machine):
+        ended = one.intend(Intent.STOP).ended()
+
+    assert ended.end is AttemptEnd.STOPPED
+    assert not psutil.pid_exists(ended.pid) or not lives(psutil.Process(ended.pid))
+
+
+def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: Machine, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    one = machine.start("waits_for", {"file": str(go_on)}).has_reported(1)
+
+    with frozen(machine):
+        go_on.touch()
+        ended = one.ended()
+
+    assert (ended.end, ended.error) == (AttemptEnd.COMPLETED, "")
+
+
+def test_a_trial_that_a_frozen_zygote_does_not_start_is_lost_with_the_reason(machine: Machine) -> None:
+    machine.start("steady").ended()
+
+    with frozen(machine):
+        ended = machine.start("steady", trial="0002").ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteSilent")
+    assert "started no process within 0.3 s" in ended.error
+
+
+def test_a_start_that_a_frozen_zygote_can_not_take_is_given_up(machine: Machine) -> None:
+    machine.start("steady").ended()
+
+    with frozen(machine):
+        # Larger than what a channel holds.
+        ended = machine.start("steady", {"text": "x" * 2**22}, trial="0002").ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteSilent")
+    assert "took no start message" in ended.error
 
 
 def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Machine) -> None:
