@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mqtune.trainable.descendants import own_children
 from mqtune.trainable.process import become_subreaper
+from mqtune.worker.leftovers import MARK, mark_of, own_mark
 
 __all__ = ["Family", "family"]
 
@@ -53,24 +54,31 @@ class Family:
         return self._before is not None and sys.platform == "linux"
 
     def adopt(self) -> None:
-        """Have orphans come to this process; from now on it buries them."""
+        """Have orphans come to this process; from now on it kills and reaps them."""
         # Where this is ignored, which is inherited, the kernel reaps in our place and tells nobody how children ended.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._before = frozenset(own_children())
+        # A worker that has started anew in the same process finds its old zygotes here.
+        before, mine = set(), own_mark()
+        for child in own_children():
+            if os.waitpid(child, os.WNOHANG) == (0, 0) and mark_of(child) != mine:
+                before.add(child)
+        self._before = frozenset(before)
         become_subreaper()
 
-    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a zygote, in a session of its own."""
+    def start(self, command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a zygote, in a session of its own, with this worker's mark in its environment."""
         # Nobody may see it, and take it for an orphan, before its number is known.
         with self._lock:
-            process = subprocess.Popen(command, start_new_session=True, **options)
+            process = subprocess.Popen(
+                command, env={**environment, MARK: own_mark()}, start_new_session=True, **options
+            )
             self._zygotes.add(process.pid)
         return process
 
     def kill(self, zygote: subprocess.Popen[bytes], trial: int) -> int | None:
         """Kill a zygote, if it lives, and reap it; return the wait status of its trial, if that had ended before.
 
-        What it has left, and itself if it can't be killed, is for ``bury``.
+        What it has left, and itself if it can't be killed, is for ``clear``.
         """
         with self._lock:
             self._awaited.add(trial)
@@ -83,13 +91,13 @@ class Family:
             self._awaited.discard(trial)
             return self._statuses.pop(trial, None)
 
-    def bury(self, timeout_s: float) -> list[int]:
+    def clear(self, timeout_s: float) -> list[int]:
         """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 self._pass()
-                left = self._orphans()
+                left = [child for child in self._orphans() if self._may_kill(child)]
             if not left or time.monotonic() >= deadline:
                 return left
             select.select([], [], [], _LOOK_S)
@@ -97,8 +105,9 @@ class Family:
     def _pass(self) -> None:
         """Kill all orphans, and reap those that are dead."""
         for child in self._orphans():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
+            if self._may_kill(child):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(child, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid in self._awaited:
@@ -114,6 +123,10 @@ class Family:
                     if os.getsid(child) != mine:
                         found.append(child)
         return found
+
+    def _may_kill(self, orphan: int) -> bool:
+        # To the first process of a container come all orphans, also those of whoever has entered it.
+        return os.getpid() != 1 or mark_of(orphan) == own_mark()
 
 
 #: A process has one family.

@@ -34,6 +34,7 @@ from mqtune.worker.device_query import DriverQuery
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.family import family
 from mqtune.worker.leaving import KILL_GRACE_S, leave_s
+from mqtune.worker.leftovers import end_leftovers
 from mqtune.worker.logs import Logs
 from mqtune.worker.memory_kills import MemoryKills, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
@@ -55,6 +56,8 @@ KEPT_ZYGOTES_SHARE: Final = 1 / 8
 #: How many experiments, and how many definitions of experiments, a worker remembers: more than it has slots for, as a rule, and
 #: few enough for definitions of a megabyte. What is forgotten is read again.
 REMEMBERED: Final = 32
+#: How long killed processes of earlier workers may take to be gone, before this one joins all the same.
+LEFTOVERS_S: Final = 5.0
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -159,6 +162,8 @@ class WorkerRuntime:
 
     def start(self) -> None:
         """Start the threads and join the fleet."""
+        if left := end_leftovers(LEFTOVERS_S):
+            logger.warning("killed %d processes that a worker left here when it was killed: %s", len(left), left)
         self.scratch.sweep()
         self.uplink.start()
         self.logs.start()
@@ -323,7 +328,7 @@ class WorkerRuntime:
         for journal, runs in _by_journal(self.running).items():
             yield partial(self._renew, journal, runs)
         yield partial(self._slots.trim, ZYGOTE_IDLE_S)
-        yield partial(family.bury, 0)
+        yield partial(family.clear, 0)
 
     def _renew(self, journal: Journal, runs: list[AttemptRun]) -> None:
         answers = journal.renew([run.claim for run in runs], self.lease_s)

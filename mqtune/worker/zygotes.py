@@ -110,7 +110,7 @@ class ZygoteHandle:
         with open_log(log) as output:
             self._process = family.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
-                env={**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
+                {**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -282,7 +282,7 @@ class ZygoteHandle:
         status = family.kill(self._process, trial or 0)
         if trial is not None and not family.adopts:
             self._kill_group(trial)
-        left = family.bury(_CLOSE_TIMEOUT_S)
+        left = family.clear(_CLOSE_TIMEOUT_S)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
         self._forget_trial()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import trainables_leaving as leaving
 import trainables_saving as saving
 from pair import Tune, counting, finished, rows, tuners
 from running import HERE, running_worker
@@ -158,6 +160,85 @@ def test_a_part_of_a_worker_that_is_killed_costs_one_attempt_and_the_worker_serv
         assert first.signal == signal.SIGKILL
         eventually(lambda: not lives(process), WAIT_S)
     assert worker.poll() is None
+
+
+@contextlib.contextmanager
+def locking(tune: Tune, folder: Path, *, bare: bool) -> Iterator[tuple[mqtune.Tuner, Trial, Callable[[], bool]]]:
+    """A running trial whose daemon has a lock, which another attempt needs; and what says whether anybody has it."""
+    lock = folder / "lock"
+    space = {"lock": str(lock), "bare": bare}
+    tuner = tune(leaving.keeps_a_lock, space=space, searcher=None, max_trials=1, max_failures=0)
+    trial = running(tuner)
+
+    def is_held() -> bool:
+        with lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    assert is_held()
+    yield tuner, trial, is_held
+    tuner.stop_trial(trial)
+    drive(tuner, lambda: tuner.is_finished)
+    assert not is_held()
+
+
+def test_zygotes_that_are_killed_leave_no_daemon_with_a_device_and_no_zombie(start: Start, tune: Tune, tmp_path: Path):
+    worker = psutil.Process(start("hurt").pid)
+    with locking(tune, tmp_path, bare=True) as (tuner, trial, _):
+        for attempt in (2, 3, 4, 5):
+            psutil.Process(trial.last_metrics["pid"]).parent().kill()
+            # It fails when it can't have the lock.
+            drive(tuner, lambda attempt=attempt: trial.attempt.number == attempt and trial.attempt.reports >= 3)
+
+        assert [attempt.end for attempt in trial.attempts[:-1]] == [AttemptEnd.LOST] * 4
+        family = worker.children(recursive=True)
+        # The zygote, the trial, the spare and the daemon.
+        assert len(family) == 4
+        assert psutil.STATUS_ZOMBIE not in [process.status() for process in family]
+
+
+def test_a_worker_ends_what_one_before_it_left_that_was_killed_with_its_zygotes(
+    start: Start, tune: Tune, tmp_path: Path
+):
+    dying = start("dying")
+    with locking(tune, tmp_path, bare=False) as (tuner, trial, is_held):
+        family = family_of(dying)
+        zygotes = [process for process in family if process.ppid() == dying.pid]
+        process = psutil.Process(trial.last_metrics["pid"])
+        # One that is stopped can't end what its trial has left when it sees that its worker is gone.
+        send(zygotes, signal.SIGSTOP)
+        send(zygotes, signal.SIGKILL)
+        dying.kill()
+        dying.wait()
+        eventually(lambda: not lives(process))
+        assert is_held()
+
+        start("heir")
+
+        assert not is_held()
+        drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
+        assert trial.attempts[0].end is AttemptEnd.LOST
+
+
+def test_a_trial_whose_zygote_is_frozen_outlives_its_time_no_longer_than_any_other(start: Start, tune: Tune):
+    start("frozen")
+    tuner = tune(saving.in_dicts, counting(), ttl_s=2.0, max_failures=0)
+    trial = running(tuner)
+    process = psutil.Process(trial.last_metrics["pid"])
+    zygote = process.parent()
+    assert zygote is not None
+
+    zygote.suspend()
+    drive(tuner, lambda: trial.status.is_terminal)
+
+    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
+    assert not any(map(lives, (process, zygote)))
+    other = tuner.start_trial(counting(1))
+    drive(tuner, lambda: other.status.is_terminal)
+    assert other.status is TrialStatus.COMPLETED
 
 
 def test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the_queue(

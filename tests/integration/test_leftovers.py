@@ -1,0 +1,103 @@
+"""What a killed worker left is found by its mark and killed; what belongs to anybody else is not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from waiting import eventually, lives
+
+from mqtune.worker.leftovers import MARK, end_leftovers, own_mark
+
+#: Tells its mark, as a worker that starts a zygote does, and sleeps.
+WORKER = "import time; from mqtune.worker.leftovers import own_mark; print(own_mark(), flush=True); time.sleep(60)"
+SLEEPER = ("-c", "import time; time.sleep(60)")
+
+Start = Callable[..., psutil.Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python process, with a mark."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(mark: str, *command: str) -> psutil.Process:
+            process = subprocess.Popen(
+                [sys.executable, *command], env={**os.environ, MARK: mark}, start_new_session=True
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            found = psutil.Process(process.pid)
+            eventually(lambda: found.environ().get(MARK) == mark)
+            return found
+
+        yield begin
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def mark_of(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
+
+
+def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(
+    worker: subprocess.Popen[str], start: Start
+) -> None:
+    left = start(mark_of(worker), *SLEEPER)
+    assert left.pid not in end_leftovers(5)
+    assert lives(left)
+
+    # It is a zombie from here on.
+    worker.kill()
+    eventually(lambda: not lives(psutil.Process(worker.pid)))
+
+    assert left.pid in end_leftovers(5)
+    eventually(lambda: not lives(left))
+
+
+def test_a_number_that_another_process_has_now_is_no_living_worker(start: Start) -> None:
+    me, namespace = os.getpid(), own_mark().split(".", 2)[2]
+
+    left = start(f"{me}.12.{namespace}", *SLEEPER)
+
+    assert left.pid in end_leftovers(5)
+
+
+def test_what_the_same_process_left_when_it_was_a_worker_before_is_killed(start: Start) -> None:
+    left = start(own_mark(), *SLEEPER)
+
+    assert left.pid in end_leftovers(5)
+
+
+@pytest.mark.parametrize("mark", ["", "12", "1.2.pid:[7]", "none.of.these"])
+def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark: str) -> None:
+    other = start(mark, *SLEEPER)
+
+    assert other.pid not in end_leftovers(5)
+    assert lives(other)
+
+
+def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(
+    worker: subprocess.Popen[str], start: Start
+) -> None:
+    mark = mark_of(worker)
+    worker.kill()
+    worker.wait()
+    inner = "from mqtune.worker.leftovers import end_leftovers; end_leftovers(5)"
+    code = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {inner!r}]).returncode)"
+
+    process = subprocess.run([sys.executable, "-c", code], env={**os.environ, MARK: mark}, check=False)
+
+    assert process.returncode == 0
