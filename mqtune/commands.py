@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mqtune.backends.base import Backend
@@ -28,6 +28,7 @@ from mqtune.words import name_in_words
 
 __all__ = ["Commands", "check_decision", "check_paused", "next_trial_id"]
 
+NO_CHANGES: Final[Mapping[str, Any]] = {}
 _INTENTS = {
     Action.STOP: Intent.STOP,
     Action.PAUSE: Intent.PAUSE,
@@ -320,9 +321,13 @@ class Commands:
         self._journal.drop_checkpoints(checkpoints, event.encode())
         self._on_event(event)
 
-    def begin(self, driver: str, version: str, *, definition: bytes | None = None) -> None:
-        """Journal that a driver begins, and with which definition if that is another than before."""
-        started = DriverStarted(driver=driver, version=version, at=self._clock.time(), cursor=self._cursor())
+    def begin(
+        self, driver: str, version: str, *, definition: bytes | None = None, changes: Mapping[str, Any] = NO_CHANGES
+    ) -> None:
+        """Journal that a driver begins, and with which definition and *changes* if that is another than before."""
+        started = DriverStarted(
+            driver=driver, version=version, at=self._clock.time(), cursor=self._cursor(), changes=dict(changes)
+        )
         self._record(started, definition)
 
     def end(self, outcome: str, reason: str) -> None:

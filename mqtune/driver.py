@@ -46,7 +46,7 @@ from mqtune.telling import Telling
 from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial
 from mqtune.upkeep import Upkeep
 from mqtune.version import __version__
-from mqtune.wire import encode_value
+from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Driver"]
 
@@ -112,6 +112,10 @@ class Driver:
         self._pending: dict[Cursor, list[Event]] = {}
         #: The entries at which something is pending.
         self._awaited: set[str] = set()
+        #: How far earlier drivers had decided, as a replay finds it.
+        self._decided_to = _place(START)
+        #: Whether the stop rule is the one that what is read was reported under.
+        self._rule_decides = True
         self._draining = False
         self._say_begun: Callable[[], None] = lambda: None
         self._look_at = 0.0
@@ -187,13 +191,19 @@ class Driver:
         if is_new:
             created = ExperimentCreated(name=name, definition=definition, at=self._clock.time())
             self._journal.record(created.encode(), definition=encode_value(definition))
+        kept = self._journal.definition()
+        before: dict[str, Any] = definition if kept is None else decode_value(kept)
+        changes = {key: value for key, value in definition.items() if before.get(key) != value}
+        # Of a rule that is another one now, nothing follows for what was reported before.
+        self._rule_decides = "stop" not in changes
         self._replay()
+        self._rule_decides = True
         # What ended an earlier driver need not end this one.
         self.telling.failure = self._screening.missing = None
         self.telling.is_live = self._screening.is_live = True
         if self._callbacks.hears("on_report"):
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
-        self._say_begun = partial(self._begin_driving, definition, driver)
+        self._say_begun = partial(self._begin_driving, definition, changes, driver)
         if not self.is_finished:
             self._say_begun()
         self._lockstep.clear_again(self.experiment)
@@ -203,12 +213,11 @@ class Driver:
         self._upkeep.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
 
-    def _begin_driving(self, definition: dict[str, Any], driver: str) -> None:
+    def _begin_driving(self, definition: dict[str, Any], changes: dict[str, Any], driver: str) -> None:
         """Journal, once, that this driver drives, and does not only look at what has ended."""
         self._say_begun = lambda: None
-        packed = encode_value(definition)
-        is_known = self._journal.definition() == packed
-        self.commands.begin(driver, __version__, definition=None if is_known else packed)
+        packed = None if self._journal.definition() == (now := encode_value(definition)) else now
+        self.commands.begin(driver, __version__, definition=packed, changes=changes)
 
     def step(self, block_s: float) -> None:
         """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.
@@ -330,6 +339,7 @@ class Driver:
 
     def _replay(self) -> None:
         self._pending = self._hand.catch_up()
+        self._decided_to = max(map(_place, self._pending), default=_place(START))
         self._awaited = {cursor.entry for cursor in self._pending}
         for number, entry in enumerate(self._reader.again()):
             self._take(entry)
@@ -375,7 +385,7 @@ class Driver:
                         self._check(decision)
                     if rule is not None:
                         asked = rule
-                        if reason := rule.stops_trial(trial, report):
+                        if (reason := rule.stops_trial(trial, report)) and self._rule_decides:
                             decision, by = Decision(Action.COMPLETE, _text(rule, reason)), "stop rule"
                     if hears is not None:
                         asked = self._searcher
@@ -429,6 +439,9 @@ class Driver:
             self._keeping.plan(trial, self.experiment.trials[decision.source].checkpoint)
         written = self._pending.get(self._cursor, ())
         if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
+            return
+        if not self.telling.is_live and _place(self._cursor) <= self._decided_to:
+            # An earlier driver came past this report and let the trial go on, by a rule, or code, that was another one.
             return
         self.commands.decide(trial, decision.action, by=by, reason=decision.reason, sequence=sequence)
 
@@ -491,3 +504,9 @@ class Driver:
 def _text(rule: StopRule, reason: object) -> str:
     """Return a rule's reason, also where it says nothing but that there is one."""
     return reason if isinstance(reason, str) else f"{type(rule).__name__} says so"
+
+
+def _place(cursor: Cursor) -> tuple[int, int, int]:
+    """Return what sorts cursors by where they stand in the journal."""
+    time, _, number = cursor.entry.partition("-")
+    return int(time), int(number), cursor.reports

@@ -228,13 +228,14 @@ class TrialClosed(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Body):
-    """A driver begins, or goes on with what an earlier one left."""
+    """A driver begins, or goes on with what an earlier one left; *changes* has what applies from here on, by its name."""
 
     KIND: ClassVar[str] = "driven"
     driver: str
     version: str
     at: float
     cursor: Cursor
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
