@@ -289,6 +289,27 @@ class Control(ABC):
         """
         self._open().commands.save(self._trial(trial))
 
+    def delete_checkpoints(self, trial: Trial | str, *, even_best: bool = False) -> list[CheckpointId]:
+        """Delete a trial's checkpoints, whatever the retention says, and return their ids.
+
+        What may still be gone on from stays: what a trial that has not ended would go on from, and what an attempt under way,
+        a restart or a config that waits begins with. Dicts are gone at once, folders within moments.
+
+        Args:
+            trial: whose.
+            even_best: whether it may be the best trial so far.
+
+        Raises:
+            ConfigurationError: it is the best trial.
+        """
+        driver, found = self._open(), self._trial(trial)
+        if found is self._experiment.best and not even_best:
+            raise ConfigurationError(
+                f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give even_best=True to "
+                "delete them all the same"
+            )
+        return driver.delete_checkpoints(found)
+
     def stop_all(self, reason: str = "stopped by hand") -> None:
         """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
         self._open().stop_all(reason, by="user")

@@ -315,6 +315,10 @@ class Driver:
         """Have *hear* called with each report from now on, when the scheduler has seen it."""
         self._on_report.append(hear)
 
+    def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
+        """Delete all checkpoints of a trial that nothing may still go on from, and return them."""
+        return self._keeping.delete(trial)
+
     def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
         return self._journal.checkpoint(checkpoint)

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from mqtune.checkpoints import CheckpointStore, References, Retention
 from mqtune.errors import MqtuneError
@@ -17,36 +17,51 @@ from mqtune.trial import FORGOTTEN, CheckpointId, Trial, TrialId, attempt_and_nu
 if TYPE_CHECKING:
     from mqtune.commands import Commands
 
-__all__ = ["Keeping"]
+__all__ = ["Deletes", "Keeping"]
 
 logger = logging.getLogger(__name__)
 
 #: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
 _CLOSE_S: Final = 10.0
-#: What may lose all its checkpoints, where a user has asked for that.
-_DELETABLE: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
+#: Which trials lose all their checkpoints at their end, beside what retention gives up: none; those that did not complete;
+#: completed ones too; and even the best one. The best one's stay in all cases but the last.
+Deletes = bool | Literal["stopped", "all"]
+_STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
+_LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
+    False: frozenset(),
+    "stopped": _STOPPED,
+    True: _STOPPED | {TrialStatus.COMPLETED},
+    "all": _STOPPED | {TrialStatus.COMPLETED},
+}
 
 
 class Keeping:
     """Gives up checkpoints that nothing needs any more: journaled first, then deleted, in a thread of its own.
 
     A checkpoint that something *names* is never given up: what a trial that has not ended may go on from, what an attempt
-    under way began with, and what a decided restart begins with, whichever trial saved it. Nor is any of the best trial's.
+    under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
+    any of the best trial's.
 
     Args:
         experiment: the fold.
         retention: which of a trial's own are kept.
         store: where those that are folders lie; None where there is no store.
-        delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all of theirs.
+        delete_checkpoints: which trials lose all of theirs at their end.
     """
 
     def __init__(
-        self, experiment: Experiment, retention: Retention, store: CheckpointStore | None, *, delete_checkpoints: bool
+        self,
+        experiment: Experiment,
+        retention: Retention,
+        store: CheckpointStore | None,
+        *,
+        delete_checkpoints: Deletes,
     ) -> None:
         self._experiment = experiment
         self._retention = retention.of(experiment.metric, experiment.mode)
         self._store = store
-        self._delete_checkpoints = delete_checkpoints
+        self._lose_all = _LOSE_ALL[delete_checkpoints]
+        self._spares_best = delete_checkpoints != "all"
         self._commands: Commands | None = None
         self._held: Callable[[], set[CheckpointId]] = set
         self._may_be_lost = False
@@ -102,6 +117,12 @@ class Keeping:
             del self._spared[id_]
         self._look_at(over)
 
+    def delete(self, trial: Trial) -> list[CheckpointId]:
+        """Give up all checkpoints of a trial that nothing names, whatever retention says, and return them."""
+        unnamed = [one for one in trial.checkpoints if one not in self._references]
+        self._give_up(unnamed)
+        return unnamed
+
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
         """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""
         freed = self._references.hold(holder, checkpoint)
@@ -130,16 +151,19 @@ class Keeping:
             trial = self._experiment.trials.get(id_)
             if trial is not None and trial.checkpoints:
                 given_up += self._to_give_up(trial)
-        if given_up and self._commands is not None:
-            self._commands.drop(given_up)
-            self._delete(given_up)
+        self._give_up(given_up)
+
+    def _give_up(self, checkpoints: list[CheckpointId]) -> None:
+        if checkpoints and self._commands is not None:
+            self._commands.drop(checkpoints)
+            self._delete(checkpoints)
 
     def _to_give_up(self, trial: Trial) -> list[CheckpointId]:
         over = set(self._retention.to_delete(trial.checkpoints, self._references))
-        if trial.status.is_terminal and trial is self._experiment.best:
+        if trial.status.is_terminal and trial is self._experiment.best and self._spares_best:
             self._spared[trial.id] = None
         elif trial.status.is_terminal:
-            loses_all = self._delete_checkpoints and trial.status in _DELETABLE
+            loses_all = trial.status in self._lose_all
             # A dict in Redis is there to go on from, not to be archived.
             over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]

@@ -17,6 +17,7 @@ from mqtune.errors import ConfigurationError, NameTaken
 from mqtune.experiment import Experiment, Mode
 from mqtune.fields import decode_definition
 from mqtune.journal.base import LossPolicy, OnLoss
+from mqtune.keeping import Deletes
 from mqtune.keys import is_name
 from mqtune.limits import FailFast, Limits, at_least, positive
 from mqtune.resources import Resources
@@ -103,7 +104,7 @@ class Plan:
         pass_config: str,
         pass_checkpoint_dir: bool,
         retention: Retention | None,
-        delete_checkpoints: bool,
+        delete_checkpoints: Deletes,
         reuse: bool,
         on_driver_loss: LossPolicy = "continue",
         driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
@@ -201,8 +202,10 @@ class Plan:
                 raise ConfigurationError(f"{argument}={value!r} is none of {', '.join(map(repr, known))}")
         if self.pass_config not in ("arguments", "json"):
             raise ConfigurationError(f"pass_config={self.pass_config!r} is neither 'arguments' nor 'json'")
-        if not isinstance(self.delete_checkpoints, bool):
-            raise ConfigurationError(f"delete_checkpoints={self.delete_checkpoints!r} is neither True nor False")
+        if not isinstance(self.delete_checkpoints, bool) and self.delete_checkpoints not in ("stopped", "all"):
+            raise ConfigurationError(
+                f"delete_checkpoints={self.delete_checkpoints!r} is none of False, 'stopped', True and 'all'"
+            )
         if not isinstance(self.retention, Retention):
             raise ConfigurationError(f"retention={self.retention!r}: give mqtune.Retention(keep_last=…, keep_best=…)")
         if self._own_searcher is not None and self._points:

@@ -11,6 +11,7 @@ from mqtune.callback import Callback
 from mqtune.checkpoints import Retention
 from mqtune.experiment import Mode
 from mqtune.journal.base import LossPolicy
+from mqtune.keeping import Deletes
 from mqtune.limits import FailFast
 from mqtune.opening import place_of
 from mqtune.plan import DRIVER_LOSS_GRACE_S, KeepWorkingDir, Plan, Sync, WorkingDir
@@ -68,7 +69,9 @@ class Tuner(Running):
         checkpoints: folder, or fsspec URL, of the checkpoint store, which this machine and all workers must reach; by
             default a folder of the experiment's if all runs on this machine, else none: then only dicts can be saved.
         retention: which checkpoints are kept; by default each trial's last and best.
-        delete_checkpoints: whether trials that were stopped early, failed or abandoned lose all their checkpoints.
+        delete_checkpoints: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
+            stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
+            checkpoints stay otherwise. What another trial may still start from stays until it has.
         metric_from: "first": a first report without the metric, or without the time that the scheduler goes by, is a mistyped
             name, and ends the run at once; "later": such reports may come first. Once any report had it, others need not.
         on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes down:
@@ -128,7 +131,7 @@ class Tuner(Running):
         sync: Sync = "stream",
         checkpoints: str | Path | None = None,
         retention: Retention | None = None,
-        delete_checkpoints: bool = False,
+        delete_checkpoints: Deletes = False,
         metric_from: MetricFrom = "first",
         on_odd_report: OnOddReport = "warn",
         accept_no_report: bool = False,

@@ -17,7 +17,7 @@ from mqtune.experiment import Experiment
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.keeping import Keeping
+from mqtune.keeping import Deletes, Keeping
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
 from mqtune.plan import Plan
 from mqtune.resources import Resources
@@ -178,7 +178,7 @@ class Bench:
         searcher: makes the searcher.
         store: holds the checkpoints that are folders.
         retention: which are kept.
-        delete_checkpoints: whether trials that did not complete lose theirs.
+        delete_checkpoints: which trials lose theirs at their end.
         lockstep: whether trials wait for decisions.
         callbacks: who is told.
         tuned: the trainable.
@@ -194,7 +194,7 @@ class Bench:
         searcher: Callable[[], Searcher] = lambda: RandomSearcher(SPACE, 1),
         store: CheckpointStore | None = None,
         retention: Retention | None = None,
-        delete_checkpoints: bool = False,
+        delete_checkpoints: Deletes = False,
         lockstep: bool = False,
         callbacks: list[Callback] | None = None,
         tuned: Any = trainable,

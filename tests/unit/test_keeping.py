@@ -13,7 +13,7 @@ from waiting import eventually
 
 from mqtune.checkpoints import Retention, open_store
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.errors import StoreUnavailable
+from mqtune.errors import ConfigurationError, StoreUnavailable
 from mqtune.messages import CheckpointsDropped
 from mqtune.schedulers.base import Resume
 from mqtune.status import TrialStatus
@@ -185,6 +185,102 @@ def test_a_trial_that_was_stopped_loses_its_checkpoints_on_request_alone(
     assert list(bench.trial(ONE).checkpoints) == ([] if delete else [name])
     bench.driver.close()
     assert store.exists(name) is not delete
+
+
+#: What is said of it -> whether a completed, a stopped and the best trial keep theirs.
+KEPT: dict[Any, tuple[bool, bool, bool]] = {
+    False: (True, True, True),
+    "stopped": (True, False, True),
+    True: (False, False, True),
+    "all": (False, False, False),
+}
+
+
+@pytest.mark.parametrize(("delete", "kept"), KEPT.items(), ids=map(str, KEPT))
+def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
+    tmp_path: Path, store: DirectoryStore, delete: Any, kept: tuple[bool, bool, bool]
+) -> None:
+    bench = Bench(tmp_path, store=store, slots=3, max_trials=3, delete_checkpoints=delete).step()
+    names = {}
+    for trial, loss in ((ONE, 2.0), (TWO, 3.0), (THREE, 1.0)):
+        bench.start(trial)
+        names[trial] = save(bench, store, trial, loss)
+    bench.hand.stop_trial(TWO)
+    for trial in (TWO, ONE, THREE):
+        bench.end(trial)
+
+    bench.driver.close()
+
+    assert [bench.trial(trial).status for trial in (ONE, TWO, THREE)] == [
+        TrialStatus.COMPLETED,
+        TrialStatus.EARLY_STOPPED,
+        TrialStatus.COMPLETED,
+    ]
+    assert tuple(store.exists(names[trial]) for trial in (ONE, TWO, THREE)) == kept
+    assert tuple(bool(bench.trial(trial).checkpoints) for trial in (ONE, TWO, THREE)) == kept
+
+
+# By hand.
+
+
+def test_a_trials_checkpoints_are_deleted_by_hand_and_the_rest_stays(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(retention=Retention(keep_last=None))
+    others = [save(bench, store, TWO, loss) for loss in (0.5, 0.4)]
+    names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    bench.end(ONE)
+
+    assert bench.hand.delete_checkpoints(ONE) == names
+
+    assert (bench.trial(ONE).checkpoints, bench.trial(ONE).checkpoint) == ({}, "")
+    assert bench.hand.delete_checkpoints(ONE) == []
+    bench.driver.close()
+    assert store.ids() == sorted(others)
+    assert dropped(bench) == names
+
+
+def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(retention=Retention(keep_last=None))
+    save(bench, store, TWO, 0.5)
+    first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    assert bench.hand.delete_checkpoints(ONE) == [first]
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+
+    assert bench.hand.delete_checkpoints(ONE) == []
+
+    assert bench.hand.resume_trial(ONE).attempt.checkpoint == newest
+
+
+def test_by_hand_what_a_fork_has_begun_with_stays(begin: Callable[..., Bench], store: DirectoryStore) -> None:
+    bench = begin(retention=Retention(keep_last=None))
+    save(bench, store, TWO, 0.5)
+    first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
+    fork = bench.hand.start_trial({}, checkpoint=newest)
+    bench.end(ONE)
+
+    assert bench.hand.delete_checkpoints(ONE) == [first]
+
+    assert list(bench.trial(ONE).checkpoints) == [newest] == [fork.attempt.checkpoint]
+
+
+def test_by_hand_the_best_trials_are_deleted_only_if_that_is_asked_for(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+    name = save(bench, store, ONE, 0.1)
+    bench.end(ONE)
+
+    with pytest.raises(ConfigurationError, match=r"trial 0001 is the best so far.*even_best=True"):
+        bench.hand.delete_checkpoints(ONE)
+    assert store.exists(name)
+
+    assert bench.hand.delete_checkpoints(ONE, even_best=True) == [name]
+    bench.driver.close()
+    assert not store.exists(name)
 
 
 def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(
