@@ -135,6 +135,7 @@ class Upkeep:
             if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
                 logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
                 self._end(ended)
+                self._backend.lost(id_, attempt)
 
     def _look_at_held(self) -> None:
         counts = self._experiment.counts

@@ -27,6 +27,7 @@ from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.space import Space, uniform
 from mqtune.trial import (
     CONTINUE,
+    Attempt,
     AttemptEnd,
     CheckpointId,
     Config,
@@ -134,6 +135,8 @@ class Slots:
         self.published.append((trial, attempt))
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None: ...
+
+    def lost(self, trial: TrialId, attempt: Attempt) -> None: ...
 
     def ended(self, trial: TrialId, attempt: int) -> None: ...
 

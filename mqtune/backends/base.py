@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mqtune.resources import Resources
-from mqtune.trial import Config, TrialId
+from mqtune.trial import Attempt, Config, TrialId
 
 __all__ = ["Backend"]
 
@@ -31,6 +31,9 @@ class Backend(Protocol):
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Hear that an attempt has ended, or is taken back."""
+
+    def lost(self, trial: TrialId, attempt: Attempt) -> None:
+        """Hear that the driver has counted an attempt as lost, because its worker is silent: it can't say so itself."""
 
     def has_resources(self, resources: Resources) -> bool:
         """Whether any slot, free or not, offers this."""

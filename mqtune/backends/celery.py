@@ -25,7 +25,7 @@ from mqtune.journal.redis import retrying
 from mqtune.keys import TASK_NAME
 from mqtune.messages import WorkerInfo
 from mqtune.resources import Resources, queue_name
-from mqtune.trial import Config, TrialId
+from mqtune.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.version import __version__
 from mqtune.words import in_words
 
@@ -254,6 +254,25 @@ class CeleryBackend:
         """Hear that an attempt has ended, or is taken back: its slot counts as free."""
         self._load.drop((trial, attempt))
 
+    def lost(self, trial: TrialId, attempt: Attempt) -> None:
+        """Show whoever watches Celery's events how an attempt ended whose worker can't say so; if that fails, no harm is done."""
+        fields: dict[str, Any] = {
+            "uuid": f"{self._experiment}/{trial}/{attempt.number}",
+            "name": self._title,
+            "args": "",
+            "kwargs": in_words(attempt.config),
+        }
+        if attempt.started_at is not None and attempt.ended_at is not None:
+            fields["runtime"] = attempt.ended_at - attempt.started_at
+        try:
+            self._connect()
+            # In the worker's name, so that the row stays where it was.
+            with self._app.events.Dispatcher(self._connection, hostname=attempt.worker) as dispatcher:
+                dispatcher.send(f"task-{AttemptEnd.LOST.value}", **fields)
+        except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
+            logger.info("Flower could not be told that an attempt of trial %s was lost: %s", trial, error)
+            self._disconnect()
+
     def _has_room(self, shapes: Collection[_Shape]) -> bool:
         return any(self._load.free(shape) > 0 for shape in shapes)
 
@@ -262,10 +281,7 @@ class CeleryBackend:
         text = in_words(config)
 
         def send() -> None:
-            if self._producer is None:
-                self._connection = self._app.connection_for_write()
-                self._connection.transport.Channel = _Channel
-                self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+            self._connect()
             try:
                 self._app.send_task(
                     TASK_NAME,
@@ -311,6 +327,12 @@ class CeleryBackend:
         """Close the connections to the broker."""
         self._disconnect()
         self._app.close()
+
+    def _connect(self) -> None:
+        if self._producer is None:
+            self._connection = self._app.connection_for_write()
+            self._connection.transport.Channel = _Channel
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

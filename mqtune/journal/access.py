@@ -26,6 +26,7 @@ from mqtune.keys import (
     worker_key,
 )
 from mqtune.resources import EVERY, QUEUES, check_experiments
+from mqtune.trial import AttemptEnd
 
 __all__ = ["ROLES", "Role", "Rule", "account", "password_hash", "rules_of"]
 
@@ -93,14 +94,14 @@ def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control:
     kept = ExperimentKeys(experiments)
     match role:
         case "driver":
-            return _driver(kept)
+            return _driver(kept, db)
         case "worker":
             return _worker(kept, _queues(experiments), db)
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)
 
 
-def _driver(kept: ExperimentKeys) -> list[Rule]:
+def _driver(kept: ExperimentKeys, db: int) -> list[Rule]:
     everything = (
         kept.driver,
         kept.meta,
@@ -130,6 +131,8 @@ def _driver(kept: ExperimentKeys) -> list[Rule]:
         # Celery's messages, on their way out; and whether they still wait.
         Rule("lpush lrange llen", (QUEUES,)),
         Rule("sadd smembers", tuple(f"{table}{QUEUES}" for table in _BINDINGS)),
+        # What a worker that fell silent can't say itself.
+        Rule("publish", channels=(f"/{db}.{_EVENTS}/task.{AttemptEnd.LOST.value}",)),
         *_looks(kept),
     ]
 

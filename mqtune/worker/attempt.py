@@ -123,6 +123,21 @@ class AttemptRun:
         return Held(self.claim.trial, self.claim.attempt, self.runtime.name, importing_s)
 
     @property
+    def is_importing(self) -> bool:
+        """Whether it waits for its trainable's module to be imported."""
+        return self._imports_since is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this worker has claimed it, and not ended it yet."""
+        return self in self.runtime.running
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, or of its last one; None before there is one."""
+        return self._pid or None
+
+    @property
     def is_ending(self) -> bool:
         """Whether its slot will soon be free."""
         return self._ending.is_set()

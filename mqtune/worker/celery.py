@@ -25,6 +25,8 @@ from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.signals import task_revoked
 from celery.worker import state
+from celery.worker.control import Panel, nok
+from celery.worker.request import Request
 from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
@@ -67,6 +69,11 @@ logger = logging.getLogger(__name__)
 #: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
 #: time in which a trial is stopped.
 SWITCH_INTERVAL_S: Final = 0.0005
+#: Remote commands that would change a setting which trials don't heed, and what does what they are for.
+_REFUSED_COMMANDS: Final = {
+    "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
+    "time_limit": "how long a trial may run is its experiment's to say: ttl_s= of the Tuner, or its scheduler",
+}
 
 
 class TrialPool(BasePool):
@@ -153,6 +160,10 @@ class TrialPool(BasePool):
             if run := self._runs.get(task_id):
                 run.terminate(kill=signal == SIGKILL)
 
+    def run_of(self, task_id: str) -> AttemptRun | None:
+        """Return the run of a task that is here."""
+        return self._runs.get(task_id)
+
     def enter(self, run: AttemptRun) -> None:
         """Have a run end when its task is terminated, also if that was a moment ago."""
         self._runs[run.task_id] = run
@@ -189,6 +200,24 @@ class TrialPool(BasePool):
         return info
 
 
+class TrialRequest(Request):
+    """A task on its way through the worker, as ``inspect active`` and a worker's page in Flower show it."""
+
+    def info(self, safe: bool = False) -> dict[str, Any]:
+        """Return what is known of it, with the trial's config, and the number of the trial's process."""
+        run = self.app.trials.run_of(self.id)
+        shown = {"kwargs": self.kwargsrepr, "worker_pid": run.pid if run is not None else None}
+        return {**super().info(safe), **shown}
+
+
+def _refusing(command: str, reason: str) -> Callable[..., Any]:
+    def refuse(_: Any, **asked: Any) -> Any:
+        logger.warning("remote command %s (%s) is refused: %s", command, asked, reason)
+        return nok(f"not done: {reason}")
+
+    return refuse
+
+
 class TrialWorker(Worker):
     """Celery's worker, without what a fleet of hundreds can't afford, and only with the settings that it needs."""
 
@@ -197,6 +226,8 @@ class TrialWorker(Worker):
             check_options(_is_given)
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
+            # Celery would say that they are set, and they would do nothing.
+            Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
         except MqtuneError as error:
             # One line instead of a traceback.
             sys.exit(f"mqtune: {error}")
@@ -351,7 +382,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
 
-    @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,))
+    @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
         """Run one attempt, if it is still wanted and nobody else has it."""
         try:

@@ -30,12 +30,18 @@ _LAST_STATE: Final = {
     None: AttemptEnd.LOST.value,
 }
 
+#: The state of a row that runs.
+_STARTED: Final = "started"
+#: What Flower would note of a message that somebody sent just now.
+_NOT_SENT: Final = {"sent": None, "client": None}
+
 
 class Rows:
     """Puts rows right by events of its own; any thread may call it, and nothing that goes wrong here disturbs a trial.
 
     Flower takes a row's state from the event's name and everything else from its fields. Every event has all of the
-    row, so that one that was missed, before Flower came or while its connection was down, leaves no gap.
+    row, so that one that was missed, before Flower came or while its connection was down, leaves no gap. A row that
+    runs is STARTED, the one state for which Flower has a filter and a button to end it, however often it is sent.
 
     Args:
         dispatcher: returns Celery's event dispatcher; None while there is no connection.
@@ -54,7 +60,7 @@ class Rows:
 
     def running(self, run: AttemptRun) -> None:
         """Show an attempt as it stands; once its end is shown this does nothing."""
-        self._show(run, "running")
+        self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: Outcome, *, by_hand: bool) -> None:
         """Show an attempt's last state, where it is none of Celery's own; one that was never claimed is another's row."""
@@ -62,24 +68,28 @@ class Rows:
             return
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             # Celery's own event follows, which has neither config nor metrics.
-            state = "running"
+            state = _STARTED
         elif outcome.end is AttemptEnd.STOPPED and (by_hand or run.is_abandoned):
             state = TrialStatus.ABANDONED.value
         else:
             state = _LAST_STATE[outcome.end]
-        self._show(run, state, last=True)
+        self._show(run, state, outcome=outcome)
 
     def abandoned(self, task_id: str, name: str, config: str) -> None:
         """Show the last state of an attempt that a person revoked before it ran."""
         self._send(f"task-{TrialStatus.ABANDONED.value}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
 
-    def _show(self, run: AttemptRun, state: str, *, last: bool = False) -> None:
+    def _show(self, run: AttemptRun, state: str, outcome: Outcome | None = None) -> None:
         with self._lock:
             if run in self._ended:
                 return
-            if last:
+            if outcome is not None:
                 self._ended.add(run)
-            self._send(f"task-{state}", lambda: {"uuid": run.task_id, **self._fields(run)})
+            self._send(f"task-{state}", lambda: self._fields(run, outcome))
+            if state == _STARTED:
+                # Flower takes a start for the end of a task's wait, each time and unless it doesn't know since when that
+                # waited. That is put back by the one event that changes neither a row's state nor Flower's counts.
+                self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._since.get(run), **_NOT_SENT})
 
     def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
         dispatcher = self._dispatcher()
@@ -90,16 +100,31 @@ class Rows:
         except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
             logger.warning("Flower could not be told of a %s event: %s", kind, error)
 
-    def _fields(self, run: AttemptRun) -> dict[str, Any]:
+    def _fields(self, run: AttemptRun, outcome: Outcome | None) -> dict[str, Any]:
         since = self._since.get(run)
-        return {
+        fields = {
+            "uuid": run.task_id,
             "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
             "args": "",
-            "kwargs": in_words(run.config),
-            "result": latest_report(run),
-            "received": since,
+            "result": latest_report(run) if outcome is not None else _as_it_stands(run),
+            "received": None,
             "started": since,
         }
+        if run.config:
+            fields["kwargs"] = in_words(run.config)
+        # Celery says itself how long one took that completed, and Flower adds all of it up.
+        if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and since is not None:
+            fields["runtime"] = time.time() - since
+        if outcome is not None and outcome.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
+            fields["received"] = since
+        return fields
+
+
+def _as_it_stands(run: AttemptRun) -> str:
+    """Return what an attempt that is here does, as a person reads it: its last report, once there is one."""
+    if not run.is_running:
+        return "imports its code" if run.is_importing else "waits for its slot"
+    return latest_report(run) or "no report yet"
 
 
 def latest_report(run: AttemptRun) -> str:

@@ -74,7 +74,7 @@ class WorkerRuntime:
         experiments: the names of the experiments that it is for.
         grace_s: how long trials have, once the worker is told to go, to save and to leave.
         wake_consumer: called, from any thread, when a slot becomes free or is about to.
-        show: called now and then, from one thread, for each attempt that runs.
+        show: called now and then, from one thread, for each attempt that is here.
     """
 
     def __init__(
@@ -324,11 +324,16 @@ class WorkerRuntime:
         yield self._tell_fleet
         yield self.memory_kills.look
         for journal, runs in _by_journal(self._here - self.running).items():
-            yield partial(journal.hold, [run.held for run in runs], self.lease_s)
+            yield partial(self._hold, journal, runs)
         for journal, runs in _by_journal(self.running).items():
             yield partial(self._renew, journal, runs)
         yield partial(self._slots.trim, ZYGOTE_IDLE_S)
         yield partial(family.clear, 0)
+
+    def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
+        journal.hold([run.held for run in runs], self.lease_s)
+        for run in runs:
+            self._show(run)
 
     def _renew(self, journal: Journal, runs: list[AttemptRun]) -> None:
         answers = journal.renew([run.claim for run in runs], self.lease_s)

@@ -28,6 +28,7 @@ from mqtune.journal.connection import celery_url
 from mqtune.journal.server import EmbeddedServer, find_binary
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd
+from mqtune.words import in_words
 
 Tune = Callable[..., mqtune.Tuner]
 
@@ -72,7 +73,7 @@ def all_gone(family: list[psutil.Process]) -> bool:
 )
 def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_path: Path, tune_here: Tune, worker):
     with (
-        running(worker, settings(own_broker, tmp_path), tmp_path / "w.log"),
+        running(worker, settings(own_broker, tmp_path), tmp_path / "w.log") as process,
         contextlib.closing(tune_here("slow")) as tuner,
     ):
         wait_until_joined(own_broker, "here")
@@ -88,7 +89,12 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         # A command that says whom it asks doesn't wait for others.
         assert "pong" in run(own_broker, "inspect", "-d", node, "ping").stdout
         active = json.loads(run(own_broker, "inspect", "-d", node, "active", "--json").stdout)
-        assert [(task["id"], task["name"]) for task in active[node]] == [("face/0001/1", "face/slow")]
+        (task,) = active[node]
+        assert (task["id"], task["name"]) == ("face/0001/1", "face/slow")
+        assert task["kwargs"] == in_words(tuner.get_trials()[0].config)
+        assert process.pid in {parent.pid for parent in psutil.Process(task["worker_pid"]).parents()}
+        limited = run(own_broker, "control", "-d", node, "time_limit", "mqtune.run_trial", "60")
+        assert "ttl_s=" in limited.stdout + limited.stderr
         pool = json.loads(run(own_broker, "inspect", "-d", node, "stats", "--json").stdout)[node]["pool"]
         assert (pool["trials"], pool["slots"], pool["max-concurrency"]) == (["face/0001"], "1 CPU", 2)
         refused = run(own_broker, "control", "-d", node, "pool_grow", "1")

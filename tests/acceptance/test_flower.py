@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from faces import celery, running, settings, wait_until_joined
@@ -35,6 +35,8 @@ class Flower:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        #: The page of an attempt that ran, the tasks that were found to run then, and the metrics.
+        self.while_running: tuple[str, list[str], str] = ("", [], "")
         self.login = "Basic " + base64.b64encode(b"person:secret").decode()
 
     def call(self, path: str, *, post: bool = False, login: bool = True) -> str:
@@ -51,6 +53,23 @@ class Flower:
 
     def row(self, experiment: str, attempt: int = 1) -> Row:
         return self.rows().get(f"{experiment}/0001/{attempt}", {})
+
+    def form(self, path: str, **fields: str) -> str:
+        """Send a form, as Flower's own pages do."""
+        request = urllib.request.Request(self.url + path, data=urlencode(fields).encode(), method="POST")
+        request.add_header("Authorization", self.login)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def found(self, search: str) -> list[str]:
+        """The ids that the page of tasks shows for a search; its buttons, such as Started, are searches."""
+        asked = {"draw": "1", "start": "0", "length": "50", "search[value]": search}
+        order = {"order[0][column]": "0", "order[0][dir]": "asc", "columns[0][data]": "name"}
+        return [row["uuid"] for row in json.loads(self.form("/tasks/datatable", **asked, **order))["data"]]
+
+    def page(self, experiment: str) -> str:
+        return self.call(f"/task/{quote(f'{experiment}/0001/1', safe='')}")
 
     def is_up(self) -> bool:
         with contextlib.suppress(OSError):
@@ -91,16 +110,28 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         stack.callback(early.close)
         until_it_runs(early)
 
+        dies = settings(broker, folder, MQTUNE_GPUS="7,", MQTUNE_SLOTS="", MQTUNE_CPUS="3")
+        dying = stack.enter_context(running(celery("worker", "-n", "dying@%h"), dies, folder / "dying.log"))
+        lost = tuner_of(broker, "lost", slow, resources=mqtune.Resources(gpus=1, cpus=3))
+        stack.callback(lost.close)
+        until_it_runs(lost)
+
         login = {"MQTUNE_BROKER": broker, "FLOWER_BASIC_AUTH": "person:secret"}
         command = celery("flower", "--address=127.0.0.1", f"--port={port}")
         stack.enter_context(running(command, login, folder / "flower.log"))
         eventually(found.is_up, 30)
+        eventually(lambda: lost.step(0.1) or found.row("lost").get("state") == "STARTED", WATCHED_S)
+        dying.kill()
         begin_and_end(broker, folder, found)
 
-        eventually(lambda: early.step(0.1) or found.row("early").get("state") == "RUNNING", WATCHED_S)
+        eventually(lambda: early.step(0.1) or found.row("early").get("state") == "STARTED", WATCHED_S)
+        eventually(lambda: lost.step(0.1) or lost.get_trials()[0].attempts[0].end, 40)
+        # Nobody is there to run it again.
+        lost.close()
+        found.while_running = found.page("early"), found.found("state:STARTED"), found.call("/metrics", login=False)
         early.stop_all("the test is over")
         until_it_ends(early)
-        eventually(lambda: found.row("early")["state"] != "RUNNING", WATCHED_S)
+        eventually(lambda: found.row("early")["state"] != "STARTED", WATCHED_S)
         yield found
 
 
@@ -115,9 +146,16 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
             until_it_runs(tuner)
             tuner.stop_all("it is bad")
             until_it_ends(tuner)
+        with contextlib.closing(tuner_of(broker, "paused", slow)) as tuner:
+            until_it_runs(tuner)
+            tuner.pause_trial(tuner.get_trials()[0])
+            eventually(lambda: tuner.step(0.1) or tuner.get_trials()[0].status is TrialStatus.PAUSED, 30)
         with contextlib.closing(tuner_of(broker, "terminated", slow)) as tuner:
             until_it_runs(tuner)
-            flower.call(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}?terminate=true", post=True)
+            eventually(lambda: flower.row("terminated").get("state") == "STARTED", WATCHED_S)
+            assert "task-terminate" in flower.page("terminated")
+            # As the button does.
+            flower.form(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}", terminate="true")
             until_it_ends(tuner)
             assert tuner.get_trials()[0].status is TrialStatus.ABANDONED
         with contextlib.closing(tuner_of(broker, "handed-back", lingers)) as tuner:
@@ -128,15 +166,19 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
     eventually(lambda: flower.row("handed-back").get("state") == "HANDED_BACK", WATCHED_S)
 
 
+#: What every report has besides its own metrics.
+TIMES = r" training_iteration=\d+ time_this_iter_s=[\d.e-]+ time_total_s=[\d.e-]+"
 LAST_REPORT = r"report \d+: loss=[\d.e-]+"
 #: Experiment, its trainable, its row's last state, and the result column.
 ENDS = [
     ("completes", "steady", "SUCCESS", r"report 9: loss=[\d.e-]+ epoch=9"),
     ("fails", "raises", "FAILURE", "report 1: loss=1"),
     ("stopped", "slow", "EARLY_STOPPED", LAST_REPORT),
+    ("paused", "slow", "PAUSED", LAST_REPORT),
     ("terminated", "slow", "ABANDONED", LAST_REPORT),
     ("handed-back", "lingers", "HANDED_BACK", LAST_REPORT),
     ("early", "slow", "EARLY_STOPPED", LAST_REPORT),
+    ("lost", "slow", "LOST", LAST_REPORT),
 ]
 
 pytestmark = pytest.mark.timeout(150)
@@ -151,10 +193,44 @@ def test_each_end_has_its_state_with_config_and_latest_metrics(
     assert row["state"] == state
     assert row["name"] == f"{experiment}/{trainable}"
     assert re.fullmatch(r"x=[\d.e-]+ width=64", row["kwargs"])
-    assert re.fullmatch(result, row["result"])
-    assert row["worker"].startswith("early@" if experiment == "early" else "late@")
+    assert re.fullmatch(result + TIMES, row["result"])
+    assert row["worker"].startswith({"early": "early@", "lost": "dying@"}.get(experiment, "late@"))
     assert row["received"]
     assert row["started"]
+    assert row["runtime"] > 0
+
+
+def test_what_runs_has_the_button_that_ends_it_and_is_found_by_the_filter(flower: Flower):
+    page, found, _ = flower.while_running
+
+    assert "task-terminate" in page
+    assert found == ["early/0001/1"]
+    assert flower.found("state:STARTED") == []
+    assert flower.found("state:PAUSED") == ["paused/0001/1"]
+    assert flower.found("state:EARLY_STOPPED") == ["early/0001/1", "stopped/0001/1"]
+    assert "task-terminate" not in flower.page("early")
+
+
+def test_a_row_that_is_refreshed_is_counted_once(flower: Flower):
+    waiting = re.findall(r"flower_worker_prefetched_tasks\{.*\} (\S+)", flower.while_running[2])
+
+    assert {float(number) for number in waiting} <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "instead"),
+    [("rate-limit", {"ratelimit": "1/m"}, "max_concurrent="), ("timeout", {"hard": "60"}, "ttl_s=")],
+)
+def test_a_limit_that_trials_do_not_heed_is_refused_with_what_does_it(
+    flower: Flower, limit: str, asked: dict[str, str], instead: str
+):
+    worker = next(name for name in json.loads(flower.call("/api/workers")) if name.startswith("early@"))
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        flower.form(f"/api/task/{limit}/mqtune.run_trial", workername=worker, **asked)
+
+    assert refused.value.code == 403
+    assert instead in refused.value.read().decode()
 
 
 def test_there_is_one_row_for_each_attempt_that_a_worker_had(flower: Flower):

@@ -16,7 +16,7 @@ from mqtune.backends.celery import CeleryBackend
 from mqtune.errors import InsufficientResources
 from mqtune.messages import WorkerInfo
 from mqtune.resources import Resources, queue_name
-from mqtune.trial import TrialId
+from mqtune.trial import Attempt, TrialId
 from mqtune.version import __version__
 
 SMALL: Final = Resources(cpus=2)
@@ -520,3 +520,14 @@ def test_a_driver_that_starts_its_own_worker_says_so_until_that_is_there(bare: C
     bare.refresh()
 
     assert "connected: w0@h" in bare.why_no_slot()
+
+
+def test_an_event_that_can_not_be_sent_disturbs_nothing(world: World) -> None:
+    world.join(SMALL, 1)
+    backend = backend_of(SMALL)
+
+    # This Celery has no events.
+    backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
+
+    publish(backend, 1)
+    assert world.waiting(SMALL) == names(1)

@@ -44,7 +44,7 @@ from mqtune.schedulers import ASHA, FIFO
 from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.space import Space, uniform
 from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
+from mqtune.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
 from mqtune.upkeep import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
 from mqtune.wire import encode_value, pack_metrics, segment_bytes
 
@@ -167,6 +167,9 @@ class Fleet:
         self.published.append((trial, attempt))
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
+        pass
+
+    def lost(self, trial: TrialId, attempt: Attempt) -> None:
         pass
 
     def ended(self, trial: TrialId, attempt: int) -> None:

@@ -25,7 +25,8 @@ class Dispatcher:
 
     @property
     def kinds(self) -> list[str]:
-        return [kind for kind, _ in self.sent]
+        """Without what puts back since when a row's task had waited."""
+        return [kind for kind, _ in self.sent if kind != "task-sent"]
 
 
 class Run(SimpleNamespace):
@@ -52,6 +53,8 @@ def run() -> Any:
         definition={"trainable": {"name": "train"}},
         config={"lr": 0.000123456, "width": 64},
         is_abandoned=False,
+        is_running=True,
+        is_importing=False,
         stream=SimpleNamespace(sequence=12, last_report=encode_value([1.5, {"loss": 0.25, "epoch": 12}])),
     )
 
@@ -60,13 +63,46 @@ def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher, run: 
     rows.begin(run)
     rows.running(run)
 
-    ((kind, fields),) = dispatcher.sent
-    assert kind == "task-running"
+    ((kind, fields), (second, again)) = dispatcher.sent
+    # The one state for which Flower has a button and a filter.
+    assert kind == "task-started"
     assert fields["uuid"] == "mnist/0007/2"
     assert fields["name"] == "mnist/train"
     assert fields["kwargs"] == "lr=0.00012346 width=64"
     assert fields["result"] == "report 12: loss=0.25 epoch=12"
-    assert fields["received"] == fields["started"] > 0
+    assert fields["started"] > 0
+    assert fields["received"] is None, "each start would be counted as the end of a wait"
+    assert (second, again["received"]) == ("task-sent", fields["started"])
+
+
+@pytest.mark.parametrize(
+    ("importing", "running", "shown"),
+    [(True, False, "imports its code"), (False, False, "waits for its slot"), (False, True, "no report yet")],
+)
+def test_a_row_says_what_an_attempt_does_before_its_first_report(
+    rows: Rows, dispatcher: Dispatcher, run: Any, importing: bool, running: bool, shown: str
+) -> None:
+    run.stream, run.is_importing, run.is_running = None, importing, running
+    if not running:
+        run.config = {}
+
+    rows.begin(run)
+    rows.running(run)
+
+    _, fields = dispatcher.sent[0]
+    assert fields["result"] == shown
+    assert ("kwargs" in fields) == running, "what Celery said of its config stays"
+
+
+def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
+    rows: Rows, dispatcher: Dispatcher, run: Any
+) -> None:
+    for end in AttemptEnd:
+        again = Run(**vars(run))
+        rows.begin(again)
+        dispatcher.sent.clear()
+        rows.end(again, Outcome(end, ""), by_hand=False)
+        assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
 
 
 def test_a_row_without_a_report_has_no_result(run: Any) -> None:
@@ -87,8 +123,8 @@ def test_a_row_without_a_report_has_no_result(run: Any) -> None:
         (AttemptEnd.LOST, False, "task-lost"),
         (None, False, "task-lost"),
         # Celery's own event, which has neither config nor metrics, follows and takes precedence.
-        (AttemptEnd.COMPLETED, False, "task-running"),
-        (AttemptEnd.FAILED, False, "task-running"),
+        (AttemptEnd.COMPLETED, False, "task-started"),
+        (AttemptEnd.FAILED, False, "task-started"),
     ],
 )
 def test_each_end_has_its_state(
@@ -120,7 +156,7 @@ def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
     rows.end(run, Outcome(AttemptEnd.HANDED_BACK, ""), by_hand=False)
     rows.running(run)
 
-    assert dispatcher.kinds == ["task-running", "task-handed_back"]
+    assert dispatcher.kinds == ["task-started", "task-handed_back"]
 
 
 def test_an_attempt_that_another_worker_has_is_not_this_ones_row(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
@@ -150,7 +186,7 @@ def test_a_dispatcher_without_groups_takes_everything(run: Any) -> None:
 
     Rows(lambda: dispatcher).running(run)
 
-    assert dispatcher.kinds == ["task-running"]
+    assert dispatcher.kinds == ["task-started"]
 
 
 def test_without_a_connection_nothing_happens(run: Any) -> None:
@@ -162,7 +198,7 @@ def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFi
 
     Rows(lambda: broken).running(run)
 
-    assert "Flower could not be told of a task-running event" in caplog.text
+    assert "Flower could not be told of a task-started event" in caplog.text
 
 
 def test_a_result_is_shown_without_quotes() -> None:

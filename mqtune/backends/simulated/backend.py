@@ -11,7 +11,7 @@ from mqtune.backends.simulated.reports import Reports, checked_seconds, source_o
 from mqtune.backends.simulated.time import SimulatedClock
 from mqtune.errors import ConfigurationError
 from mqtune.resources import Resources
-from mqtune.trial import Config, TrialId
+from mqtune.trial import Attempt, Config, TrialId
 
 __all__ = ["Delay", "Simulated", "SimulatedBackend"]
 
@@ -162,6 +162,9 @@ class SimulatedBackend:
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
         """Do nothing: whoever has claimed an attempt has taken it out of the queue."""
+
+    def lost(self, trial: TrialId, attempt: Attempt) -> None:
+        """Do nothing: simulated workers don't fall silent."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Hear that an attempt has ended, or is taken back."""
