@@ -22,7 +22,7 @@ from mqtune.journal.client import Client, OneClient
 from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
-from mqtune.keys import TASK_NAME
+from mqtune.keys import EVENT_EXCHANGE, TASK_NAME
 from mqtune.messages import WorkerInfo
 from mqtune.resources import Resources, queue_name
 from mqtune.trial import Attempt, AttemptEnd, Config, TrialId
@@ -144,6 +144,7 @@ class CeleryBackend:
             task_ignore_result=True,
             task_serializer="json",
             accept_content=["json"],
+            event_exchange=EVENT_EXCHANGE,
             # The sent event would show a row without the attempt's name and config.
             task_send_sent_event=False,
         )

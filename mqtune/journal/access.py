@@ -132,7 +132,7 @@ def _driver(kept: ExperimentKeys, db: int) -> list[Rule]:
         Rule("lpush lrange llen", (QUEUES,)),
         Rule("sadd smembers", tuple(f"{table}{QUEUES}" for table in _BINDINGS)),
         # What a worker that fell silent can't say itself.
-        Rule("publish", channels=(f"/{db}.{_EVENTS}/task.{AttemptEnd.LOST.value}",)),
+        Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
         *_looks(kept),
     ]
 

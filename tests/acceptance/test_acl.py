@@ -238,7 +238,7 @@ MONITOR = {
     "an event in Celery's name": ("PUBLISH", "/0.mqtune-events/task-failed", "x"),
 }
 DRIVER = {
-    "an event in Celery's name but that an attempt was lost": ("PUBLISH", "/0.celeryev/task.failed", "x"),
+    "an event in Celery's name but that an attempt was lost": ("PUBLISH", "/0.mqtune-events/task.failed", "x"),
     "others' heartbeat": ("ZADD", WORKERS, "0", "w"),
     "a worker's place": ("SET", worker_key("w"), "x"),
     "a task that it takes": ("BRPOP", QUEUE, "0.01"),
@@ -261,7 +261,7 @@ def test_a_driver_may_not(team: Team, what: str):
 
 
 def test_a_driver_may_show_what_a_worker_that_is_gone_can_not(team: Team):
-    assert team.accounts.may(team.driver, "PUBLISH", "/0.celeryev/task.lost", "x")
+    assert team.accounts.may(team.driver, "PUBLISH", "/0.mqtune-events/task.lost", "x")
 
 
 def test_what_is_tried_above_is_there_to_be_allowed_to_somebody(team: Team):
