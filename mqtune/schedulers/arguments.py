@@ -9,7 +9,7 @@ from typing import Any
 
 from mqtune.errors import ConfigurationError
 
-__all__ = ["count", "exact", "name", "number", "plain"]
+__all__ = ["count", "exact", "flag", "name", "number", "plain"]
 
 
 def exact(value: float) -> Fraction:
@@ -42,6 +42,17 @@ def count(scheduler: str, argument: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ConfigurationError(f"{scheduler}: {argument}={value!r} is not an integer of at least {least}")
     return int(value)
+
+
+def flag(scheduler: str, argument: str, value: Any) -> bool:
+    """Return the argument if it is True or False.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{scheduler}: {argument}={value!r} is neither True nor False")
+    return value
 
 
 def name(scheduler: str, argument: str, value: Any, what: str) -> str:

@@ -6,25 +6,23 @@ truncation selection (section 4.1.1).
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mqtune.errors import ConfigurationError
-from mqtune.schedulers.arguments import exact, number
-from mqtune.schedulers.base import START, Choice, Resume, Wait
+from mqtune.schedulers.arguments import count, exact, flag, number
+from mqtune.schedulers.base import Choice
+from mqtune.schedulers.generations import Generations
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.mutations import Exploration, Explore
-from mqtune.schedulers.population import Copy, Member, Ranking
-from mqtune.schedulers.rungs import Waiting, rank_of
+from mqtune.schedulers.population import Copying, Member, Pace
+from mqtune.schedulers.rungs import rank_of
 from mqtune.schedulers.timed import ITERATION, TimedScheduler
+from mqtune.schedulers.turns import Turns
 from mqtune.space import Space
-from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial, trial_of
+from mqtune.trial import CONTINUE, Decision, Report, Trial
 
 __all__ = ["PBT"]
-
-_WAIT: Final = Wait("no new trial can start, and none is paused that would go on from another")
 
 #: A quantile may not reach the other one.
 _LARGEST_QUANTILE: Final = 0.5
@@ -103,6 +101,8 @@ class PBT(TimedScheduler[Member]):
         explore: Explore | None = None,
         grace_period: float = 0,
         seed: int = 0,
+        population_size: int | None = None,
+        synchronous: bool = False,
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(time_attr)
@@ -115,6 +115,8 @@ class PBT(TimedScheduler[Member]):
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ConfigurationError(f"PBT: seed={seed!r} is not an integer")
         self._seed = seed
+        self._synchronous = flag(self._name, "synchronous", synchronous)
+        self._size = None if population_size is None else count(self._name, "population_size", population_size, 2)
         self._exploration = Exploration(
             hyperparam_mutations,
             resample_probability=resample_probability,
@@ -122,9 +124,17 @@ class PBT(TimedScheduler[Member]):
             explore=explore,
         )
         self._enrolled = 0
-        self._ranking = Ranking(exact(self._quantile_fraction))
-        #: Paused trials that are to copy another, in the order of staging.
-        self._waiting = Waiting()
+        self._pace = self._made_pace()
+
+    def _made_pace(self) -> Pace:
+        fraction, copying = exact(self._quantile_fraction), Copying(self._exploration, self._seed)
+        if not self._synchronous:
+            return Turns(self._progress, self._milestones, fraction, copying, self._size, time_attr=self._time_attr)
+        if self._size is None:
+            raise ConfigurationError(
+                "PBT: synchronous=True needs population_size=…: how many trials wait for each other"
+            )
+        return Generations(self._progress, self._milestones, fraction, copying, self._size)
 
     def check_space(self, space: Space) -> None:
         """Refuse a space that lacks what may change.
@@ -140,45 +150,29 @@ class PBT(TimedScheduler[Member]):
         if known is not None and trial.attempt.number <= known.attempt:
             return
         member = self._begin(trial, trial.attempt.number)
-        self._waiting.discard(trial.id)
-        if member.copy is not None:
-            self._resumed(member, member.copy)
-            member.copy = None
+        self._pace.staged(member)
+        member.copy = None
         member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Have *trial* resumed if it is to copy another."""
+        """Have *trial* resumed in its time, unless a person has paused it."""
         member = self._progress.get(trial.id)
-        if member is None:
-            return
-        if member.copy is None:
-            self._ranking.drop(member)
-            return
-        self._waiting.discard(trial.id)
-        self._waiting.add(trial.id, member.order)
+        if member is not None:
+            self._pace.paused(member, by_hand=member.decision is CONTINUE)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the resume of a trial that copies another, else a start."""
-        first = self._waiting.first
-        if first is None:
-            return START if can_start else _WAIT
-        copy = self._progress[first].copy
-        if copy is None or not copy.source.checkpoints or copy.source.is_abandoned:
-            return Resume(first, "what it was to copy is gone")
-        return Resume(first, copy.reason, copy.config, copy.source.id)
+        """Return the resume of a member whose turn it is, or a start."""
+        return self._pace.choose(can_start=can_start)
 
     def on_abandon(self, trial: Trial) -> None:
         """Take *trial* out of the population; who was to copy it goes on as it is."""
-        member = self._progress.get(trial.id)
-        if member is not None:
-            self._ranking.drop(member)
+        self.on_trial_end(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Take *trial* out of the population."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
-            self._ranking.drop(member)
-            self._waiting.discard(trial.id)
+            self._pace.ended(member)
 
     def describe(self) -> dict[str, Any]:
         """Return its arguments, a function by its name."""
@@ -188,6 +182,8 @@ class PBT(TimedScheduler[Member]):
             "quantile_fraction": self._quantile_fraction,
             "grace_period": self._milestones.first,
             "seed": self._seed,
+            "population_size": self._size,
+            "synchronous": self._synchronous,
             "time_attr": self._time_attr,
             **self._exploration.describe(),
         }
@@ -195,28 +191,11 @@ class PBT(TimedScheduler[Member]):
     def _enrol(self, trial: Trial) -> Member:
         member = Member(trial, self._enrolled, self._milestones.lowest)
         self._enrolled += 1
+        self._pace.enrolled(member)
         return member
 
-    def _resumed(self, member: Member, copy: Copy) -> None:
-        """Take note of how far a trial is that was to copy another; a person may have resumed it without that."""
-        attempt = member.trial.attempt
-        if attempt.source != copy.source.id:
-            member.is_replaced = False
-            return
-        time = self._time_of(attempt.checkpoint, copy.source)
-        member.is_new = time is None
-        member.next_level = -math.inf if time is None else self._milestones.after(time)
-
-    def _time_of(self, checkpoint: CheckpointId, source: Trial) -> float | None:
-        """Return the time of the report that a checkpoint was saved with, or None where that is not known."""
-        owner = self._progress.get(trial_of(checkpoint))
-        saved = (owner.trial if owner is not None else source).checkpoints.get(checkpoint)
-        time = None if saved is None else saved.metrics.get(self._time_attr)
-        is_time = isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)
-        return time if is_time else None
-
     def _reach(self, trial: Trial, report: Report, progress: Member) -> Decision:
-        if progress.copy is not None:
+        if progress.decision is not CONTINUE:
             return progress.decision
         if progress.is_new:
             progress.is_new = False
@@ -225,26 +204,4 @@ class PBT(TimedScheduler[Member]):
         value = report.metrics.get(self.metric)
         if value is None:
             return CONTINUE
-        progress.next_level = self._milestones.after(progress.time)
-        progress.is_replaced = False
-        self._ranking.put(progress, rank_of(self._score(report, value), progress.order))
-        if progress.peers is None:
-            progress.peers = self._enrolled
-        return self._judge(report, progress, progress.peers)
-
-    def _judge(self, report: Report, member: Member, peers: int) -> Decision:
-        if not self._ranking.is_among_worst(member):
-            return CONTINUE
-        rng = random.Random(f"{self._seed} {report.trial} {report.attempt} {report.sequence}")
-        drawn = self._ranking.drawn(rng, lambda other: _may_be_copied(other) and other.order < peers)
-        if drawn is None:
-            return CONTINUE
-        source = drawn.trial
-        member.copy = Copy(source, self._exploration(source.attempt.config, rng), f"goes on from trial {source.id}")
-        member.is_replaced = True
-        place = f"among the worst {self._ranking.share} of {len(self._ranking)} at {member.time}"
-        return Decision(Action.PAUSE, f"{place}: goes on from trial {source.id}", source.id)
-
-
-def _may_be_copied(member: Member) -> bool:
-    return bool(member.trial.checkpoints) and not member.is_replaced
+        return self._pace.reached(progress, rank_of(self._score(report, value), progress.order), report)
