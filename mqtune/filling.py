@@ -17,7 +17,7 @@ from mqtune.messages import TrialStaged
 from mqtune.schedulers.base import Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.searchers.base import Searcher
 from mqtune.status import TrialStatus
-from mqtune.trial import CheckpointId, Config, Trial, TrialId
+from mqtune.trial import CheckpointId, Config, Trial, TrialId, trial_of
 from mqtune.wire import encode_value
 
 __all__ = ["Addition", "Filling"]
@@ -128,9 +128,16 @@ class Filling:
         match choice:
             case Start():
                 return self._start()
-            case Resume(trial_id, reason, config, source):
+            case Resume(trial_id, reason, config, source, named):
+                # A scheduler may have named it a while ago.
+                is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
                 commands.resume(
-                    experiment.trials[trial_id], by="scheduler", reason=reason, config=config, source=source
+                    experiment.trials[trial_id],
+                    by="scheduler",
+                    reason=reason,
+                    config=config,
+                    source=source,
+                    checkpoint=named if is_there else CheckpointId(""),
                 )
             case Fork(source, config, reason):
                 checkpoint = commands.checkpoint_of(source)

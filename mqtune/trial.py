@@ -133,7 +133,7 @@ class Action(Enum):
 class Decision(NamedTuple):
     """What a scheduler returns for a report, and why in a few words.
 
-    With a pause, ``source`` is the trial whose newest checkpoint the paused one will go on from; it is kept until then.
+    With a pause, ``source`` is the trial that the paused one will go on from; its checkpoint of now is kept until then.
     """
 
     action: Action

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from mqtune.errors import ConfigurationError
 from mqtune.space import Space
-from mqtune.trial import Config, Decision, Report, Trial, TrialId
+from mqtune.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
 
 __all__ = ["START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
 
@@ -19,13 +19,15 @@ class Start(NamedTuple):
 class Resume(NamedTuple):
     """Fill the slot with a paused trial, from its newest checkpoint, or from that of the trial *source*.
 
-    With a *config*, the trial has that from now on.
+    With a *config*, the trial has that from now on. With a *checkpoint* of the source's, it begins from that one, if it
+    still exists when the trial is staged.
     """
 
     trial: TrialId
     reason: str = ""
     config: Config | None = None
     source: TrialId | None = None
+    checkpoint: CheckpointId = CheckpointId("")
 
 
 class Fork(NamedTuple):

@@ -39,15 +39,28 @@ class PBT(TimedScheduler[Member]):
     the report with which it came to its last one. When a trial comes to a milestone, q is
     ``floor(n * quantile_fraction)`` of the n in the population, itself included, but at least 1, and at most half of n.
     If it is among the worst q, one of the best q is drawn, each as likely, of those that may be copied; where there are
-    none, the trial runs on. Otherwise it is replaced: paused, and resumed from the newest checkpoint of the one that was
-    drawn, with a config that is explored from that one's (see below). Everybody else runs on: a trial ends by itself or
-    by a rule that stops it.
+    none, the trial runs on. Otherwise it is replaced: paused, and resumed from the checkpoint that is then the newest of
+    the one that was drawn, with a config that is explored from that one's (see below). Everybody else runs on: a trial
+    ends by itself or by a rule that stops it.
 
     - *A replaced trial* keeps its last score in the population until it comes to a milestone again, so that no more are
       replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one behind the
       checkpoint that it began from; where that was saved without the time, the first one behind its first report.
     - *Who may be copied*: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
       copies it had come to its first milestone. Of more than 32 best, 32 drawn at random are looked at.
+
+    **Turns.** By default the population is as large as there are slots; further trials begin when others end. With
+    *population_size* that many trials are under way at once, and where there are fewer slots they take turns: a trial
+    that comes to a milestone while another has not begun, is paused, or waits in a queue, is paused. A free slot is for a
+    new trial as long as the population is not full, and then for the trial that has come least far; who is replaced
+    counts as far as what it copies. The first *population_size* trials may copy each other, whoever began first. Where
+    all have a slot, leave *population_size* out: then nobody pauses for nothing.
+
+    **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all *population_size*
+    have come there, or have ended, the rule is applied to all of them at once, and all go on to the first milestone
+    behind the furthest of them, those that copy first. So what is decided doesn't depend on the number of slots, nor on
+    how fast a trial is; slots are free while the last ones run. A population that is not full when no new trial can start
+    goes on as it is. Trials that begin when it is full, because some have ended, are the next population.
 
     **Exploring.** Each value that may change is, with *resample_probability*, drawn anew from its domain; otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
@@ -59,19 +72,19 @@ class PBT(TimedScheduler[Member]):
     - *A late or repeated report* changes nothing and gets the decision that stands.
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
-    - *Who begins later*, when a slot is free, copies its elders but not they it, as each newcomer would throw them back.
+    - *Who begins later*, in the place of one that has ended, copies its elders but not they it, as each newcomer would
+      throw them back.
     - *What is copied* is kept from the decision on until the copy begins.
-    - *By hand*: a trial that a person pauses leaves the population until it runs and comes to its next milestone. One
-      that a person resumes while it waits to copy another does not copy it.
-
-    Further trials than there are slots wait until others end, and are no part of the population before.
+    - *By hand*: a trial that a person pauses leaves the population, and a generation goes on without it, until it runs
+      and comes to a milestone. One that a person resumes while it waits to copy another does not copy it; one that waits
+      for its generation scores again.
 
     The same reports in the same order give the same configs: what is drawn depends on *seed*, the trial, the attempt and
     the report. What happened stands in the journal, attempt by attempt; ``policy_of`` reads it, ``PBTReplay`` repeats
     it.
 
     **Cost.** A report before a milestone costs two look-ups; one at a milestone O(log n) comparisons in the population of
-    n, and if it is among the worst a look at 32 others at most.
+    n, and if it is among the worst a look at 32 others at most. The end of a generation costs a sort of it.
 
     Args:
         perturbation_interval: the time between milestones.
@@ -83,6 +96,8 @@ class PBT(TimedScheduler[Member]):
         explore: a function that is called with each explored config and returns the one that counts.
         grace_period: no trial copies earlier.
         seed: the same seed gives the same decisions.
+        population_size: how many trials are under way at once, in however many slots; at least 2.
+        synchronous: whether the population comes along in generations; it needs *population_size*.
         time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
             attempt. Under its default name, a report without it counts by its sequence number.
 

@@ -15,7 +15,7 @@ from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.mutations import Exploration
 from mqtune.schedulers.rungs import Rank
 from mqtune.schedulers.timed import Progress
-from mqtune.trial import Config, Decision, Report, Trial, TrialId
+from mqtune.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
 
 __all__ = ["Copy", "Copying", "Member", "Pace", "Ranking", "may_be_copied", "resume_of"]
 
@@ -25,9 +25,10 @@ _LOOKED_AT: Final = 32
 
 
 class Copy(NamedTuple):
-    """What a trial goes on with when it is resumed: the trial that it copies, and the config."""
+    """What a trial goes on with when it is resumed: the trial that it copies, that one's checkpoint, and the config."""
 
     source: Trial
+    checkpoint: CheckpointId
     config: Config
     reason: str
 
@@ -131,7 +132,8 @@ class Copying:
         if drawn is None:
             return None
         source = drawn.trial
-        return drawn, Copy(source, self._exploration(source.attempt.config, rng), f"goes on from trial {source.id}")
+        config = self._exploration(source.attempt.config, rng)
+        return drawn, Copy(source, source.checkpoint, config, f"goes on from trial {source.id}")
 
 
 class Pace(ABC):
@@ -202,4 +204,4 @@ def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:
         return Resume(member.trial.id, reason)
     if not copy.source.checkpoints or copy.source.is_abandoned:
         return Resume(member.trial.id, "what it was to copy is gone")
-    return Resume(member.trial.id, copy.reason, copy.config, copy.source.id)
+    return Resume(member.trial.id, copy.reason, copy.config, copy.source.id, copy.checkpoint)

@@ -34,6 +34,10 @@ SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     "hyperband-2": lambda: HyperBand(MAX_T, reduction_factor=2),
     "median": lambda: MedianStopping(grace_period=2, min_samples=2),
     "pbt": lambda: PBT(2, {"lr": uniform(0, 1)}, quantile_fraction=0.5),
+    "pbt-turns": lambda: PBT(4, {"lr": uniform(0, 1)}, quantile_fraction=0.5, population_size=5),
+    "pbt-generations": lambda: PBT(
+        4, {"lr": uniform(0, 1)}, quantile_fraction=0.5, population_size=4, synchronous=True
+    ),
 }
 
 

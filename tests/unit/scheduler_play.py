@@ -143,10 +143,10 @@ class Play:
                     self.known[trial.id] = trial
                     self.log.append(f"start {trial.id}")
                     self.stage(trial)
-                case Resume(name, _, config, source):
+                case Resume(name, _, config, source, checkpoint):
                     assert self.known[name].status is TrialStatus.PAUSED
                     self.log.append(f"resume {name}")
-                    self.stage(self.known[name], config, source)
+                    self.stage(self.known[name], config, source, checkpoint)
                 case Release(name, _):
                     assert self.known[name].status is TrialStatus.PAUSED
                     self.log.append(f"release {name}")
@@ -192,12 +192,18 @@ class Play:
     def happens(self, likelihood: float) -> bool:
         return likelihood > 0 and self.rng.random() < likelihood
 
-    def stage(self, trial: Trial, config: Config | None = None, source: TrialId | None = None) -> None:
+    def stage(
+        self,
+        trial: Trial,
+        config: Config | None = None,
+        source: TrialId | None = None,
+        checkpoint: CheckpointId | None = None,
+    ) -> None:
         """Begin an attempt, from a checkpoint if there is one."""
         self.by_hand.discard(trial.id)
         if config is not None:
             trial.config = config
-        start = self.known[source or trial.id].checkpoint
+        start = checkpoint or self.known[source or trial.id].checkpoint
         number = len(trial.attempts) + 1
         trial.attempts.append(Attempt(number, 0.0, config=trial.config, checkpoint=start, source=source))
         trial.status = TrialStatus.RUNNING

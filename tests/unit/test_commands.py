@@ -15,7 +15,7 @@ from mqtune.journal.memory import MemoryJournal
 from mqtune.messages import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, Decision, Intent, TrialId
+from mqtune.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId
 from mqtune.version import __version__
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
@@ -195,6 +195,24 @@ def test_a_scheduler_resumes_a_paused_trial_with_another_config_from_another_tri
     assert (bench.trial().reason, bench.trial().history[-1].by) == ("exploit 0002", "scheduler")
     assert (bench.trial().checkpoint, list(bench.trial().checkpoints)) == (donor, [own])
     assert bench.start(ONE).grant.assignment.checkpoint == donor
+
+
+def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_there(bench: Bench) -> None:
+    donor = bench.save(TWO)
+    bench.report(ONE, 1.0)
+    bench.scheduler.decisions[ONE, 2] = Decision(Action.PAUSE, "exploit 0002", TWO)
+    bench.report(ONE, 1.0)
+    newest = bench.save(TWO)
+    bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, donor))
+    bench.end(ONE)
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (donor, TWO)
+
+    bench.start(ONE)
+    bench.hand.pause_trial(ONE)
+    gone = CheckpointId("m-0002-1-99")
+    bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, gone))
+    bench.end(ONE)
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (newest, TWO)
 
 
 def test_a_scheduler_forks_a_trial(bench: Bench) -> None:

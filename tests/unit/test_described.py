@@ -54,6 +54,8 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
         perturbation_factors=(1.5,),
         grace_period=0.1,
         seed=-3,
+        population_size=12,
+        synchronous=True,
         time_attr="t",
     ),
     lambda: mqtune.PBTReplay([PolicyStep(0, {"lr": 0.1}), PolicyStep(2.5, {"lr": 0.2, "net": {"width": 8}})]),

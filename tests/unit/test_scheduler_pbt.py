@@ -65,7 +65,8 @@ def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
     assert table.choose() == START
     table.pause("d")
     found = table.resumed()
-    assert found == Resume(TrialId("d"), "goes on from trial a", {"lr": pytest.approx(0.08), "layers": 3}, TrialId("a"))
+    config = {"lr": pytest.approx(0.08), "layers": 3}
+    assert found == Resume(TrialId("d"), "goes on from trial a", config, TrialId("a"), CheckpointId("m-a-1-2"))
     assert table.choose(can_start=False) == found
     assert table.trials["a"].config == {"lr": 0.1, "layers": 3}
     table.stage("d", config=found.config, source="a")
@@ -150,6 +151,17 @@ def test_who_began_later_is_not_copied_by_its_elders() -> None:
     table.report("c", 4, 9)
     table.stage("d")
     assert table.report("d", 2, 10).reason.endswith("goes on from trial a")
+
+
+def test_it_goes_on_from_what_the_other_was_when_it_was_drawn() -> None:
+    table = Table(pbt())
+    table.stage("a", "b")
+    table.report("a", 2, 1)
+    table.report("b", 2, 2)
+    table.report("a", 3, 5)
+    table.pause("b")
+
+    assert (table.resumed().source, table.resumed().checkpoint) == ("a", "m-a-1-2")
 
 
 def test_if_what_it_was_to_copy_is_gone_it_goes_on_as_it_was() -> None:
