@@ -174,6 +174,10 @@ _HOMES: Final[dict[str, str]] = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mqtune' has no attribute {name!r}")

@@ -171,6 +171,7 @@ class Running(Control):
         """
         self._is_closed = True
         if not self._interrupts.is_urgent:
+            self._say_end()
             self._opened.close()
             return
         self._kill_worker()
@@ -178,6 +179,16 @@ class Running(Control):
         closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
         closing.start()
         closing.join(AT_ONCE_S)
+
+    def _say_end(self) -> None:
+        """Say that the experiment has ended, where it was driven by ``step`` to its end."""
+        driver = self._driver
+        if driver is None or not driver.is_finished or driver.failure is not None or self._experiment.outcome:
+            return
+        # Who has lost the lock, or the server, has nothing to say any more.
+        with contextlib.suppress(MqtuneError, OSError):
+            driver.end("finished", driver.over)
+            self._save(driver)
 
     # Opening.
 
@@ -259,6 +270,10 @@ class Running(Control):
             self._hand_back(driver, "the driver was interrupted")
         outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
         driver.end(outcome, reason)
+        return self._save(driver)
+
+    def _save(self, driver: Driver) -> Results:
+        """Write the results into the folder, and return them."""
         results = self.results()
         try:
             self._keep_best_dict(driver)

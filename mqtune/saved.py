@@ -27,6 +27,7 @@ __all__ = [
     "saved_events",
     "saved_experiments",
     "standing",
+    "standing_of",
 ]
 
 #: How many names an error suggests: as many as are read.
@@ -125,12 +126,15 @@ class _Entries:
 
 def standing(folder: Path, outcome: str) -> str:
     """Return how a saved experiment stands, in a few words: its outcome, or what can be told from here without one."""
-    if outcome:
-        return outcome
-    if (folder / SERVER_FOLDER / "url").exists():
-        return "running"
-    age_s = max(0.0, time.time() - (folder / JOURNAL_FILE).stat().st_mtime)
-    return f"not ended, last event {duration(age_s)} ago"
+    age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
+    return standing_of(outcome, is_driven=(folder / SERVER_FOLDER / "url").exists(), age_s=age_s)
+
+
+def standing_of(outcome: str, *, is_driven: bool, age_s: float) -> str:
+    """Return the same of one of which is known whether somebody drives it, and how old its newest event is."""
+    if outcome or is_driven:
+        return outcome or "running"
+    return f"not ended, last event {duration(max(0.0, age_s))} ago"
 
 
 def duration(seconds: float) -> str:

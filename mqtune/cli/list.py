@@ -1,10 +1,11 @@
-"""``mqtune list``: the experiments on this machine."""
+"""``mqtune list``: the experiments on this machine, and on a broker."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from mqtune.errors import MqtuneError
 from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import SUMMARY_FILE, Results
-from mqtune.saved import saved_experiments, standing
+from mqtune.saved import saved_experiments, standing, standing_of
 
 __all__ = ["command"]
 
@@ -26,18 +27,52 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
-def command() -> None:
-    """List the experiments on this machine, that with the newest event first."""
+@click.option(
+    "--broker", envvar="MQTUNE_BROKER", help="A Redis whose experiments are listed too, wherever they are driven."
+)
+def command(broker: str | None) -> None:
+    """List the experiments on this machine, that with the newest event first, and then those on a broker."""
     folders = saved_experiments()
-    if not folders:
-        click.echo(f"no experiments in {mqtune_home()}; try: mqtune demo")
-        return
+    if folders:
+        _print_table(("name", "begun", "status", "trials", "best"), map(_row, folders))
+    else:
+        more = "" if broker else "; try: mqtune demo"
+        click.echo(f"no experiments in {mqtune_home()}{more}")
+    if broker:
+        _list_broker(broker)
+
+
+def _list_broker(url: str) -> None:
+    from mqtune.journal.looking import BrokerExperiments  # noqa: PLC0415 - only this needs redis
+
+    with BrokerExperiments.at(url) as there:
+        stands = [stand for name in there.names() if (stand := there.stand(name)) is not None]
+        click.echo(f"\non {printable(there.place)}{':' if stands else ': no experiments'}")
+    if stands:
+        rows = (
+            [
+                printable(s.name),
+                _time(s.created_at),
+                standing_of(s.outcome, is_driven=s.is_driven, age_s=s.age_s),
+                printable(s.metric),
+            ]
+            for s in stands
+        )
+        _print_table(("name", "begun", "status", "metric"), rows)
+        click.echo("one of them: mqtune show --broker … NAME")
+
+
+def _print_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("name", "begun", "status", "trials", "best"):
+    for head in heads:
         table.add_column(head, header_style="bold", no_wrap=True, justify="right" if head == "trials" else "left")
-    for folder in folders:
-        table.add_row(*map(Text, _row(folder)))
+    for row in rows:
+        table.add_row(*map(Text, row))
     output().print(table)
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _row(folder: Path) -> list[str]:
@@ -46,10 +81,9 @@ def _row(folder: Path) -> list[str]:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
         return [name, "", f"can't be read: {printable(str(error))}", "", ""]
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary["created_at"]))
     best = summary["best"]
     value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
-    return [name, begun, standing(folder, summary["outcome"]), str(summary["trials"]), value]
+    return [name, _time(summary["created_at"]), standing(folder, summary["outcome"]), str(summary["trials"]), value]
 
 
 def _summary(folder: Path) -> dict[str, Any]:

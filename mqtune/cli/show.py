@@ -1,12 +1,16 @@
-"""``mqtune show``: an experiment, or one of its trials, read from this machine's copy."""
+"""``mqtune show``: an experiment, or one of its trials, read from this machine's copy, or from its broker."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,9 +18,10 @@ from rich.text import Text
 from mqtune.callbacks.view import best_text, counts_text, entries, printable, ranked, short_value, trial_table
 from mqtune.cli.output import output
 from mqtune.errors import ConfigurationError
+from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results import Results, TrialResult
-from mqtune.saved import duration, saved_experiments, standing
+from mqtune.saved import duration, saved_experiments, standing, standing_of
 from mqtune.trial import Attempt
 
 __all__ = ["command", "show_experiment"]
@@ -34,12 +39,61 @@ _TAIL_BYTES: Final = 16_000
 @click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a row a trial as CSV.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a report as JSON lines.")
-def command(name: str | None, trial: str | None, *, show_all: bool, as_csv: bool, as_jsonl: bool) -> None:
+@click.option(
+    "--broker",
+    envvar="MQTUNE_BROKER",
+    help="Read it from this Redis. One that is named by $MQTUNE_BROKER is asked for what is not on this machine.",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    name: str | None,
+    trial: str | None,
+    broker: str | None,
+    *,
+    show_all: bool,
+    as_csv: bool,
+    as_jsonl: bool,
+) -> None:
     """Look at an experiment that runs or has ended: NAME, or its folder, or by default the newest.
 
-    It is read from the driver's copy on this machine, so no broker need be up.
+    It is read from the driver's copy on this machine, so no broker need be up; or from a broker, on any machine.
     """
+    is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
+    if broker and (is_asked_for or not _is_here(name)):
+        with _from_broker(broker, name) as (results, stand, place):
+            _show(results, trial, stand, place, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+        return
     results = Results.load(name if name is not None else _newest())
+    stand = standing(results.folder, results.outcome)
+    _show(results, trial, stand, str(results.folder), show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+
+
+def _is_here(name: str | None) -> bool:
+    if name is None:
+        return bool(saved_experiments())
+    return any((folder / JOURNAL_FILE).is_file() for folder in (mqtune_home() / name, Path(name)))
+
+
+@contextlib.contextmanager
+def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str]]:
+    """Lend an experiment's results, read from its broker, with how it stands and where it is."""
+    from mqtune.journal.looking import BrokerExperiments  # noqa: PLC0415 - only this needs redis
+
+    with BrokerExperiments.at(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
+        if name is None:
+            name = next(iter(there.names()), None)
+        if name is None:
+            raise ConfigurationError(f"there is no experiment on {there.place} yet")
+        there.copy(name, Path(folder))
+        found = there.stand(name)
+        stand = "" if found is None else standing_of(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        yield Results.load(Path(folder)), stand, there.place
+
+
+def _show(
+    results: Results, trial: str | None, stand: str, place: str, *, show_all: bool, as_csv: bool, as_jsonl: bool
+) -> None:
     if as_csv:
         click.echo(results.csv(), nl=False)
     elif as_jsonl:
@@ -48,7 +102,7 @@ def command(name: str | None, trial: str | None, *, show_all: bool, as_csv: bool
     elif trial is not None:
         _show_trial(output(), results, _trial_of(results, trial))
     else:
-        show_experiment(output(), results, show_all=show_all)
+        show_experiment(output(), results, stand, place, show_all=show_all)
 
 
 def _newest() -> Path:
@@ -70,16 +124,14 @@ def _trial_of(results: Results, trial: str) -> TrialResult:
 # An experiment.
 
 
-def show_experiment(console: Console, results: Results, *, show_all: bool) -> None:
-    """Print an experiment: how it stands, and its best trials or all of them."""
+def show_experiment(console: Console, results: Results, stand: str, place: str, *, show_all: bool) -> None:
+    """Print an experiment: how it stands, where it is kept, and its best trials or all of them."""
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
-    console.print(
-        Text(printable(results.name), "bold"), f"· {standing(results.folder, experiment.outcome)} · begun {begun}"
-    )
+    console.print(Text(printable(results.name), "bold"), f"· {stand} · begun {begun}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
-    console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {results.folder}")
+    console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")
     if experiment.unreadable:
         console.print(f"{experiment.unreadable} reports can't be read and are left out", style="yellow")
     budget = results.budget

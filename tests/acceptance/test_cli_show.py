@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -232,3 +233,63 @@ def test_a_terminal_of_any_width_will_do(tune: Tune, columns: int):
         assert "0001" in screen.text or columns == 20
     with terminal([*MQTUNE, "list"], columns=columns) as screen:
         assert screen.wait(30) == 0
+
+
+# From another machine.
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broker: str) -> None:
+    """Be on a machine that has nothing but the broker's address."""
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("MQTUNE_BROKER", broker)
+
+
+def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker(
+    tune: Tune, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    done = tune("steady", name="done-there", max_trials=3).run()
+    driven = tune("slow", name="driven-there", max_trials=1)
+    with contextlib.closing(driven):
+        eventually(lambda: driven.step(0.1) or (driven.get_trials() and driven.get_trials()[0].reports))
+        elsewhere(monkeypatch, tmp_path, broker)
+
+        listed = run("list")
+        driven_shown = run("show", "driven-there")
+        driven.stop_all()
+        eventually(lambda: driven.step(0.1) or driven.is_finished)
+
+    assert "no experiments in" in listed.splitlines()[0]
+    rows = {line.split()[0]: line for line in listed.splitlines() if line.rstrip().endswith("loss")}
+    assert "finished" in rows["done-there"]
+    assert "running" in rows["driven-there"]
+    assert driven_shown.startswith("driven-there · running · begun 20")
+    shown = run("show", "done-there")
+    assert shown.startswith("done-there · finished · begun 20")
+    assert f"best loss={done.best.value:.4g} in trial {done.best.id}" in shown
+    assert len(run("show", "done-there", "--jsonl").splitlines()) == 27
+    assert run("show", "--broker", broker, "done-there", "--trial", "1").startswith(
+        "trial 0001 of done-there · COMPLETED"
+    )
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_name_that_a_broker_does_not_have_is_an_error_with_those_that_it_has(
+    tune: Tune, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    tune("steady", name="one-that-is-there").run()
+    elsewhere(monkeypatch, tmp_path, broker)
+
+    assert "there is no experiment 'missing' on" in run("show", "missing", code=1)
+    assert "one-that-is-there" in run("show", "missing", code=1)
+
+
+def test_an_experiment_that_is_stepped_to_its_end_has_ended_when_its_tuner_is_closed(tune: Tune):
+    tuner = tune("steady", name="stepped", max_trials=2)
+    while not tuner.is_finished:
+        tuner.step()
+    assert Results.load("stepped").outcome == ""
+
+    tuner.close()
+
+    assert Results.load("stepped").outcome == "finished"
+    assert (tuner.folder / "results.json").exists()

@@ -84,3 +84,11 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
 
 def test_a_worker_folder_of_the_repository_is_no_package() -> None:
     assert not (REPOSITORY / "workers" / "__init__.py").exists()
+
+
+def test_all_public_names_are_seen_by_who_looks_for_them() -> None:
+    looked = "import mqtune; print(sorted(set(mqtune.__all__) - set(dir(mqtune))))"
+
+    seen = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
+
+    assert seen.stdout.strip() == "[]"
