@@ -416,9 +416,19 @@ class Control(ABC):
         """The file that holds the trainable, on this machine."""
         return self._plan.spec.locate(self._plan.code_root)
 
+    @property
+    def slots(self) -> int:
+        """How many slots fit what a trial asks for, free or not."""
+        return self._look().look_at_fleet().offered(self._plan.resources)
+
+    @property
+    def free_slots(self) -> int:
+        """How many of them no trial of this experiment has or waits for, nor one of another experiment has, some seconds ago."""
+        return self._look().look_at_fleet().free(self._plan.resources)
+
     def has_resources(self, resources: Resources) -> bool:
-        """Whether any slot, free or not, offers this."""
-        return self._look().backend.has_resources(resources)
+        """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""
+        return self._look().look_at_fleet().free(resources) > 0
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""

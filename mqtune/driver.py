@@ -116,7 +116,7 @@ class Driver:
         self._decided_to = _place(START)
         #: Whether the stop rule is the one that what is read was reported under.
         self._rule_decides = True
-        self._draining = False
+        self._draining = self._is_closed = False
         self._say_begun: Callable[[], None] = lambda: None
         self._look_at = 0.0
         # What is called for each report is looked up once: a flood of reports is the driver's hot path.
@@ -328,8 +328,15 @@ class Driver:
         """What was read of the journal, to be read again."""
         return self._reader
 
+    def look_at_fleet(self) -> Backend:
+        """Return the backend, which has just looked at its slots, unless this driver is closed."""
+        if not self._is_closed:
+            self.backend.refresh()
+        return self.backend
+
     def close(self) -> None:
         """Close the copy, and give the lock back, so that another driver may go on at once."""
+        self._is_closed = True
         self._keeping.close()
         self._reader.close()
         self._copy.close()

@@ -11,6 +11,7 @@ Fields that a reader doesn't know are ignored; a version that it doesn't know is
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import reprlib
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ __all__ = [
     "TrialClosed",
     "TrialStaged",
     "WorkerInfo",
+    "busy_as",
     "decode_event",
 ]
 
@@ -402,6 +404,11 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
     return Reports(segments, lost)
 
 
+def busy_as(experiment: str) -> str:
+    """Return what stands for an experiment where all drivers of a broker read: not its name, which may be a team's own."""
+    return hashlib.sha256(experiment.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """What a worker says of itself in the fleet's register."""
@@ -426,6 +433,8 @@ class WorkerInfo:
     leaves_within_s: float = 60.0
     #: The names of the experiments that it takes trials of, with * for any letters.
     experiments: str = "*"
+    #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
+    busy: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the description as it stands in the register."""

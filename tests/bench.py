@@ -125,6 +125,7 @@ class Slots:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.published: list[tuple[str, int]] = []
+        self.live: set[tuple[TrialId, int]] = set()
 
     def refresh(self) -> None: ...
 
@@ -133,15 +134,20 @@ class Slots:
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         self.published.append((trial, attempt))
+        self.live.add((trial, attempt))
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None: ...
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None: ...
 
-    def ended(self, trial: TrialId, attempt: int) -> None: ...
+    def ended(self, trial: TrialId, attempt: int) -> None:
+        self.live.discard((trial, attempt))
 
-    def has_resources(self, resources: Resources) -> bool:
-        return resources.gpus == 0
+    def offered(self, resources: Resources) -> int:
+        return self.slots if resources.gpus == 0 else 0
+
+    def free(self, resources: Resources) -> int:
+        return max(0, self.offered(resources) - len(self.live))
 
     def resource_string(self) -> str:
         return f"1 worker: {self.slots} slots"

@@ -154,9 +154,13 @@ class _NoSlots:
         """Say that there is none."""
         return "there is none"
 
-    def has_resources(self, _: Any) -> bool:
+    def offered(self, _: Any) -> int:
         """Return that nothing is offered."""
-        return False
+        return 0
+
+    def free(self, _: Any) -> int:
+        """Return that nothing is free."""
+        return 0
 
     def resource_string(self) -> str:
         """Say that there is nothing."""

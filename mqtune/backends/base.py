@@ -35,8 +35,11 @@ class Backend(Protocol):
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Hear that the driver has counted an attempt as lost, because its worker is silent: it can't say so itself."""
 
-    def has_resources(self, resources: Resources) -> bool:
-        """Whether any slot, free or not, offers this."""
+    def offered(self, resources: Resources) -> int:
+        """Return how many slots, free or not, offer this, as of the last refresh."""
+
+    def free(self, resources: Resources) -> int:
+        """Return how many of them no attempt has, nor waits for."""
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""

@@ -23,7 +23,7 @@ from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.keys import EVENT_EXCHANGE, TASK_NAME
-from mqtune.messages import WorkerInfo
+from mqtune.messages import WorkerInfo, busy_as
 from mqtune.resources import Resources, queue_name
 from mqtune.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.version import __version__
@@ -126,6 +126,7 @@ class CeleryBackend:
         self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
         self._experiment = experiment
+        self._busy_as = busy_as(experiment)
         self._title = title
         self._digest = digest
         self._resources = resources
@@ -182,9 +183,26 @@ class CeleryBackend:
         """How many slots fit, over all workers, as of the last refresh; other experiments may use them too."""
         return sum(shape.slots for shape in self._fitting)
 
-    def has_resources(self, resources: Resources) -> bool:
-        """Whether any slot, free or not, offers this."""
-        return any(resources.fits(offer) for info, offer in self._workers if _is_usable(info))
+    def offered(self, resources: Resources) -> int:
+        """Return how many slots, free or not, offer this, as of the last refresh."""
+        return sum(self._offered(resources).values())
+
+    def free(self, resources: Resources) -> int:
+        """Return how many of them no attempt has: of this experiment as of now, of others as of the last refresh."""
+        others: Counter[str] = Counter()
+        for info, _ in self._workers:
+            counts = [count for name, count in info.busy.items() if name != self._busy_as and type(count) is int]
+            others[info.queue] += sum(counts)
+        found = self._offered(resources)
+        return sum(max(0, slots - self._load.busy[queue] - others[queue]) for queue, slots in found.items())
+
+    def _offered(self, resources: Resources) -> Counter[str]:
+        """Return how many slots offer this, by their queue."""
+        found: Counter[str] = Counter()
+        for info, offer in self._workers:
+            if _is_usable(info) and resources.fits(offer):
+                found[info.queue] += info.slots
+        return found
 
     def has_gpus(self) -> bool | None:
         """Whether any slot has a GPU; None when there is no slot to ask."""

@@ -9,7 +9,7 @@ import reprlib
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import is_name
-from mqtune.messages import WorkerInfo
+from mqtune.messages import WorkerInfo, busy_as
 from mqtune.resources import EVERY, queue_name
 from mqtune.version import __version__
 from mqtune.worker.attempt import AttemptRun, Outcome
@@ -191,6 +191,7 @@ class WorkerRuntime:
             note=self._note,
             experiments=self._experiments,
             leaves_within_s=leave_s(self.grace_s),
+            busy=dict(Counter(busy_as(run.journal.experiment) for run in tuple(self.running))),
         )
 
     def run(self, run: AttemptRun) -> Outcome:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mqtune.backends import celery as module
 from mqtune.backends.celery import CeleryBackend
 from mqtune.errors import InsufficientResources
-from mqtune.messages import WorkerInfo
+from mqtune.messages import WorkerInfo, busy_as
 from mqtune.resources import Resources, queue_name
 from mqtune.trial import Attempt, TrialId
 from mqtune.version import __version__
@@ -32,7 +32,14 @@ class World:
         self.too_long = ""
         self.sent: list[dict[str, Any]] = []
 
-    def join(self, offer: Resources, slots: int, name: str = "", version: str = __version__) -> WorkerInfo:
+    def join(
+        self,
+        offer: Resources,
+        slots: int,
+        name: str = "",
+        version: str = __version__,
+        busy: dict[str, Any] | None = None,
+    ) -> WorkerInfo:
         info = WorkerInfo(
             name=name or f"w{len(self.workers)}@h",
             host="h",
@@ -47,6 +54,7 @@ class World:
             joined_at=0,
             gpu_memory_gb=offer.gpu_memory_gb,
             tags=sorted(offer.tags),
+            busy=busy or {},
         )
         self.workers.append(info)
         return info
@@ -420,15 +428,29 @@ def test_it_is_not_known_whether_there_are_gpus_before_there_is_a_worker(world: 
     assert backend.has_gpus() is True
 
 
-def test_resources_are_there_if_any_slot_offers_them_also_when_it_is_taken(world: World) -> None:
-    world.join(Resources(gpus=1, cpus=4, gpu_memory_gb=24, tags=["nvlink"]), 1)
+def test_slots_that_offer_something_are_counted_and_those_of_them_that_are_free(world: World) -> None:
+    world.join(Resources(gpus=1, cpus=4, gpu_memory_gb=24, tags=["nvlink"]), 2)
     backend = backend_of(Resources(gpus=1))
-    publish(backend, 1, 2)
+    asked = Resources(gpus=1, gpu_memory_gb=20, tags=["nvlink"])
+    assert (backend.offered(asked), backend.free(asked)) == (2, 2)
 
-    assert backend.has_resources(Resources(gpus=1, gpu_memory_gb=20, tags=["nvlink"]))
-    assert not backend.has_resources(Resources(gpus=1, gpu_memory_gb=40))
-    assert not backend.has_resources(Resources(gpus=1, tags=["a100"]))
-    assert not backend.has_resources(Resources())
+    publish(backend, 1)
+    assert (backend.offered(asked), backend.free(asked)) == (2, 1)
+    publish(backend, 2, 3)
+
+    assert (backend.offered(asked), backend.free(asked)) == (2, 0)
+    backend.ended(TrialId("0001"), 1)
+    backend.ended(TrialId("0002"), 1)
+    assert backend.free(asked) == 1
+    for other in (Resources(gpus=1, gpu_memory_gb=40), Resources(gpus=1, tags=["a100"]), Resources()):
+        assert (backend.offered(other), backend.free(other)) == (0, 0)
+
+
+def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
+    world.join(Resources(gpus=1), 3, busy={busy_as("another"): 2, busy_as("x"): 3, "odd": "many"})
+    backend = backend_of(Resources(gpus=1))
+
+    assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
 def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
@@ -438,7 +460,7 @@ def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
     assert backend.slots == 0
     assert backend.has_gpus() is None
     assert backend.resource_string() == "no worker"
-    assert not backend.has_resources(Resources(gpus=1))
+    assert backend.offered(Resources(gpus=1)) == 0
     assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
 
 

@@ -920,9 +920,19 @@ def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:
     assert bench.hand.entry_point.is_file()
 
 
-def test_the_backend_answers_what_there_is(bench: Bench) -> None:
+def test_slots_and_free_ones_are_counted(bench: Bench) -> None:
+    assert (bench.hand.slots, bench.hand.free_slots) == (2, 0)
+    assert not bench.hand.has_resources(Resources(cpus=1))
+
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+
+    assert (bench.hand.slots, bench.hand.free_slots) == (2, 1)
     assert bench.hand.has_resources(Resources(cpus=1))
     assert not bench.hand.has_resources(Resources(gpus=1))
+
+
+def test_the_backend_answers_what_there_is(bench: Bench) -> None:
     assert bench.hand.resource_string() == "1 worker: 2 slots"
     assert bench.hand.has_gpus() is False
 

@@ -175,8 +175,11 @@ class Fleet:
     def ended(self, trial: TrialId, attempt: int) -> None:
         self.gone.append((trial, attempt))
 
-    def has_resources(self, resources: Resources) -> bool:
-        return True
+    def offered(self, resources: Resources) -> int:
+        return self.slots
+
+    def free(self, resources: Resources) -> int:
+        return self.slots - len(self.running)
 
     def resource_string(self) -> str:
         return f"{self.slots} slots"

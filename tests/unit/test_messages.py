@@ -35,6 +35,7 @@ from mqtune.messages import (
     TrialClosed,
     TrialStaged,
     WorkerInfo,
+    busy_as,
     decode_event,
 )
 from mqtune.status import TrialStatus
@@ -704,6 +705,7 @@ FIXTURES: dict[str, object] = {
         Report(TrialId("0003"), 1, 7, 1_700_000_008.75, {}, checkpoint_id("0003", 1, 2, in_memory=True)),
     ],
     "worker": WORKER,
+    "worker_busy": dataclasses.replace(WORKER, busy={busy_as("mnist"): 2}),
     "worker_with_tags": dataclasses.replace(WORKER, gpu_memory_gb=25.7, tags=["a100", "nvlink"]),
 }
 

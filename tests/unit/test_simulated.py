@@ -443,8 +443,8 @@ def test_the_backend_says_what_there_is() -> None:
     assert backend.slots == 0
     backend.refresh()
     assert backend.slots == 3
-    assert backend.has_resources(Resources(gpus=1, cpus=4))
-    assert not backend.has_resources(Resources(gpus=2))
+    assert (backend.offered(Resources(gpus=1, cpus=4)), backend.free(Resources(gpus=1, cpus=4))) == (3, 3)
+    assert (backend.offered(Resources(gpus=2)), backend.free(Resources(gpus=2))) == (0, 0)
     assert backend.has_gpus() is True
     assert backend.resource_string() == "3 of 3 simulated workers: each 1 GPU, 4 CPUs"
     assert backend.queued() == set()

@@ -132,6 +132,8 @@ class SimulatedBackend:
         self._offer = offer if offer is not None else resources
         self._takes_all = offer is None
         self._slots = 0
+        #: The attempts that wait or run.
+        self._live: set[tuple[TrialId, int]] = set()
 
     @property
     def clock(self) -> SimulatedClock:
@@ -149,7 +151,7 @@ class SimulatedBackend:
 
     def refresh(self) -> None:
         """Look at how many workers live now."""
-        self._slots = self._fleet.alive if self.has_resources(self._resources) else 0
+        self._slots = self.offered(self._resources)
 
     def why_no_slot(self) -> str:
         """Say what is missing when there is no slot."""
@@ -158,21 +160,28 @@ class SimulatedBackend:
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Offer a staged attempt to the workers, who know of it since it was staged; doing it twice does no harm."""
+        self._live.add((trial, attempt))
         self._fleet.publish(trial, attempt)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Do nothing: whoever has claimed an attempt has taken it out of the queue."""
+        """Count it as one that has a slot: an earlier driver may have published it."""
+        self._live.add((trial, attempt))
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Do nothing: simulated workers don't fall silent."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Hear that an attempt has ended, or is taken back."""
+        self._live.discard((trial, attempt))
         self._fleet.queue.pop((trial, attempt), None)
 
-    def has_resources(self, resources: Resources) -> bool:
-        """Whether the slots offer this."""
-        return self._takes_all or resources.fits(self._offer)
+    def offered(self, resources: Resources) -> int:
+        """Return how many slots, free or not, offer this."""
+        return self._fleet.alive if self._takes_all or resources.fits(self._offer) else 0
+
+    def free(self, resources: Resources) -> int:
+        """Return how many of them no attempt has, nor waits for."""
+        return max(0, self.offered(resources) - len(self._live))
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""

@@ -17,6 +17,7 @@ from mqtune.status import TrialStatus
 from mqtune.testing import play
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played
+from mqtune.testing.waiting import eventually
 from mqtune.trial import AttemptEnd, CheckpointId, Decision, Report, Trial
 
 _NOBODY_OFFERS = Resources(gpus=1)
@@ -159,12 +160,25 @@ class LookingContract(InWorld):
     def test_what_the_slots_offer_is_told(self, tune: Tune) -> None:
         tuner = tune(played(1))
 
+        assert tuner.slots == 2
+        # A worker says some seconds later that what ran before has gone.
+        eventually(lambda: tuner.free_slots == 2)
         assert tuner.has_resources(Resources(cpus=1))
         assert not tuner.has_resources(_NOBODY_OFFERS)
         assert not tuner.has_resources(Resources(tags=["no-worker-has-it"]))
         assert tuner.has_gpus() is False
         assert "2" in tuner.resource_string()
         assert "1 CPU" in tuner.resource_string()
+
+    def test_a_slot_is_free_until_a_trial_has_it_and_again_when_that_is_gone(self, tune: Tune) -> None:
+        tuner = tune(played(ENDLESS), played(ENDLESS))
+
+        drive(tuner, lambda: len(tuner.running_trials) == 2)
+        assert (tuner.slots, tuner.free_slots, tuner.has_resources(Resources(cpus=1))) == (2, 0, False)
+        tuner.stop_trial("0001")
+        drive(tuner, lambda: not tuner.get_trial("0001").is_busy)
+        drive(tuner, lambda: tuner.free_slots == 1)
+        assert tuner.has_resources(Resources(cpus=1))
 
     def test_what_nobody_offers_is_waited_for_and_named(self, tune: Tune) -> None:
         tuner = tune(played(1), resources=_NOBODY_OFFERS)
