@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from world import Worker, World
+from world import Experiment, Worker, World
 
 
 class Run(Protocol):
@@ -31,8 +31,8 @@ class Run(Protocol):
     def forgot(self, begin: float) -> None:
         """Take note that the Redis was away since *begin*, and has come back with less."""
 
-    def undriven(self, for_s: float) -> None:
-        """Take note that nobody drives from now on, and see to it that this stays so for some seconds."""
+    def undriven(self, experiment: Experiment, for_s: float) -> None:
+        """Record that nobody drives an experiment from now on, and keep it so for some seconds."""
 
     def left(self, worker: Worker) -> None:
         """Take note that a worker was told to end."""

@@ -1,4 +1,4 @@
-"""One run: an experiment, faults at random moments from a seed, and what the checker says of it all in the end."""
+"""One run: one or two experiments on the same workers, faults at random moments from a seed, and what the checker says of it all in the end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import counting
 import msgpack
 import times as run_times
 from checker import check
+from counting import MISCHIEF
 from faults import FAULTS
 from observed import Isolation, Observed, Violation, rows
 from stalls import Stalls
-from world import Driver, Worker, World, described
+from world import Driver, Experiment, Worker, World, described
 
 #: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
 STORM_S: Final = 6.0
@@ -40,6 +41,8 @@ _POLL_S: Final = 0.02
 _TAIL: Final = 600
 #: A run in which so much is broken before its end goes nowhere.
 _ENOUGH: Final = 5
+#: The fewest trials of an experiment: what population-based training needs.
+_FEWEST: Final = 4
 #: How late a thread may wake up on a machine on which leases mean what they say, as a share of a lease.
 _STALL: Final = 0.3
 
@@ -49,7 +52,7 @@ class Outcome:
     """What came of a run."""
 
     seed: int
-    plan: dict[str, Any]
+    plans: list[dict[str, Any]]
     #: What was done, when (in seconds since the driver was started), and to whom.
     faults: list[tuple[float, str, str]] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
@@ -67,14 +70,22 @@ class Outcome:
     folder: str = ""
 
 
-def plan_of(random: Random, seed: int) -> dict[str, Any]:
-    """Return what a run tunes, and how."""
-    scheduler = random.choice(["ASHA", "ASHA", "PromotionASHA", "PBT"])
+def plans_of(random: Random, seed: int) -> list[dict[str, Any]]:
+    """Return what the experiments of a run tune, and how: one of them, or two that share the workers."""
+    number = random.choice([1, 2])
+    plans = [plan_of(random, seed, place) for place in range(1, number + 1)]
+    # Two do together what one does alone, as a run should not take twice as long.
+    return [plan | {"max_trials": max(_FEWEST, plan["max_trials"] // number)} for plan in plans]
+
+
+def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
+    """Return what an experiment tunes, and how; *place* tells it from others of its run."""
+    scheduler = random.choice(["ASHA", "ASHA", "PromotionASHA", "PBT", "HyperBand"])
     # A function is stopped at its next report, and can only be paused where it has saved.
-    trainable = random.choice(["function", "function", "class"])
+    trainable = random.choice(["function", "function", "class", "script", "careless"])
     # Most report now and then; some as fast as a batch collects them.
     epochs, epoch_s = random.choice([(18, 0.1), (18, 0.1), (150, 0.012)]) if scheduler != "PBT" else (12, 0.1)
-    max_trials = {"ASHA": 36, "PromotionASHA": 26, "PBT": 12}[scheduler]
+    max_trials = {"ASHA": 36, "PromotionASHA": 26, "PBT": 12, "HyperBand": 20}[scheduler]
     on_loss = random.choice(["continue", "continue", "finish", "stop"])
     if on_loss != "continue":
         # Trials that outlast a driver that is gone, until workers go by that.
@@ -83,17 +94,18 @@ def plan_of(random: Random, seed: int) -> dict[str, Any]:
         "epochs": epochs,
         "epoch_s": epoch_s,
         "saves": random.choice(["dict", "folder"]),
-        "every": random.choice([1, 1, 3]) if scheduler != "PBT" else 1,
+        "every": random.choice([1, 1, 3]) if scheduler not in ("PBT", "HyperBand") else 1,
     }
     return {
-        "name": f"chaos-{seed}",
-        "seed": seed,
+        "name": f"chaos-{seed}-{place}",
+        "seed": seed + place,
         "scheduler": scheduler,
         "trainable": trainable,
         "reuse": trainable == "class" and random.random() < 0.5,
         "epochs": epochs,
         "constants": constants,
         "breaks_at": random.choice([[0], [0, 0, 0, 3]]),
+        "mischief": random.choice([[""], ["", "", *MISCHIEF]]),
         "max_trials": max_trials,
         "max_failures": 3,
         "sync": random.choice(["stream", "stream", "stream", "lockstep"]),
@@ -107,6 +119,20 @@ def kinds_of(random: Random, number: int) -> list[str]:
     calm = random.random() < 1 / 3
     kinds = [name for name, fault in FAULTS.items() if not (calm and fault.may_lose)]
     return random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
+
+
+@dataclass
+class _Driving:
+    """Who drives one experiment of the run, and since when nobody does."""
+
+    experiment: Experiment
+    #: Where its newest driver says that it is.
+    host: str = ""
+    is_over: bool = False
+    is_starting: bool = False
+    no_driver_before: float = 0.0
+    undriven_since: float | None = None
+    undriven: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Campaign:
@@ -124,23 +150,18 @@ class Campaign:
         self.times = run_times.OWN if own_times else run_times.SHORT
         self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
         self.undriven_after_s = self.lock_s + LOSS_GRACE_S
-        plan = plan_of(self.random, seed)
-        self.world = World(folder, plan, self.times)
-        self.outcome = Outcome(seed, plan, own_times=own_times, folder=str(folder))
+        plans = plans_of(self.random, seed)
+        self.world = World(folder, plans, self.times)
+        self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
         self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6))
+        self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._isolations: list[Isolation] = []
         self._leavers: set[str] = set()
         self._forgot: list[tuple[float, float]] = []
-        self._undriven: list[tuple[float, float]] = []
-        self._undriven_since: float | None = None
-        self._no_driver_before = 0.0
         self._looked_at: set[int] = set()
         self._seats: set[int] = set()
-        self._starting = False
-        self._host = ""
-        self._is_over = False
         self._killed_workers: list[tuple[str, float]] = []
 
     # What faults use.
@@ -157,9 +178,10 @@ class Campaign:
     def forgot(self, begin: float) -> None:
         self._forgot.append((begin, time.monotonic()))
 
-    def undriven(self, for_s: float) -> None:
-        self._undriven_since = time.monotonic()
-        self._no_driver_before = self._undriven_since + for_s
+    def undriven(self, experiment: Experiment, for_s: float) -> None:
+        driving = next(each for each in self._driving if each.experiment is experiment)
+        driving.undriven_since = time.monotonic()
+        driving.no_driver_before = driving.undriven_since + for_s
 
     def left(self, worker: Worker) -> None:
         self._leavers.add(worker.name)
@@ -176,7 +198,8 @@ class Campaign:
                 self._began = time.monotonic()
                 for kind in self._kinds:
                     self.later(self.random.uniform(0.2, STORM_S), lambda kind=kind: self._strike(kind))
-                self._host_driver(self.world.start_driver())
+                for experiment in self.world.experiments:
+                    self.world.start_driver(experiment)
                 if self._reach_end():
                     self._end_in_good_order(stalls)
         except Exception as error:  # whatever breaks here is to be looked at
@@ -186,6 +209,10 @@ class Campaign:
         self.outcome.took_s = round(time.monotonic() - began, 2)
         self.outcome.stall_s = round(stalls.worst_s, 2)
         return self.outcome
+
+    @property
+    def _is_over(self) -> bool:
+        return all(driving.is_over for driving in self._driving)
 
     def _strike(self, kind: str) -> None:
         if self._is_over:
@@ -221,22 +248,22 @@ class Campaign:
             if driver.number not in self._looked_at and not driver.lives:
                 self._looked_at.add(driver.number)
                 self._driver_ended(driver)
-        if not self._is_over and not self._starting and not world.living_drivers():
-            self._starting = True
-            wait_s = self._no_driver_before - time.monotonic()
-            self.later(max(self.random.choice([0.0, 0.5, 2.0]), wait_s), self._start_driver)
+        for driving in self._driving:
+            if not driving.is_over and not driving.is_starting and not world.living_drivers(driving.experiment):
+                driving.is_starting = True
+                wait_s = max(self.random.choice([0.0, 0.5, 2.0]), driving.no_driver_before - time.monotonic())
+                self.later(wait_s, lambda driving=driving: self._start_driver(driving))
 
-    def _start_driver(self) -> None:
-        self._starting = False
-        if not self.world.living_drivers() and not self._is_over:
-            if self._undriven_since is not None:
-                self._undriven.append((self._undriven_since + self.undriven_after_s, time.monotonic()))
-                self._undriven_since = None
-            attaches = self.random.random() < 0.5
-            self._host_driver(self.world.start_driver(host=self._host, attaches=attaches))
-
-    def _host_driver(self, driver: Driver) -> None:
-        self._host = driver.host
+    def _start_driver(self, driving: _Driving) -> None:
+        driving.is_starting = False
+        if self.world.living_drivers(driving.experiment) or driving.is_over:
+            return
+        if driving.undriven_since is not None:
+            driving.undriven.append((driving.undriven_since + self.undriven_after_s, time.monotonic()))
+            driving.undriven_since = None
+        attaches = self.random.random() < 0.5
+        driver = self.world.start_driver(driving.experiment, host=driving.host, attaches=attaches)
+        driving.host = driver.host
 
     def _driver_ended(self, driver: Driver) -> None:
         how = self.world.how_it_ended(driver)
@@ -246,7 +273,7 @@ class Campaign:
                 "12", f"driver {driver.number}: its searcher suggested something else in the replay: {_tail(log)}"
             )
         if how == "finished":
-            self._is_over = True
+            next(each for each in self._driving if each.experiment is driver.experiment).is_over = True
         elif how == "broken":
             self.wrong("driver", f"driver {driver.number} broke: {_tail(log)}")
         elif how == "refused":
@@ -282,22 +309,28 @@ class Campaign:
             heapq.heappop(self._actions)[2]()
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
-        first = json.loads(world.results.read_text())
-        reader = world.start_driver(host=self._host)
-        world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
-        if world.how_it_ended(reader) != "finished" or json.loads(world.results.read_text()) != first:
-            self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
-        observed = self._observed(first, stalls)
+        seen = [self._read_again(driving, stalls) for driving in self._driving]
         for problem in world.end_workers():
             self.wrong("11", problem)
-        observed.left = [described(process) for process in world.processes()]
-        self.outcome.violations += check(observed)
-        self._count(observed)
+        seen[0].left = [described(process) for process in world.processes()]
+        for observed in seen:
+            self.outcome.violations += check(observed)
+            self._count(observed)
 
-    def _observed(self, results: dict[str, Any], stalls: Stalls) -> Observed:
-        world, plan = self.world, self.outcome.plan
+    def _read_again(self, driving: _Driving, stalls: Stalls) -> Observed:
+        """Have another driver read a finished experiment, which must find the same; return what was seen of it."""
+        world, results = self.world, driving.experiment.results
+        first = json.loads(results.read_text())
+        reader = world.start_driver(driving.experiment, host=driving.host)
+        world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
+        if world.how_it_ended(reader) != "finished" or json.loads(results.read_text()) != first:
+            self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
+        return self._observed(driving, first, stalls)
+
+    def _observed(self, driving: _Driving, results: dict[str, Any], stalls: Stalls) -> Observed:
+        world, plan = self.world, driving.experiment.plan
         client: Any = world.server.client
-        keys = world.keys
+        keys = driving.experiment.keys
         prefix = keys.trial("")
         store = world.folder / "store" / plan["name"]
         seconds, microseconds = client.time()
@@ -313,9 +346,9 @@ class Campaign:
             entries=entries,
             max_trials=plan["max_trials"],
             max_failures=plan["max_failures"],
-            told=[_told(driver) for driver in world.drivers],
+            told=[_told(driver) for driver in world.drivers_of(driving.experiment)],
             results=results,
-            beats=counting.last_beats(world.folder / "beats"),
+            beats=counting.last_beats(world.folder / "beats", plan["name"]),
             clock=seconds + microseconds / 1e6 - time.monotonic(),
             isolations=self._isolations,
             leavers=frozenset(self._leavers),
@@ -323,7 +356,7 @@ class Campaign:
             forgot=self._forgot,
             on_loss=plan["on_driver_loss"],
             may_be_undriven=is_stalled or any(kind.startswith(_SILENCING) for kind in kinds),
-            undriven=self._undriven,
+            undriven=driving.undriven,
             only_drivers=not is_stalled and all(kind.startswith(_DRIVERS) for kind in kinds),
             keys={
                 "leases": client.zrange(keys.leases, 0, -1),
@@ -341,9 +374,9 @@ class Campaign:
             (int(id_.split("-")[0]) / 1000 - observed.clock, *msgpack.unpackb(data)[1:])
             for id_, data in observed.entries
         ]
-        outcome.reports = sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
-        outcome.lost = sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
-        outcome.recoveries_s = [round(each, 3) for each in recoveries(events, self._killed_workers)]
+        outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
+        outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
+        outcome.recoveries_s += [round(each, 3) for each in recoveries(events, self._killed_workers)]
 
 
 def recoveries(events: list[tuple[float, str, Any]], killed: list[tuple[str, float]]) -> list[float]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,14 @@ import mqtune
 #: Where a trial process writes down that it lives; beside the journal, which says what counts.
 BEATS: Final = "MQTUNE_CHAOS_BEATS"
 START: Final = {"step": 0, "total": 0}
+#: What a trial may do to mqtune by malice or mistake, in its first attempt; see misbehave.
+MISCHIEF: Final = ("closes", "daemon", "noise", "odd")
+#: When it does so: some of its reports are on their way by then.
+MISCHIEF_AT: Final = 3
+#: A process that outlives every run, unless somebody ends it.
+_DAEMON: Final = ("sleep", "1000")
+#: More descriptors than a trial has.
+_DESCRIPTORS: Final = 256
 _STATE: Final = "state.json"
 
 
@@ -30,14 +41,19 @@ def loss(config: dict[str, Any], step: int) -> float:
 class Beats:
     """A file of a process for each attempt that it runs, with a line for each time that it was seen alive."""
 
-    def __init__(self, trial: str, attempt: int) -> None:
-        # A folder, so that any number of processes can write at once.
-        name = f"{trial}-{attempt}-{os.getpid()}"
-        self._file = os.open(Path(os.environ[BEATS]) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    def __init__(self) -> None:
+        context = mqtune.get_context()
+        # A file each, so that any number of processes can write at once.
+        folder = Path(os.environ[BEATS]) / context.experiment
+        folder.mkdir(exist_ok=True)
+        name = f"{context.trial}-{context.attempt}-{os.getpid()}"
+        self._path = folder / name
         self.beat()
 
     def beat(self) -> None:
-        os.write(self._file, f"{time.monotonic():.3f}\n".encode())
+        # Opened anew each time, as the trial may close what it did not open.
+        with self._path.open("a") as file:
+            file.write(f"{time.monotonic():.3f}\n")
 
 
 def row(
@@ -59,12 +75,30 @@ def breaks(config: dict[str, Any], step: int, attempt: int) -> bool:
     return attempt == 1 and step == config["breaks_at"]
 
 
+def misbehave(config: dict[str, Any], step: int, attempt: int, metrics: dict[str, Any]) -> None:
+    """Do what the config says, once: close every file, write into mqtune's pipes, leave a process, report what is no number."""
+    if attempt != 1 or step != MISCHIEF_AT:
+        return
+    match config["mischief"]:
+        case "closes":
+            os.closerange(3, _DESCRIPTORS)
+        case "daemon":
+            subprocess.Popen(_DAEMON, start_new_session=True)
+        case "noise":
+            for fd in range(3, _DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    if stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_WRONLY:
+                        os.write(fd, b"\xff" * 64)
+        case "odd":
+            metrics["loss"] = "not a number"
+
+
 def counts(config: dict[str, Any]) -> None:
     """Count up; save a dict or a folder with every so many reports."""
     context = mqtune.get_context()
     checkpoint = mqtune.get_checkpoint()
     began = START if checkpoint is None else _state_of(checkpoint)
-    beats = Beats(context.trial, context.attempt)
+    beats = Beats()
     for step, total in _counted(config, began):
         beats.beat()
         if breaks(config, step, context.attempt):
@@ -73,7 +107,9 @@ def counts(config: dict[str, Any]) -> None:
         saved = None
         if step % config["every"] == 0:
             saved = state if config["saves"] == "dict" else _folder(context.folder, state)
-        mqtune.report(row(config, state, began, context.trial, context.attempt), checkpoint=saved)
+        metrics = row(config, state, began, context.trial, context.attempt)
+        misbehave(config, step, context.attempt, metrics)
+        mqtune.report(metrics, checkpoint=saved)
         beats.beat()
 
 
@@ -115,15 +151,16 @@ class Counts(mqtune.Trainable):
     def step(self) -> dict[str, Any]:
         attempt = mqtune.get_context().attempt
         if self.beats is None:
-            self.beats = Beats(self.trial_id, attempt)
+            self.beats = Beats()
         time.sleep(self.config["epoch_s"])
         step = self.state["step"] + 1
         self.beats.beat()
         if breaks(self.config, step, attempt):
             raise ValueError(f"step {step} breaks")
         self.state = {"step": step, "total": self.state["total"] + term(self.config, step)}
-        rest = {"done": step >= self.config["epochs"]}
-        return {**row(self.config, self.state, self.began, self.trial_id, attempt), **rest}
+        metrics = row(self.config, self.state, self.began, self.trial_id, attempt)
+        misbehave(self.config, step, attempt, metrics)
+        return {**metrics, "done": step >= self.config["epochs"]}
 
     def save_checkpoint(self, folder: Path) -> dict[str, Any] | None:
         if self.config["saves"] == "dict":
@@ -136,10 +173,12 @@ class Counts(mqtune.Trainable):
         self.state = self.began = dict(data)
 
 
-def last_beats(folder: Path) -> dict[tuple[str, int, int], tuple[float, float]]:
-    """When each process of each attempt was first and last seen alive, by (trial, attempt, pid)."""
-    found = {}
-    for path in folder.iterdir():
+def last_beats(folder: Path, experiment: str) -> dict[tuple[str, int, int], tuple[float, float]]:
+    """When each process of each attempt of an experiment was first and last seen alive, by (trial, attempt, pid)."""
+    found: dict[tuple[str, int, int], tuple[float, float]] = {}
+    if not (folder / experiment).exists():
+        return found
+    for path in (folder / experiment).iterdir():
         trial, attempt, pid = path.name.rsplit("-", 2)
         with contextlib.suppress(IndexError):
             times = [float(line) for line in path.read_text().splitlines()]

@@ -85,13 +85,30 @@ def scheduler_of(plan: dict[str, Any]) -> Scheduler:
         return mqtune.ASHA(max_t=epochs, grace_period=2, reduction_factor=3, time_attr="step")
     if name == "PromotionASHA":
         return mqtune.PromotionASHA(max_t=epochs, grace_period=2, reduction_factor=2, time_attr="step")
+    if name == "HyperBand":
+        return mqtune.HyperBand(max_t=epochs, time_attr="step")
     return mqtune.PBT(3, {"x": mqtune.uniform(0, 1)}, seed=plan["seed"], time_attr="step")
 
 
+def trainable_of(kind: str) -> Any:
+    """Return what the workers run: a function, a class, a script, or a function in a module that meddles with signals."""
+    if kind == "careless":
+        # Only where it is wanted: it would meddle with the campaign's signals, too.
+        import careless
+
+        return careless.counts
+    return {"function": counts, "class": Counts, "script": Path(__file__).with_name("counting_script.py")}[kind]
+
+
 def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
-    space = {"x": mqtune.uniform(0, 1), "breaks_at": mqtune.choice(plan["breaks_at"]), **plan["constants"]}
+    space = {
+        "x": mqtune.uniform(0, 1),
+        "breaks_at": mqtune.choice(plan["breaks_at"]),
+        "mischief": mqtune.choice(plan["mischief"]),
+        **plan["constants"],
+    }
     return mqtune.Tuner(
-        {"function": counts, "class": Counts}[plan["trainable"]],
+        trainable_of(plan["trainable"]),
         space,
         metric="loss",
         mode="min",

@@ -40,6 +40,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "machine frozen": Fault(process_faults.machine_frozen, may_lose=True),
     "trial killed": Fault(process_faults.trial_killed, may_lose=True),
     "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
+    "zygote frozen": Fault(process_faults.zygote_frozen, may_lose=True),
     "worker cut": Fault(server_faults.worker_cut),
     "worker held": Fault(server_faults.worker_held, may_lose=True),
     "worker lost bytes": Fault(server_faults.worker_lost_bytes, may_lose=True),
@@ -51,6 +52,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "clients paused": Fault(server_faults.clients_paused, weight=1),
     "memory full": Fault(server_faults.memory_full),
     "queue lost": Fault(server_faults.queue_lost),
+    "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
+    "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),
     "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
 }

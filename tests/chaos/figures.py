@@ -50,7 +50,7 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
         "on_driver_loss": "continue",
     }
     with tempfile.TemporaryDirectory(prefix="mqtune-chaos-") as folder:
-        world = World(Path(folder) / "run", plan, times.OWN, seats=seats, slots=slots)
+        world = World(Path(folder) / "run", [plan], times.OWN, seats=seats, slots=slots)
         try:
             world.start()
             world.start_driver()
@@ -63,7 +63,7 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
 def entries(world: World) -> list[tuple[str, bytes]]:
     """Return the journal so far."""
     client: Any = world.server.client
-    return [(id_.decode(), fields[b"e"]) for id_, fields in client.xrange(world.keys.journal)]
+    return [(id_.decode(), fields[b"e"]) for id_, fields in client.xrange(world.experiments[0].keys.journal)]
 
 
 def events(world: World) -> list[tuple[float, str, Any]]:

@@ -43,7 +43,7 @@ def second_driver(run: Run) -> str:
     if (driver := _driver(run)) is None:
         return ""
     host = run.random.choice([driver.host, ELSEWHERE])
-    second = run.world.start_driver(host=host, is_second=True, attaches=run.random.random() < 0.5)
+    second = run.world.start_driver(driver.experiment, host=host, is_second=True, attaches=run.random.random() < 0.5)
     return f"driver {second.number} beside driver {driver.number}"
 
 
@@ -55,7 +55,7 @@ def driver_frozen(run: Run) -> str:
     driver.process.send_signal(signal.SIGSTOP)
     for_s = run.random.choice([1.0, run.lock_s + 3.0])
     if for_s > run.lock_s:
-        run.world.start_driver(host=ELSEWHERE if driver.host != ELSEWHERE else "")
+        run.world.start_driver(driver.experiment, host=ELSEWHERE if driver.host != ELSEWHERE else "")
 
     def thaw() -> None:
         driver.is_frozen = False
@@ -70,12 +70,13 @@ def nobody_drives(run: Run) -> str:
     """Long enough for the experiment's policy, whichever it is."""
     if not (drivers := run.world.living_drivers()):
         return ""
-    for driver in drivers:
+    experiment = run.random.choice(drivers).experiment
+    for driver in run.world.living_drivers(experiment):
         driver.process.kill()
         driver.process.wait()
     for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
-    run.undriven(for_s)
-    return f"for {for_s:.1f} s: {run.world.plan['on_driver_loss']}"
+    run.undriven(experiment, for_s)
+    return f"{experiment.name} for {for_s:.1f} s: {experiment.plan['on_driver_loss']}"
 
 
 def _worker(run: Run) -> Worker | None:
@@ -178,14 +179,28 @@ def trial_killed(run: Run) -> str:
     return f"process {process.pid}"
 
 
-def zygote_killed(run: Run) -> str:
+def _zygote(run: Run) -> psutil.Process | None:
     worker = _worker(run)
     zygotes: list[psutil.Process] = []
     if worker is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
             zygotes = psutil.Process(worker.process.pid).children()
-    if not zygotes:
+    return run.random.choice(zygotes) if zygotes else None
+
+
+def zygote_killed(run: Run) -> str:
+    if (zygote := _zygote(run)) is None:
         return ""
-    zygote = run.random.choice(zygotes)
     signal_all([zygote], signal.SIGKILL)
-    return f"process {zygote.pid} of {worker.name if worker else ''}"
+    return f"process {zygote.pid}"
+
+
+def zygote_frozen(run: Run) -> str:
+    """For a moment, or for good: then its worker must end it."""
+    if (zygote := _zygote(run)) is None:
+        return ""
+    signal_all([zygote], signal.SIGSTOP)
+    for_s = run.random.choice([1.0, None])
+    if for_s is not None:
+        run.later(for_s, lambda: signal_all([zygote], signal.SIGCONT))
+    return f"process {zygote.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"

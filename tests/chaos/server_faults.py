@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import celery
+import kombu.exceptions
 import redis
 from befalling import Run
 from observed import SET_BACK_S
+
+from mqtune.keys import TASK_NAME
 
 
 def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:
@@ -190,3 +194,43 @@ def redis_set_back(run: Run) -> str:
 def queue_lost(run: Run) -> str:
     """The messages that wait are gone, as those are that a broker loses between a queue and a worker."""
     return run.world.queue if _told(run, "DEL", run.world.queue) else ""
+
+
+def key_lost(run: Run) -> str:
+    """One key of an experiment is deleted, as by an operator's mistake or an eviction: of a trial, a lease or what is staged."""
+    experiment = run.random.choice(run.world.experiments)
+    trial = f"{run.random.randint(1, max(1, experiment.plan['max_trials'] // 2)):04d}"
+    begin = time.monotonic()
+    what = run.random.choice(["trial", "lease", "leases", "staged entry", "staged"])
+    keys = experiment.keys
+    command: dict[str, tuple[str, ...]] = {
+        "trial": ("DEL", keys.trial(trial)),
+        "lease": ("ZREM", keys.leases, trial),
+        "leases": ("DEL", keys.leases),
+        "staged entry": ("ZREM", keys.staged, trial),
+        "staged": ("DEL", keys.staged),
+    }
+    if not _told(run, *command[what]):
+        return ""
+    # The worker of an attempt that is given up for it learns so with its next heartbeat or report.
+    run.isolated(run.world.workers, begin)
+    return f"{what} {trial} of {experiment.name}"
+
+
+def foreign_traffic(run: Run) -> str:
+    """Another team's Celery on the same Redis: it shuts its workers down, and fills queues with what is no attempt."""
+    server = run.world.server
+    if not server.is_up:
+        return ""
+    with (
+        contextlib.suppress(OSError, kombu.exceptions.OperationalError),
+        celery.Celery("shop", broker=server.url) as shop,
+    ):
+        shop.conf.broker_transport_options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+        shop.control.shutdown()
+        for arguments in ([], ["chaos-0-1"], ["\udcff", "0001", 1, "", ""], [1, 2, 3]):
+            shop.send_task("shop.sell", arguments, retry=False)
+            shop.send_task(TASK_NAME, arguments, queue=run.world.queue, retry=False)
+        shop.send_task(TASK_NAME, ["x"], queue=run.world.queue, retry=False, headers={"timelimit": "soon"})
+        return "shutdown, and nine tasks"
+    return ""

@@ -19,6 +19,7 @@ RUNS = {
     104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed"],
     105: ["driver held", "machine frozen", "subscribers killed", "worker drained", "worker slow"],
     106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back"],
+    107: ["zygote frozen", "key lost", "foreign traffic"],
     121: ["nobody drives", "driver killed"],
 }
 #: A run has a deadline of its own.
@@ -30,7 +31,7 @@ def test_each_kind_of_fault_has_a_run() -> None:
 
 
 @pytest.mark.timeout(STUCK_S + 10)
-@pytest.mark.parametrize("seeds", [(101, 102, 103), (104, 105, 106, 121)], ids=str)
+@pytest.mark.parametrize("seeds", [(101, 102, 103), (104, 105, 106, 107, 121)], ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
     # They wait more than they compute.

@@ -22,7 +22,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     """One worker, and an experiment of four short trials."""
     plan = plan_of(Random(1), 1)
     plan["constants"] |= {"epochs": 2, "epoch_s": 0.01}
-    world = World(tmp_path / "run", plan | {"scheduler": "ASHA", "epochs": 2, "max_trials": 4}, times.SHORT, seats=1)
+    plan |= {"scheduler": "ASHA", "epochs": 2, "max_trials": 4}
+    world = World(tmp_path / "run", [plan], times.SHORT, seats=1)
     try:
         world.start()
         yield world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -155,10 +156,30 @@ class Worker:
         return []
 
 
+class Experiment:
+    """An experiment of the run: what is tuned and how, and where its drivers keep what they write.
+
+    Args:
+        folder: where it keeps everything; a new one.
+        plan: see driver_main.
+    """
+
+    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.name: str = plan["name"]
+        self.keys = ExperimentKeys(self.name)
+        self.told = folder / "told"
+        self.results = folder / "results.json"
+        self.plan_path = folder / "plan.json"
+        self.told.mkdir(parents=True)
+        self.plan_path.write_text(json.dumps(plan))
+
+
 @dataclass(slots=True)
 class Driver:
     """A driver script that runs, or has."""
 
+    experiment: Experiment
     number: int
     process: subprocess.Popen[bytes]
     host: str
@@ -178,14 +199,14 @@ class World:
 
     Args:
         folder: where the run keeps everything; a new one.
-        plan: what is tuned, and how; see driver_main.
+        plans: what each experiment tunes, and how; see driver_main.
         times: what drivers and workers go by, or nothing for mqtune's own.
         seats: how many workers there are.
         slots: how many slots each has.
     """
 
     folder: Path
-    plan: dict[str, Any]
+    plans: list[dict[str, Any]]
     times: dict[str, dict[str, float]]
     seats: int = 3
     slots: int = 2
@@ -197,18 +218,15 @@ class World:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("beats", "home", "logs", "store", "told"):
+        for name in ("beats", "home", "logs", "store"):
             (self.folder / name).mkdir()
         self.server = Server(self.folder / "redis")
         self.proxies = [FaultyProxy(self.server.url) for _ in range(self.seats)]
         self.driver_proxy = FaultyProxy(self.server.url)
         self.queue = queue_name(Resources(cpus=CPUS))
-        self.keys = ExperimentKeys(self.plan["name"])
-        self.results = self.folder / "results.json"
         self._generations = [0] * self.seats
-        plan = {**self.plan, "broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
-        self._plan_path = self.folder / "plan.json"
-        self._plan_path.write_text(json.dumps(plan))
+        where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
+        self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
     def _environment(self, **more: str) -> dict[str, str]:
         return {
@@ -286,19 +304,27 @@ class World:
     def living_workers(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.lives and not worker.is_given_up]
 
-    def start_driver(self, *, host: str = "", is_second: bool = False, attaches: bool = False) -> Driver:
-        """Run the driver's script, or go on without it; perhaps as on another machine."""
+    def start_driver(
+        self, experiment: Experiment | None = None, *, host: str = "", is_second: bool = False, attaches: bool = False
+    ) -> Driver:
+        """Run the driver script of an experiment (the first one by default), or attach without it; perhaps as on another machine."""
+        experiment = experiment or self.experiments[0]
         number = len(self.drivers) + 1
-        told = self.folder / "told" / f"{number:03d}"
-        arguments = [str(self._plan_path), str(told), str(self.results), *([ATTACH] if attaches else [])]
+        told = experiment.told / f"{number:03d}"
+        arguments = [str(experiment.plan_path), str(told), str(experiment.results), *([ATTACH] if attaches else [])]
         log = self.folder / "logs" / f"driver-{number:03d}.log"
         process = self._spawn("driver_main.py", arguments, log, MQTUNE_CHAOS_HOST=host)
-        driver = Driver(number, process, host, told, is_second=is_second)
+        driver = Driver(experiment, number, process, host, told, is_second=is_second)
         self.drivers.append(driver)
         return driver
 
-    def living_drivers(self) -> list[Driver]:
-        return [driver for driver in self.drivers if driver.lives]
+    def drivers_of(self, experiment: Experiment) -> list[Driver]:
+        """The drivers that the experiment has had, in the order in which they were started."""
+        return [driver for driver in self.drivers if driver.experiment is experiment]
+
+    def living_drivers(self, experiment: Experiment | None = None) -> list[Driver]:
+        """The drivers that live, of one experiment or of all."""
+        return [driver for driver in self.drivers if driver.lives and experiment in (None, driver.experiment)]
 
     def log_of(self, driver: Driver) -> str:
         return (self.folder / "logs" / f"driver-{driver.number:03d}.log").read_text(errors="replace")
@@ -316,7 +342,8 @@ class World:
     def trial_processes(self) -> list[psutil.Process]:
         """The processes of trials that run, by what they have written down themselves."""
         found = []
-        for _, _, pid in counting.last_beats(self.folder / "beats"):
+        beats = [counting.last_beats(self.folder / "beats", experiment.name) for experiment in self.experiments]
+        for _, _, pid in itertools.chain.from_iterable(beats):
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
