@@ -1,12 +1,13 @@
 """Follows an experiment from another process: python examples/follow.py NAME [--broker URL].
 
 It reads the experiment's metrics channel (pub/sub) and fills gaps from its journal; the experiment notices nothing.
-Without a broker it follows one that runs on this machine with an embedded server.
+Without a broker, by --broker or $MQTUNE_BROKER, it follows one that runs on this machine with an embedded server.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -21,7 +22,11 @@ def main() -> None:
     """Print a line for each thing that happens, until the experiment has ended."""
     parser = argparse.ArgumentParser(description="Follow an experiment.")
     parser.add_argument("name", help="the experiment's name")
-    parser.add_argument("--broker", help="the Redis that it uses, as redis://:password@head:6379/0")
+    parser.add_argument(
+        "--broker",
+        default=os.environ.get("MQTUNE_BROKER"),
+        help="the Redis that it uses, as redis://:password@head:6379/0; by default $MQTUNE_BROKER",
+    )
     parser.add_argument("--from-now", action="store_true", help="leave out what has happened so far")
     arguments = parser.parse_args()
     url = arguments.broker or EmbeddedServer.running_url(mqtune_home() / arguments.name)

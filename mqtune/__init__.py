@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         policy_of,
     )
     from mqtune.schedulers.base import Fork, Release, Resume, Start, Wait
-    from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher
+    from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
     from mqtune.space import (
         choice,
         grid_search,
@@ -87,6 +87,7 @@ __all__ = [
     "Resume",
     "Retention",
     "Scheduler",
+    "Searcher",
     "Simulated",
     "Start",
     "StopRule",
@@ -140,7 +141,7 @@ _HOMES: Final[dict[str, str]] = {
         "mqtune.schedulers",
     ),
     **dict.fromkeys(("Fork", "Release", "Resume", "Start", "Wait"), "mqtune.schedulers.base"),
-    **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher"), "mqtune.searchers"),
+    **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher", "Searcher"), "mqtune.searchers"),
     **dict.fromkeys(
         (
             "ExperimentPlateau",

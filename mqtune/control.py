@@ -457,5 +457,5 @@ def _own(trial: Trial, source: Trial | str | None, checkpoint: Origin | None) ->
 
 def _lines(host: str, path: str, tail: str) -> list[str]:
     if path and host == socket.gethostname() and Path(path).is_file():
-        return Path(path).read_text(errors="replace").splitlines()
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     return tail.splitlines()

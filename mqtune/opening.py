@@ -22,7 +22,7 @@ from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.clock import Clock
 from mqtune.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
 from mqtune.fields import decode_definition
-from mqtune.home import SERVER_FOLDER
+from mqtune.home import SERVER_FOLDER, make_folder
 from mqtune.interrupts import Interrupts
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
@@ -164,7 +164,7 @@ class BrokerPlace:
         owner = secrets.token_hex(8)
         take_lock(journal, owner, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, owner)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         store = self._store(plan.name, folder if is_local else None)
         if store is not None:
             store.create()
@@ -242,7 +242,7 @@ class BrokerPlace:
         found = find_server()
         if isinstance(found, ExternalServer):
             return found.url, True, False
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         server = EmbeddedServer.start(folder, binary=found)
         self._held.callback(server.stop)
         return server.url, True, True
@@ -278,7 +278,7 @@ class SimulatedPlace:
         owner = secrets.token_hex(8)
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if plan.overwrite:
             _delete(journal, folder, None)
         kept = journal.definition()

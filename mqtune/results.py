@@ -171,6 +171,13 @@ class Results:
         """The trials that failed; each has a reason, an error and log paths."""
         return [result for result in self if result.status is TrialStatus.FAILED]
 
+    def __repr__(self) -> str:
+        experiment = self.experiment
+        counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
+        best = experiment.best
+        ahead = "" if best is None else f"; best {experiment.metric}={best.best_value:g} in trial {best.id}"
+        return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
+
     def __len__(self) -> int:
         return len(self.experiment.trials)
 

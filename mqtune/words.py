@@ -1,12 +1,13 @@
-"""Configs and metrics in a few words, for people: what can be as large as a user likes must not fill a message."""
+"""Text for people: configs and metrics in a few words, as a message must stay short, and streams that can show any text."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["in_words", "name_in_words", "names_in_words"]
+__all__ = ["in_words", "name_in_words", "names_in_words", "replace_unencodable"]
 
 #: More would not be read, and would travel with each task and each heartbeat of it.
 _MOST_CHARS: Final = 1_000
@@ -32,6 +33,12 @@ def names_in_words(names: Collection[str]) -> str:
     shown = ", ".join(map(name_in_words, islice(names, _MOST_NAMES)))
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def replace_unencodable(stream: object) -> None:
+    """Have a text stream show a character that its encoding lacks, as ASCII lacks "·", as a question mark; no error is raised then."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="replace")
 
 
 def _parts(values: Mapping[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ class LocalWorker:
         code = self._process.poll()
         if code is None:
             return None
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+        tail = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
     def stop(self) -> None:

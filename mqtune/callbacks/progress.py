@@ -25,6 +25,7 @@ from mqtune.experiment import Experiment
 from mqtune.saved import duration
 from mqtune.status import TrialStatus
 from mqtune.trial import Trial, TrialId
+from mqtune.words import replace_unencodable
 
 __all__ = ["Progress", "ProgressConsole"]
 
@@ -243,6 +244,7 @@ def _console() -> Console:
     """Return a console on standard error, or on standard output if only that is a terminal."""
     to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
     stream = sys.stdout if to_stdout else sys.stderr
+    replace_unencodable(stream)
     # Settings that force colours into a file would have the table drawn over and over in it.
     return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
 

@@ -63,7 +63,9 @@ def entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
     """Return how many trials there are of each status."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
-    number = str(len(experiment.trials)) if total is None else f"{len(experiment.trials)}/{total}"
+    # A person may add trials to those that were planned.
+    planned = "" if total is None or total < len(experiment.trials) else f"/{total}"
+    number = f"{len(experiment.trials)}{planned}"
     return f"{number} trials" + (f": {', '.join(counts)}" if counts else "")
 
 

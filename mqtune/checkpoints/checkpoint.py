@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -84,6 +85,15 @@ class Checkpoint:
         if self._path is None:
             raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a dict and has no folder: use its .data")
         return self._path
+
+    @contextmanager
+    def as_directory(self) -> Iterator[Path]:
+        """Lend the local folder for a block, as Ray's checkpoints do: ``path``, which stays afterwards.
+
+        Raises:
+            ConfigurationError: it is a dict.
+        """
+        yield self.path
 
     @property
     def data(self) -> dict[str, Any]:

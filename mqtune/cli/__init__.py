@@ -10,6 +10,7 @@ import click
 
 from mqtune.errors import MqtuneError
 from mqtune.version import __version__
+from mqtune.words import replace_unencodable
 
 __all__ = ["main"]
 
@@ -47,6 +48,8 @@ def group() -> None:
 
 def main() -> None:
     """Run the command; an error that mqtune raises on purpose is one line, not a traceback."""
+    replace_unencodable(sys.stdout)
+    replace_unencodable(sys.stderr)
     try:
         group()
     except MqtuneError as error:

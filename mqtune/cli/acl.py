@@ -52,13 +52,13 @@ def command(
     db: int,
     aclfile: bool,
 ) -> None:
-    r"""Print what makes an account for drivers, workers or monitors on a Redis (7 or later) or Valkey.
+    """Print what makes an account for drivers, workers or monitors on a Redis (7 or later) or Valkey.
 
     \b
     mqtune acl worker | redis-cli
 
     Only the hash of the password is printed; one that was made here is said on standard error.
-    """
+    """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
     made = ""
     if hashed is None:

@@ -59,6 +59,8 @@ def command(
 
     It is read from the driver's copy on this machine, so no broker need be up; or from a broker, on any machine.
     """
+    if as_csv and as_jsonl:
+        raise click.UsageError("--csv prints a row a trial and --jsonl an object a report; give one of them")
     is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
     if broker and (is_asked_for or not _is_here(name)):
         with _from_broker(broker, name) as (results, stand, place):

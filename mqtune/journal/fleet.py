@@ -83,7 +83,7 @@ class Fleet:
         def write() -> None:
             with self._client.pipeline() as pipe:
                 pipe.set(drain_key(info.name), _mark(info), ex=DRAIN_WISH_S)
-                pipe.publish(control_channel(info.name), encode_value(LOOK))
+                pipe.publish(control_channel(info.name), encode_value([LOOK]))
                 pipe.execute()
 
         self._retrying(write)

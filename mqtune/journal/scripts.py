@@ -35,4 +35,4 @@ class Script:
 def script(name: str) -> Script:
     """Return the script in ``lua/<name>.lua`` with the prelude before it."""
     folder = resources.files("mqtune.journal") / "lua"
-    return Script("\n".join((folder / f"{part}.lua").read_text() for part in (_PRELUDE, name)))
+    return Script("\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in (_PRELUDE, name)))

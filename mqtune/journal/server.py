@@ -152,7 +152,7 @@ class EmbeddedServer:
     def running_url(folder: Path) -> str | None:
         """Return the URL of the server that some process runs on *folder*, or None if none answers."""
         try:
-            url = (folder.resolve() / SERVER_FOLDER / "url").read_text()
+            url = (folder.resolve() / SERVER_FOLDER / "url").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         client = open_client(url, connect_timeout_s=PING_TIMEOUT_S, command_timeout_s=PING_TIMEOUT_S, role="ping")
@@ -212,7 +212,7 @@ class EmbeddedServer:
     def _withdraw_url(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             # If this server died by itself, another driver may have its own on the folder by now.
-            if (self._home / "url").read_text() == self.url:
+            if (self._home / "url").read_text(encoding="utf-8") == self.url:
                 (self._home / "url").unlink()
 
     def _dismiss_watcher(self) -> None:

@@ -107,7 +107,7 @@ class _ScriptRun:
     def _arguments(self, config: dict[str, Any]) -> list[str]:
         if self._session.options.get("pass_config") == "json":
             file = self._session.scratch / "config.json"
-            file.write_text(json.dumps(config))
+            file.write_text(json.dumps(config), encoding="utf-8")
             arguments = [_CONFIG_ARGUMENT, str(file)]
         else:
             arguments = arguments_of(config)

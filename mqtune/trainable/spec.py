@@ -82,6 +82,11 @@ class TrainableSpec:
         if inspect.isclass(trainable):
             _check_class(trainable)
             return cls._name(trainable, "class")
+        if isinstance(trainable, functools.partial):
+            raise TrainableNotFound(
+                f"trainable {trainable!r} has no name by which workers could import it; put its arguments into the search "
+                "space as constants, or write a function at the top level of a module that passes them on"
+            )
         if not inspect.isfunction(trainable):
             raise TrainableNotFound(
                 f"trainable {trainable!r} is not a function, a class or the path of a script; "

@@ -149,7 +149,8 @@ def _query(fields: str, *, otherwise: str) -> list[tuple[str, ...]]:
         answer = subprocess.run(
             [command, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_QUERY_TIMEOUT_S,
             check=False,
         )

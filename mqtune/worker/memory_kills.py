@@ -66,7 +66,7 @@ class MemoryKills:
 
 def _count(counter: Path | None) -> int | None:
     try:
-        lines = [] if counter is None else counter.read_text().splitlines()
+        lines = [] if counter is None else counter.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     pairs = [line.partition(" ") for line in lines]

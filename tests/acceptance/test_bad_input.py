@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -97,6 +98,7 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
         (lambda config: None, "lambda"),
         (3, "not a function"),
         (pow, "not a function"),
+        (functools.partial(trainables.steady, epochs=3), "no name.*into the search space as constants"),
     ):
         with pytest.raises(TrainableNotFound, match=what):
             mqtune.Tuner(trainable, SPACE, metric="loss", mode="min")

@@ -40,6 +40,7 @@ def endless_trials(number: int, *, epoch_s: float, seats: int, slots: int) -> It
         "name": "endless",
         "scheduler": "FIFO",
         "trainable": "function",
+        "mischief": [""],
         "reuse": False,
         "epochs": _ENDLESS,
         "constants": constants,

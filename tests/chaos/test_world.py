@@ -22,7 +22,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """One worker, and an experiment of four short trials."""
     plan = plan_of(Random(1), 1)
     plan["constants"] |= {"epochs": 2, "epoch_s": 0.01}
-    plan |= {"scheduler": "ASHA", "epochs": 2, "max_trials": 4}
+    plan |= {"trainable": "function", "mischief": [""], "scheduler": "ASHA", "epochs": 2, "max_trials": 4}
     world = World(tmp_path / "run", [plan], times.SHORT, seats=1)
     try:
         world.start()

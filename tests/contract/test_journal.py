@@ -573,6 +573,17 @@ class TestFleet:
 
         assert [info.slots for info in fleet.workers()] == [7]
 
+    def test_a_worker_that_is_to_drain_is_woken_by_a_hint_that_it_can_read(
+        self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hints = Hints(redis_client, INFO.name)
+        hints.next(0.1)
+
+        fleet.drain(INFO)
+
+        assert eventually(lambda: hints.next(0.1)) == ["", "", 0, ""]
+        assert caplog.records == []
+
     def test_a_worker_that_can_not_be_understood_is_left_out_with_a_warning(
         self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:

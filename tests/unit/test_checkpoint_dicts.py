@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,12 @@ def test_a_checkpoint_of_nothing_is_refused(tmp_path: Any) -> None:
     ):
         with pytest.raises(ConfigurationError):
             make()
+
+
+def test_a_folder_is_lent_for_a_block_and_stays(tmp_path: Path) -> None:
+    with Checkpoint.from_directory(tmp_path).as_directory() as folder:
+        assert folder == tmp_path
+
+    assert tmp_path.is_dir()
+    with pytest.raises(ConfigurationError, match=r"is a dict and has no folder: use its \.data"):
+        Checkpoint.from_dict({}).as_directory().__enter__()

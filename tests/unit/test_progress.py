@@ -12,7 +12,7 @@ from book import Book
 
 from mqtune.callback import Callback
 from mqtune.callbacks.progress import Progress, ProgressConsole
-from mqtune.callbacks.view import printable, short_config, short_value
+from mqtune.callbacks.view import counts_text, printable, short_config, short_value
 from mqtune.experiment import Experiment
 from mqtune.messages import decode_event
 from mqtune.trial import AttemptEnd
@@ -376,3 +376,16 @@ def test_a_wait_that_counts_seconds_is_shown_in_the_table(live: Watched):
         shown = live.step(f"importing your code ({second} s)")
 
     assert "importing your code (4 s)" in shown
+
+
+def test_trials_that_a_person_added_are_not_counted_against_those_that_were_planned(tmp_path: Path) -> None:
+    experiment = Experiment("mine", metric="loss", mode="min")
+    book = Book(tmp_path / "mine")
+    for trial in ("0001", "0002", "0003"):
+        book.stage(trial)
+    for entry in book.entries:
+        experiment.apply(decode_event(entry.data))
+
+    assert counts_text(experiment, 4).startswith("3/4 trials")
+    assert counts_text(experiment, 3).startswith("3/3 trials")
+    assert counts_text(experiment, 2).startswith("3 trials")

@@ -519,3 +519,13 @@ def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
     shown = CliRunner().invoke(show.command, [str(results.folder)])
     assert shown.exit_code == 0, shown.output
     assert "2 reports can't be read" in shown.output
+
+
+def test_results_say_what_they_are_where_they_are_shown(tmp_path: Path):
+    book = Book(tmp_path / "mine")
+    book.run("0001", 0.5)
+    book.stage("0002")
+    results = Results.load(book.save())
+
+    assert repr(results) == "<Results of mine: 2 trials: 1 running, 1 completed; best loss=0.5 in trial 0001>"
+    assert repr(Results.load(Book(tmp_path / "new").save())) == "<Results of new: 0 trials>"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import mqtune
 from mqtune.errors import ConfigurationError, SpaceError
 from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
 from mqtune.space import (
@@ -328,3 +329,7 @@ def test_a_searcher_describes_its_arguments(grid: Space) -> None:
 def test_a_space_error_for_a_point_is_a_space_error(space: Space) -> None:
     with pytest.raises(SpaceError):
         PointsFirst(RandomSearcher(space), space, [{"lr": -1}])
+
+
+def test_the_class_that_searchers_derive_from_is_public():
+    assert mqtune.Searcher is Searcher

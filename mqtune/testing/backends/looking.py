@@ -225,7 +225,7 @@ class LookingContract(InWorld):
         assert "it was to fail behind step 1" in trial.attempt.error
         assert ("Traceback" in trial.attempt.error) is self.runs_processes
         tuner.close()
-        assert "it was to fail behind step 1" in (tuner.folder / ERROR_FILE).read_text()
+        assert "it was to fail behind step 1" in (tuner.folder / ERROR_FILE).read_text(encoding="utf-8")
 
     def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))

@@ -1,0 +1,94 @@
+"""mqtune works in any locale: no file is read or written in the locale's encoding, and no stream is asked for what it lacks."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from book import Book
+
+import mqtune
+from mqtune.words import replace_unencodable
+
+PACKAGE = Path(mqtune.__file__).parent
+#: What reads or writes text, and how many arguments come before the encoding.
+READS_TEXT = {"read_text": 0, "write_text": 1}
+#: A locale of which Python makes ASCII.
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def calls_without_encoding(source: str) -> list[int]:
+    """The lines of calls that read or write text by the locale's encoding."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        names = {keyword.arg: keyword.value for keyword in node.keywords}
+        if name in READS_TEXT:
+            is_text = len(node.args) <= READS_TEXT[name]
+        else:
+            # subprocess's
+            is_text = any(isinstance(names.get(each), ast.Constant) for each in ("text", "universal_newlines"))
+        if is_text and "encoding" not in names:
+            found.append(node.lineno)
+    return found
+
+
+def test_what_reads_by_the_locale_is_found() -> None:
+    source = (
+        "p.read_text()\np.write_text('x')\nrun(text=True)\np.read_text('utf-8')\np.write_text('x', encoding='utf-8')\n"
+    )
+
+    assert calls_without_encoding(source) == [1, 2, 3]
+
+
+def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in PACKAGE.rglob("*.py")
+        if (lines := calls_without_encoding(path.read_text(encoding="utf-8")))
+    }
+
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "command", [["show", "groesse"], ["show", "groesse", "--trial", "0001"], ["list"], ["worker", "--help"]]
+)
+def test_commands_print_in_a_locale_without_umlauts(command: list[str], tmp_path: Path) -> None:
+    book = Book(tmp_path / "home" / "groesse")
+    book.run("0001", 0.5, config={"text": "größe …"})
+    book.finish()
+    book.save()
+    environment = {**os.environ, **ASCII, "MQTUNE_HOME": str(tmp_path / "home")}
+
+    done = subprocess.run([sys.executable, "-m", "mqtune", *command], env=environment, capture_output=True)
+
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.stdout
+
+
+def test_a_character_that_a_stream_lacks_is_shown_as_a_question_mark() -> None:
+    bytes_ = io.BytesIO()
+    stream = io.TextIOWrapper(bytes_, encoding="ascii")
+
+    replace_unencodable(stream)
+    stream.write("a · b")
+    stream.flush()
+
+    assert bytes_.getvalue() == b"a ? b"
+
+
+def test_a_stream_with_a_rule_of_its_own_keeps_it() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+
+    replace_unencodable(stream)
+
+    assert stream.errors == "backslashreplace"
