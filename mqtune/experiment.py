@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -42,7 +43,7 @@ from mqtune.trial import (
     is_number,
     trial_of,
 )
-from mqtune.words import names_in_words
+from mqtune.words import name_in_words, names_in_words
 
 __all__ = ["Experiment", "Mode"]
 
@@ -360,14 +361,15 @@ class Experiment:
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         if trial.has_metric or self.accept_no_report:
             return TrialStatus.COMPLETED, reason
-        hint = f"call mqtune.report({{{self.metric!r}: …}})"
+        hint = f"call mqtune.report({{{self.metric!r}: …}}), or have a script print [tune-metric]: {{{json.dumps(self.metric)}: …}}"
         if not trial.last_metrics and not trial.attempt.reports:
             return self._status_of_failed(trial, f"ended without any report: {hint}")
-        keys = names_in_words(trial.last_metrics)
-        return self._status_of_failed(
-            trial,
-            f"none of its {trial.attempt.reports} reports has a number for {self.metric!r} (the last has {keys}): {hint}",
-        )
+        last, number = trial.last_metrics, trial.attempt.reports
+        keys = names_in_words(last)
+        if self.metric in last:
+            keys = f"{self.metric}={name_in_words(last[self.metric])}"
+        those = "its only report has no number" if number == 1 else f"none of its {number} reports has a number"
+        return self._status_of_failed(trial, f"{those} for {self.metric!r} (the last has {keys}): {hint}")
 
     def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         trial.failures += 1
