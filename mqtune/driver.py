@@ -20,7 +20,7 @@ from mqtune.errors import (
 from mqtune.experiment import Experiment
 from mqtune.filling import Filling
 from mqtune.interrupts import Interrupted, Interrupts
-from mqtune.journal.base import Entry, Journal
+from mqtune.journal.base import Entry, Journal, entry_order
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.restoring import RestoringJournal
@@ -157,6 +157,7 @@ class Driver:
             end=self.telling.apply,
             cursor=lambda: self._cursor,
             clock=clock,
+            has_read=lambda entry: not entry or entry_order(self._reader.last) >= entry_order(entry),
         )
         keeping.bind(self.commands, journal.checkpoints)
 

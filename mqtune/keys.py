@@ -29,7 +29,8 @@ One experiment ``E``::
     mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
-    mqtune:x:{E}:trial:<trial>      hash    attempt     number of the current attempt, the fencing token
+    mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
+                                            attempt     number of the current attempt, the fencing token
                                             state       staged | running | ended
                                             assignment  msgpack (see mqtune.journal.base)
                                             worker      who claimed it

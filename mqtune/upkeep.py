@@ -13,7 +13,7 @@ from mqtune.journal.base import DriverSide, Held
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.messages import AttemptEnded, Cursor
 from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd, TrialId
+from mqtune.trial import FORGOTTEN, AttemptEnd, TrialId
 
 __all__ = ["REAP_GRACE_S", "STALL_S", "Upkeep"]
 
@@ -35,6 +35,17 @@ LOOK_AT_HELD_S: Final = 1.0
 UNCLAIMED_S: Final = 10.0
 
 
+#: How often it is looked whether Redis still has each attempt that is under way; between two looks, each answered at once, a
+#: driver may lag behind its journal.
+RECONCILE_S: Final = 15.0
+#: What a lease is put back for that was deleted: a worker that lives renews it long before.
+_LEASE_S: Final = 15.0
+_LOST: Final = (
+    "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune needs "
+    "maxmemory-policy noeviction"
+)
+
+
 class Upkeep:
     """The driver's timers, run by its loop.
 
@@ -46,6 +57,7 @@ class Upkeep:
         end: applies the end of an attempt that was journaled here.
         cursor: how far the driver has come.
         clock: what its timers go by.
+        has_read: whether the driver has read its journal up to an entry.
     """
 
     def __init__(
@@ -58,7 +70,11 @@ class Upkeep:
         end: Callable[[AttemptEnded], None],
         cursor: Callable[[], Cursor],
         clock: Clock,
+        has_read: Callable[[str], bool],
     ) -> None:
+        self._has_read = has_read
+        #: Attempts that seem to be under way no more, each with the newest entry when that was seen first.
+        self._suspects: dict[tuple[TrialId, int], str] = {}
         self._journal = journal
         self._owner = owner
         self._backend = backend
@@ -77,6 +93,7 @@ class Upkeep:
             _Timer(REFRESH_S, backend.refresh, now),
             _Timer(UNCLAIMED_S, self.publish_lost, now),
             _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
+            _Timer(RECONCILE_S, self._reconcile, now),
         ]
         #: What workers do before anything runs, for people; empty when something does, or nothing is known.
         self.held_up_by = ""
@@ -120,7 +137,10 @@ class Upkeep:
 
     def _end_lost(self, expired: Sequence[TrialId], error_type: str = "") -> None:
         for id_ in expired:
-            trial = self._experiment.trials[id_]
+            trial = self._experiment.trials.get(id_)
+            if trial is None:
+                # Whoever may write there can list anything.
+                continue
             attempt = trial.attempt
             error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
             ended = AttemptEnded(
@@ -136,6 +156,36 @@ class Upkeep:
                 logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
                 self._end(ended)
                 self._backend.lost(id_, attempt)
+
+    def _reconcile(self) -> None:
+        """End attempts that Redis no longer has; nobody would ever hear of them again."""
+        if not self._experiment.live:
+            return
+        trials = self._experiment.trials.values()
+        live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
+        newest, under_way = self._journal.reconcile(live, _LEASE_S)
+        missing = [key for key, is_there in zip(live, under_way, strict=True) if not is_there]
+        suspects, self._suspects = self._suspects, {}
+        for key in missing:
+            # One that has ended by itself has an entry that says so, which may not be read yet.
+            if key in suspects and self._has_read(suspects[key]):
+                self._void(*key)
+            else:
+                self._suspects[key] = suspects.get(key, newest)
+
+    def _void(self, id_: TrialId, number: int) -> None:
+        ended = AttemptEnded(
+            trial=id_,
+            attempt=number,
+            end=AttemptEnd.LOST,
+            at=self._clock.time(),
+            error_type=FORGOTTEN,
+            error=_LOST,
+            cursor=self._cursor(),
+        )
+        if self._journal.void(id_, number, self._experiment.trials[id_].last_timestamp, ended.encode()):
+            logger.warning("trial %s attempt %d: %s", id_, number, _LOST)
+            self._end(ended)
 
     def _look_at_held(self) -> None:
         counts = self._experiment.counts
@@ -154,8 +204,8 @@ class Upkeep:
         if queued is None:
             return
         for id_ in unclaimed:
-            trial = self._experiment.trials[id_]
-            if (id_, trial.attempt.number) not in queued:
+            trial = self._experiment.trials.get(id_)
+            if trial is not None and (id_, trial.attempt.number) not in queued:
                 if older_than_s:
                     logger.warning(
                         "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number

@@ -142,7 +142,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials)),
         Rule("hget hmget hset", (kept.meta,)),
-        Rule("hget hmget hset", (trials,)),
+        Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("zadd zrem", (kept.leases, kept.staged)),
         Rule("xadd", (kept.journal,)),

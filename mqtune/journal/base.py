@@ -27,8 +27,10 @@ __all__ = [
     "LastAttempt",
     "LossPolicy",
     "OnLoss",
+    "Reconciled",
     "Refusal",
     "Segment",
+    "entry_order",
 ]
 
 #: Answers to a worker that are no intents: its attempt no longer counts; reports before these never arrived.
@@ -121,6 +123,13 @@ class Held(NamedTuple):
     importing_s: float | None = None
 
 
+class Reconciled(NamedTuple):
+    """Of attempts that were asked about, whether each is under way; and the id of the newest entry then, or empty."""
+
+    newest: str
+    under_way: list[bool]
+
+
 class Cleared(NamedTuple):
     """That, in lockstep, the driver has decided on a report of an attempt, and that its trial may go on."""
 
@@ -201,7 +210,10 @@ class DriverSide(ABC):
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        """Append that a trial, whose attempt *attempt* has ended, is over or paused; False when a later one was staged, or for an event again."""
+        """Append that a trial, whose attempt *attempt* has ended, is over or paused; False when a later one was staged, or for an event again.
+
+        A trial that the server doesn't know has ended so long ago that it was forgotten.
+        """
 
     @abstractmethod
     def request_save(self, trial: TrialId, attempt: int) -> bool:
@@ -226,6 +238,21 @@ class DriverSide(ABC):
     @abstractmethod
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """End an attempt whose lease has run out; False when it was renewed or ended in between."""
+
+    @abstractmethod
+    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+        """Say of attempts that the driver takes to be under way whether they are.
+
+        What only lacks its place among the leases, or among those that nobody has claimed, gets it back: a lease for *lease_s*
+        seconds, which a worker that still runs it renews.
+        """
+
+    @abstractmethod
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+        """End an attempt that is under way no more, though the journal doesn't say so; False when it is, or a later one was staged.
+
+        *timestamp* is the time of the trial's last report.
+        """
 
     @abstractmethod
     def forfeit_leases(self) -> None:
@@ -331,3 +358,9 @@ class Journal(DriverSide):
     @abstractmethod
     def end(self, claim: Claim, event: bytes) -> bool:
         """Append the end of an attempt and give up its lease; False when the attempt no longer counts."""
+
+
+def entry_order(entry: str) -> tuple[int, int]:
+    """Return an entry's id as numbers, whose order is the journal's."""
+    time_ms, _, number = entry.partition("-")
+    return int(time_ms), int(number)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import redis
 
 from mqtune.errors import ConfigurationError
-from mqtune.journal.base import Entry
+from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import retrying
 from mqtune.keys import EXPERIMENTS, ExperimentKeys
@@ -141,7 +141,7 @@ class Follower:
         self._heard_at = time.monotonic()
         id_, before, data = message["data"].split(b" ", 2)
         entry = Entry(id_.decode(), data)
-        if _order(entry.id) <= _order(self._last):
+        if entry_order(entry.id) <= entry_order(self._last):
             return []
         if before.decode() != self._last:
             self._is_behind = True
@@ -184,9 +184,3 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
                 has_ended = isinstance(event, ExperimentEnded)
                 if event is not None:
                     yield event
-
-
-def _order(id_: str) -> tuple[int, int]:
-    """Return an entry's id as numbers, whose order is the journal's."""
-    time_ms, _, number = id_.partition("-")
-    return int(time_ms), int(number)

@@ -21,6 +21,7 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
+    Reconciled,
     Refusal,
     Segment,
 )
@@ -152,7 +153,9 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_epoch()
             state = self._state.trials.get(trial)
-            if state is None or (state.attempt, state.state) != (attempt, "ended") or state.closed == event:
+            if state is None:
+                state = self._state.trials[trial] = TrialState(attempt, b"", state="ended")
+            if (state.attempt, state.state) != (attempt, "ended") or state.closed == event:
                 return False
             state.closed = event
             self._append(event)
@@ -202,9 +205,39 @@ class MemoryJournal(Journal):
                 return False
             if state.state == "ended":
                 return state.ended_by == str(self._epoch)
-            if state.state != "running" or state.lease_until > self._server.clock():
+            has_lease = self._server.clock() < state.lease_until < math.inf
+            if state.state != "running" or has_lease:
                 return False
             state.state, state.intent, state.ended_by = "ended", "", str(self._epoch)
+            self._append(event)
+            return True
+
+    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+        with self._lock:
+            self._check_epoch()
+            now, found = self._server.clock(), []
+            for trial, attempt in attempts:
+                state = self._state.trials.get(trial)
+                is_under_way = state is not None and state.attempt == attempt and state.state != "ended"
+                found.append(is_under_way)
+                if state is not None and is_under_way:
+                    if state.lease_until == math.inf:
+                        state.lease_until = now + lease_s
+                    if state.staged_at == math.inf:
+                        state.staged_at = now
+            entries = self._state.entries
+            return Reconciled(entries[-1].id if entries else "", found)
+
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+        with self._lock:
+            self._check_epoch()
+            state, ended_by = self._state.trials.get(trial), f"{self._epoch}:void"
+            if state is not None:
+                if state.attempt > attempt or (state.attempt == attempt and state.state != "ended"):
+                    return False
+                if state.attempt == attempt and state.ended_by == ended_by:
+                    return True
+            self._state.trials[trial] = TrialState(attempt, b"", state="ended", ended_by=ended_by, timestamp=timestamp)
             self._append(event)
             return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mqtune.journal.base import Answer, Entry, OnLoss
+from mqtune.journal.base import Answer, Entry, OnLoss, entry_order
 from mqtune.trial import UNDRIVEN, CheckpointId, TrialId
 
 __all__ = ["ExperimentState", "TrialState"]
@@ -17,6 +17,7 @@ class TrialState:
     attempt: int
     assignment: bytes
     state: str = "staged"
+    #: Infinite for one that has lost its place among those that nobody has claimed.
     staged_at: float = 0.0
     token: str = ""
     sequence: int = 0
@@ -24,6 +25,7 @@ class TrialState:
     intent: str = ""
     decided: str = ""
     ended_by: str = ""
+    #: Infinite for one that has lost its place among the leases.
     lease_until: float = 0.0
     closed: bytes = b""
     saves: int = 0
@@ -67,13 +69,8 @@ class ExperimentState:
 
     def behind(self, entry: str) -> int:
         """Return where the entries begin that follow this one; the number in its id says where it stands, or near where."""
-        place = _place_of(entry)
+        place = entry_order(entry)
         at = max(place[0] - self.forgotten, 0)
-        while at < len(self.entries) and _place_of(self.entries[at].id) <= place:
+        while at < len(self.entries) and entry_order(self.entries[at].id) <= place:
             at += 1
         return at
-
-
-def _place_of(entry: str) -> tuple[int, int]:
-    first, _, second = entry.partition("-")
-    return int(first), int(second)

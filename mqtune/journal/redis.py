@@ -34,6 +34,7 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
+    Reconciled,
     Refusal,
     Segment,
 )
@@ -56,6 +57,8 @@ RETRY_MAX_S: Final = 1.0
 CLOCK_STEP_S: Final = 3.0
 #: How many staged attempts ``held`` looks at: it says what is waited for, and need not be complete.
 HELD_MOST: Final = 100
+#: How many attempts one script reconciles, in a millisecond in which nobody else is served.
+RECONCILED_COUNT: Final = 500
 #: Entries that are put back at once: some megabytes of reports.
 UPLOAD_COUNT: Final = 500
 #: How long entries on their way back stay when their driver dies: longer than what any number of them takes.
@@ -267,14 +270,41 @@ class RedisJournal(Journal):
         return int(seconds * 1000 + microseconds // 1000)
 
     def _up_to(self, key: str, ms: float) -> list[TrialId]:
-        found = self._retrying(lambda: self._client.zrangebyscore(key, "-inf", ms))
-        return [TrialId(trial.decode()) for trial in found]
+        def look() -> list[bytes]:
+            try:
+                return list(self._client.zrangebyscore(key, "-inf", ms))
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by ``reconcile``.
+                logger.warning("%s is no sorted set, and is deleted: something else has written to it", key)
+                self._client.delete(key)
+                return []
+
+        return [TrialId(trial.decode(errors="replace")) for trial in self._retrying(look)]
 
     def expired(self) -> list[TrialId]:
         return self._up_to(self._keys.leases, self._now_ms())
 
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         return bool(self._drive("reap", [self._keys.trial(trial), self._keys.leases], [trial, attempt, event]))
+
+    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+        keys, newest = self._keys, ""
+        found: list[bool] = []
+        for begin in range(0, max(1, len(attempts)), RECONCILED_COUNT):
+            some = attempts[begin : begin + RECONCILED_COUNT]
+            names = [keys.driver, keys.journal, keys.leases, keys.staged, *(keys.trial(trial) for trial, _ in some)]
+            args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
+            last, *under_way = self._unless_stale(lambda: self._run("reconcile", names, args))  # noqa: B023
+            # What ends before the last look is behind no earlier entry.
+            newest = last.decode()
+            found += map(bool, under_way)
+        return Reconciled(newest, found)
+
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+        keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
+        return bool(self._drive("void", keys, [trial, attempt, repr(timestamp), event]))
 
     def forfeit_leases(self) -> None:
         keys = [self._keys.driver, self._keys.leases]

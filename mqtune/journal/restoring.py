@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mqtune.clock import Clock
 from mqtune.errors import CheckpointGone, JournalGone
-from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal
+from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal, Reconciled
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.recovery import bring_back_end, entries_behind, put_back
@@ -204,6 +204,15 @@ class RestoringJournal(DriverSide):
 
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         is_ended = self._surely(lambda: self._journal.reap(trial, attempt, event))
+        if is_ended:
+            self._wrote(event)
+        return is_ended
+
+    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
+        return self._surely(lambda: self._journal.reconcile(attempts, lease_s))
+
+    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
+        is_ended = self._surely(lambda: self._journal.void(trial, attempt, timestamp, event))
         if is_ended:
             self._wrote(event)
         return is_ended

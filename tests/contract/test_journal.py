@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +69,15 @@ class MemoryWorld:
     def let_pass(self, seconds: float) -> None:
         self.now += seconds
 
+    def forget(self, trial: TrialId, what: str) -> None:
+        trials = self.server.experiments["x"].trials
+        if what == "trial":
+            del trials[trial]
+        elif what == "lease":
+            trials[trial].lease_until = math.inf
+        else:
+            trials[trial].staged_at = math.inf
+
     def snapshot(self) -> object:
         return losing.snapshot(self.server)
 
@@ -85,6 +95,13 @@ class RedisWorld:
     def let_pass(self, seconds: float) -> None:
         until = self._now() + seconds
         eventually(lambda: self._now() > until)
+
+    def forget(self, trial: TrialId, what: str) -> None:
+        keys = ExperimentKeys("x")
+        if what == "trial":
+            assert self.client.delete(keys.trial(trial))
+        else:
+            assert self.client.zrem(keys.leases if what == "lease" else keys.staged, trial)
 
     def snapshot(self) -> object:
         return {key: self.client.dump(key) for key in self.client.keys("*")}
@@ -109,6 +126,45 @@ class TestRedisJournal(JournalContract):
     @pytest.fixture
     def world(self, redis_client: redis.Redis) -> World:
         return RedisWorld(redis_client)
+
+    # Memory.
+
+    def test_what_is_kept_of_a_trial_expires_when_its_attempt_has_ended_and_not_while_one_is_under_way(
+        self, redis_client: Any, driver: Journal, worker: Journal
+    ) -> None:
+        key = ExperimentKeys("x").trial(ONE)
+        week_s = 7 * 86400
+        claim = self.start(driver, worker)
+        assert redis_client.ttl(key) == -1
+
+        worker.end(claim, ended())
+        assert week_s - 60 < redis_client.ttl(key) <= week_s
+
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        assert redis_client.ttl(key) == -1
+        driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2))
+        assert redis_client.ttl(key) > 0
+
+        self.start(driver, worker, attempt=3, lease_s=0.0)
+        assert redis_client.ttl(key) == -1
+        eventually(lambda: driver.reap(ONE, 3, ended(ONE, 3)))
+        assert redis_client.ttl(key) > 0
+
+    def test_a_key_of_another_type_in_the_place_of_leases_is_cleared_away(
+        self, redis_client: Any, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        keys = ExperimentKeys("x")
+        redis_client.delete(keys.leases)
+        redis_client.set(keys.leases, "no leases")
+
+        assert driver.expired() == []
+        assert worker.renew([held], LONG_S) == [""]
+
+        redis_client.delete(keys.trial(ONE))
+        redis_client.set(keys.trial(ONE), "no trial")
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.void(ONE, 1, 1.0, ended()) is True
+        assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     # Observers.
 

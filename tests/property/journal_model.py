@@ -72,6 +72,8 @@ class Run:
     cleared: int = 0
     saved: str = ""
     held_until: float = 0.0
+    #: The epoch of the driver that ended it because it was lost.
+    voided_by: int = 0
 
     @property
     def is_running(self) -> bool:
@@ -203,6 +205,8 @@ class Model:
     def close_trial(self, driver: Driver, trial: TrialId, attempt: int, event: bytes) -> Any:
         if refusal := self._refusal(driver):
             return refusal
+        if trial not in self.runs:
+            self.runs[trial] = Run(attempt, Assignment({}), 0.0, is_over=True)
         run = self.current(trial, attempt)
         if run is None or not run.is_over or self.closed.get(trial) == event:
             return False
@@ -223,6 +227,32 @@ class Model:
         run.is_over, run.intent, run.ended_by_driver = True, None, driver.epoch
         self.events.append(event)
         return True
+
+    def reconcile(self, driver: Driver, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Any:
+        if refusal := self._refusal(driver):
+            return refusal
+        runs = [self.current(*each) for each in attempts]
+        return [run is not None and not run.is_over for run in runs]
+
+    def void(self, driver: Driver, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> Any:
+        if refusal := self._refusal(driver):
+            return refusal
+        run = self.runs.get(trial)
+        if run is not None and (run.number > attempt or (run.number == attempt and not run.is_over)):
+            return False
+        if run is not None and (run.number, run.voided_by) == (attempt, driver.epoch):
+            return True
+        self.runs[trial] = Run(attempt, Assignment({}), 0.0, is_over=True, voided_by=driver.epoch)
+        self.timestamps[trial] = timestamp
+        self.closed.pop(trial, None)
+        self.events.append(event)
+        return True
+
+    def forget(self, trial: TrialId) -> None:
+        """A trial's key is deleted."""
+        self.runs.pop(trial, None)
+        self.timestamps.pop(trial, None)
+        self.closed.pop(trial, None)
 
     def forfeit_leases(self, driver: Driver) -> Any:
         if refusal := self._refusal(driver):

@@ -18,7 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from journal_model import DRIVER_FENCED, JOURNAL_GONE, Driver, Model, Taken
 
 from mqtune.errors import DriverFenced, JournalGone, NameTaken
-from mqtune.journal.base import Assignment, Claim, Cleared, Entry, Held, Journal, LastAttempt, OnLoss, Segment
+from mqtune.journal.base import (
+    Assignment,
+    Claim,
+    Cleared,
+    Entry,
+    Held,
+    Journal,
+    LastAttempt,
+    OnLoss,
+    Reconciled,
+    Segment,
+)
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import ExperimentKeys, control_channel
@@ -52,6 +63,9 @@ class World(Protocol):
     def set_back(self, snapshot: Any) -> None:
         """Have the server hold what it held then, and nothing else; None: nothing."""
 
+    def forget(self, trial: TrialId) -> None:
+        """Delete what the server has of a trial's attempt, as somebody may who can."""
+
     def published(self) -> list[tuple[str, bytes]] | None:
         """What came on all channels since this was asked last: channel and data; None when there are none."""
 
@@ -80,6 +94,9 @@ class MemoryWorld:
         before = type(state)() if snapshot is None else copy.deepcopy(snapshot)
         for field in dataclasses.fields(state):
             setattr(state, field.name, getattr(before, field.name))
+
+    def forget(self, trial: TrialId) -> None:
+        self.server.experiments[EXPERIMENT].trials.pop(trial, None)
 
     def published(self) -> None:
         return None
@@ -151,6 +168,12 @@ class RedisWorld:
             for key, value in held.items():
                 self.client.restore(key, 0, value)
             self._shift(self.passed_s - passed_s)
+
+    def forget(self, trial: TrialId) -> None:
+        keys = ExperimentKeys(EXPERIMENT)
+        self.client.delete(keys.trial(trial))
+        self.client.zrem(keys.leases, trial)
+        self.client.zrem(keys.staged, trial)
 
     def published(self) -> list[tuple[str, bytes]]:
         # What was published before is answered before this is.
@@ -380,6 +403,30 @@ class JournalMachine(RuleBasedStateMachine):
     def reap(self, driver: str, trial: TrialId, off: int) -> None:
         journal, who = self.seat(driver)
         self.by(journal, "reap", trial, self.attempt(trial, off), self.event("lost"), driver=who)
+
+    @rule(driver=driver, trials=st.lists(st.tuples(trial, off), max_size=3, unique_by=lambda t: t[0]))
+    def reconcile(self, driver: str, trials: list[tuple[TrialId, int]]) -> None:
+        journal, who = self.seat(driver)
+        attempts = [(trial, self.attempt(trial, off)) for trial, off in trials]
+        self.by(journal, "reconcile", attempts, TICK_S, driver=who)
+
+    @rule(driver=driver, trial=trial, off=off)
+    def void(self, driver: str, trial: TrialId, off: int) -> None:
+        journal, who = self.seat(driver)
+        self.by(journal, "void", trial, self.attempt(trial, off), 7.5, self.event("void"), driver=who)
+
+    @precondition(lambda self: self.model.runs and any(s[1].epoch == self.model.epoch for s in self.seats.values()))
+    @rule(trial=trial)
+    def lose_a_trial(self, trial: TrialId) -> None:
+        """Its key is deleted; who drives ends the attempt, and stages no other of its number."""
+        number = self.attempt(trial, 0)
+        if not self.seat("holder")[1].epoch:
+            return
+        self.world.forget(trial)
+        self.model.forget(trial)
+        journal, who = self.seat("holder")
+        self.make((journal, who, "reconcile", ([(trial, number)], TICK_S)))
+        self.make((journal, who, "void", (trial, number, 3.5, self.event("lost key"))))
 
     @rule(driver=driver)
     def forfeit_leases(self, driver: str) -> None:
@@ -624,6 +671,8 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
         return JOURNAL_GONE
     except NameTaken as error:
         return Taken(error.holder, error.left_s)
+    if isinstance(answer, Reconciled):
+        return answer.under_way
     return set(answer) if name in {"expired", "unclaimed"} else answer
 
 
@@ -686,6 +735,7 @@ def test_a_redis_journal_that_loses_what_it_had_does_what_the_model_does(
 
 
 def test_the_model_has_every_method_of_a_journal() -> None:
-    looked_at = {"read", "holds"}
+    # What begins another experiment has a contract of its own.
+    looked_at = {"read", "holds", "erase"}
 
     assert [name for name in sorted(Journal.__abstractmethods__ - looked_at) if not hasattr(Model, name)] == []

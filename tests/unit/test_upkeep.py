@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
-from bench import Bench
+from bench import NAME, Bench
 
-from mqtune.trial import AttemptEnd
-from mqtune.upkeep import REAP_GRACE_S, REAP_S, STALL_S
+from mqtune.journal.memory_state import TrialState
+from mqtune.trial import FORGOTTEN, AttemptEnd, TrialId
+from mqtune.upkeep import REAP_GRACE_S, REAP_S, RECONCILE_S, STALL_S, UNCLAIMED_S
 
 #: A worker's, so that leases run out here.
 LEASE_S = 15.0
@@ -90,3 +92,71 @@ def test_a_driver_that_is_a_little_late_does_not_put_off_what_is_lost(bench: Ben
     wait(bench, REAP_S)
 
     assert ends(bench)[0] is AttemptEnd.LOST
+
+
+# What Redis has lost of single attempts.
+
+
+def state(bench: Bench) -> TrialState:
+    return bench.server.experiments[NAME].trials[bench.trial().id]
+
+
+def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again(bench: Bench) -> None:
+    del bench.server.experiments[NAME].trials[bench.trial().id]
+
+    wait(bench, 2 * RECONCILE_S + REAP_S)
+
+    first, second = bench.trial().attempts
+    assert (first.end, first.error_type) == (AttemptEnd.LOST, FORGOTTEN)
+    assert "noeviction" in first.error
+    assert (second.number, second.end) == (2, None)
+    assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
+
+
+def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1).step()
+    del bench.server.experiments[NAME].trials[bench.trial().id]
+
+    wait(bench, 2 * RECONCILE_S + REAP_S)
+
+    assert ends(bench) == [AttemptEnd.LOST, None]
+    assert bench.backend.published[-1] == ("0001", 2)
+
+
+def test_an_attempt_whose_lease_is_gone_is_lost_unless_its_worker_renews_it(bench: Bench) -> None:
+    state(bench).lease_until = math.inf
+    wait(bench, RECONCILE_S + REAP_S)
+    bench.worker.renew(list(bench.claims.values()), LEASE_S)
+    assert ends(bench) == [None]
+
+    state(bench).lease_until = math.inf
+    wait(bench, RECONCILE_S + LEASE_S + 2 * REAP_S)
+
+    assert ends(bench)[0] is AttemptEnd.LOST
+
+
+def test_an_end_that_the_driver_has_not_read_yet_is_no_loss(bench: Bench) -> None:
+    """A driver may lag behind its journal for as long as it takes to decide on a flood of reports."""
+    journal = bench.driver._journal
+    read = journal.read
+    journal.read = lambda *_, **__: []  # type: ignore[method-assign]
+    bench.report("0001", 0.5)
+    bench.end()
+    wait(bench, 4 * RECONCILE_S)
+    assert ends(bench) == [None]
+
+    journal.read = read  # type: ignore[method-assign]
+    bench.step()
+
+    assert ends(bench) == [AttemptEnd.COMPLETED]
+
+
+def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
+    trials = bench.server.experiments[NAME].trials
+    trials[TrialId("nonsense")] = TrialState(1, b"", state="running", lease_until=0.0)
+    trials[TrialId("more")] = TrialState(1, b"", state="staged")
+    bench.worker.renew(list(bench.claims.values()), LEASE_S)
+
+    wait(bench, UNCLAIMED_S + REAP_S)
+
+    assert ends(bench) == [None]

@@ -5,13 +5,19 @@
 --
 -- Returns 1 when this call has journaled it; 0 when it was before, when that attempt has not ended, or when a later one
 -- was staged; an error STALEDRIVER when a later driver exists. Idempotent by the event, as long as no other came in
--- between.
+-- between. A trial that is unknown by now has ended long ago.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'closed')
 local mark = redis.sha1hex(ARGV[4])
-if have[1] ~= ARGV[3] or have[2] ~= 'ended' or have[3] == mark then return 0 end
-redis.call('HSET', KEYS[4], 'closed', mark)
+if not have[1] then
+  redis.call('HSET', KEYS[4], 'attempt', ARGV[3], 'state', 'ended', 'closed', mark)
+  retire(KEYS[4])
+elseif have[1] ~= ARGV[3] or have[2] ~= 'ended' or have[3] == mark then
+  return 0
+else
+  redis.call('HSET', KEYS[4], 'closed', mark)
+end
 append(KEYS[2], KEYS[3], ARGV[1], ARGV[4])
 return 1

@@ -9,6 +9,7 @@ local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
 if have[3] == 'ended' then return have[4] == ARGV[4] and 'ended' or 'fenced' end
 redis.call('HSET', KEYS[3], 'state', 'ended', 'intent', '', 'ended_by', ARGV[4])
+retire(KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[2])
 append(KEYS[1], KEYS[2], ARGV[1], ARGV[5])
 return 'ended'

@@ -27,6 +27,7 @@ end
 local ended_by = ARGV[2] .. ':' .. ARGV[5]
 if have[2] == 'staged' then
   redis.call('HSET', KEYS[4], 'state', 'ended', 'ended_by', ended_by)
+  retire(KEYS[4])
   redis.call('ZREM', KEYS[5], ARGV[3])
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[7])
   return 'unclaimed'

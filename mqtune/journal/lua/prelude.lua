@@ -32,6 +32,14 @@ local function undriven(meta)
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
+-- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a call that is repeated, or a message
+-- that is late, is told what became of the attempt; afterwards the trial is unknown, which refuses it as well.
+local KEEP_ENDED_S = 7 * 86400
+
+local function retire(trial)
+  redis.call('EXPIRE', trial, KEEP_ENDED_S)
+end
+
 local STALE = 'STALEDRIVER another driver has taken this experiment over'
 local GONE = 'JOURNALGONE the server no longer has what this driver has written'
 

@@ -27,6 +27,7 @@ for i = 8, #KEYS do
   redis.call('DEL', KEYS[i])
   redis.call('HSET', KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'sequence', 0,
     'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0)
+  retire(KEYS[i])
 end
 for i = 10, 9 + events do
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[i])

@@ -192,10 +192,17 @@ class IntentContract(InWorld):
         assert driver.close_trial(TWO, 1, trial_closed(TWO)) is False
         assert driver.close_trial(THREE, 1, trial_closed(THREE)) is False
         assert driver.close_trial(THREE, 3, trial_closed(THREE)) is False
-        assert driver.close_trial(TrialId("0009"), 1, trial_closed()) is False
 
         assert entries(driver) == before
         assert worker.renew([held], LONG_S) == [""]
+
+    def test_a_trial_that_was_forgotten_has_ended_and_can_be_closed_once(self, driver: Journal) -> None:
+        assert driver.close_trial(TWO, 3, trial_closed(TWO)) is True
+        assert driver.close_trial(TWO, 3, trial_closed(TWO)) is False
+        assert driver.stage(TWO, 3, ASSIGNMENT, staged(TWO, 3)) is False
+        assert driver.stage(TWO, 4, ASSIGNMENT, staged(TWO, 4)) is True
+
+        assert kinds(driver) == ["TrialClosed", "TrialStaged"]
 
     def test_a_trial_that_goes_on_with_a_later_attempt_can_be_closed_behind_that(
         self, driver: Journal, worker: Journal, held: Claim

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqtune.errors import DriverFenced
 from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -34,6 +35,82 @@ from mqtune.trial import AttemptEnd, Intent, TrialId
 
 class LeaseContract(InWorld):
     """A lease is renewed, runs out, is forfeited or given up; each end is journaled once."""
+
+    # What the server has lost of single attempts.
+
+    def test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        claim = self.start(driver, worker)
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        kept = self.start(driver, worker, THREE)
+        for trial in (ONE, TWO):
+            world.forget(trial, "trial")
+
+        found = driver.reconcile([(ONE, 1), (TWO, 1), (THREE, 1), (THREE, 2)], LONG_S)
+
+        assert found == (entries(driver)[-1].id, [False, False, True, False])
+        for _ in range(2):
+            assert driver.void(ONE, 1, 7.5, ended(ONE, 1, AttemptEnd.LOST)) is True
+            assert driver.void(TWO, 1, 0.0, ended(TWO, 1, AttemptEnd.LOST)) is True
+        assert driver.void(THREE, 1, 0.0, ended(THREE)) is False
+        assert [entry.data for entry in entries(driver)[-2:]] == [
+            ended(ONE, 1, AttemptEnd.LOST),
+            ended(TWO, 1, AttemptEnd.LOST),
+        ]
+        # Whoever still runs it is fenced, and it is not run once more; the next attempt goes on behind its time.
+        assert worker.renew([claim, kept], LONG_S) == [FENCED, ""]
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
+        assert worker.end(claim, ended()) is False
+        assert driver.expired() == []
+        assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is False
+        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        again = Claim(ONE, 2, "token-2")
+        assert worker.claim(again, "w", LONG_S, started(again)) == Grant(ASSIGNMENT, 7.5)
+        assert driver.void(ONE, 1, 7.5, ended()) is False
+
+    def test_an_attempt_that_has_ended_and_whose_end_is_gone_is_ended_again(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        worker.end(held, ended())
+
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.void(ONE, 1, 1.0, ended(ONE, 1, AttemptEnd.LOST)) is True
+
+    def test_a_lease_that_was_deleted_is_put_back_and_runs_out_unless_it_is_renewed(
+        self, driver: Journal, worker: Journal, world: World
+    ) -> None:
+        self.start(driver, worker)
+        renewed = self.start(driver, worker, TWO)
+        for trial in (ONE, TWO):
+            world.forget(trial, "lease")
+
+        assert driver.reconcile([(ONE, 1), (TWO, 1)], SHORT_S).under_way == [True, True]
+        worker.renew([renewed], LONG_S)
+        world.let_pass(SHORT_S)
+
+        assert driver.expired() == [ONE]
+        assert driver.reap(ONE, 1, ended(ONE, 1, AttemptEnd.LOST)) is True
+
+    def test_an_attempt_that_waits_and_is_not_listed_is_listed_again(self, driver: Journal, world: World) -> None:
+        driver.stage(ONE, 1, ASSIGNMENT, staged())
+        world.forget(ONE, "staged")
+        assert driver.unclaimed(-LONG_S) == []
+
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [True]
+
+        assert driver.unclaimed(-LONG_S) == [ONE]
+
+    def test_a_driver_that_was_replaced_reconciles_nothing(self, driver: Journal, held: Claim, world: World) -> None:
+        world.forget(ONE, "trial")
+        later = world.journal()
+        driver.unlock("driver-1")
+        later.lock("driver-2", "process 2 on head", LONG_S)
+
+        with pytest.raises(DriverFenced):
+            driver.reconcile([(ONE, 1)], LONG_S)
+        with pytest.raises(DriverFenced):
+            driver.void(ONE, 1, 0.0, ended())
 
     # Leases.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pytest
 
@@ -58,6 +58,9 @@ class World(Protocol):
 
     def let_pass(self, seconds: float) -> None:
         """Return when this much more time has passed on the server."""
+
+    def forget(self, trial: TrialId, what: Literal["trial", "lease", "staged"]) -> None:
+        """Delete what the server has of a trial's attempt, or only its place among leases, or those that nobody has claimed."""
 
     def snapshot(self) -> object:
         """Return all that the server holds."""
