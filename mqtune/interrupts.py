@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -18,6 +19,10 @@ _STDERR: Final = 2
 #: How long letting go of everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
 #: the second within which a run has ended then.
 AT_ONCE_S: Final = 0.5
+#: How long an end in good order may take: trials have 20 s, a worker and a server as long again, and results are written.
+#: A Redis that is away is waited for much longer otherwise.
+ORDERLY_S: Final = 90.0
+_TOO_LONG: Final = b"\nThe end in good order takes too long; ending at once.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: What a shell adds to a signal's number for the exit code of a process that ended by it.
 _EXIT_CODE_OF_SIGNAL: Final = 128
@@ -31,9 +36,9 @@ class Interrupted(BaseException):
 class Interrupts:
     """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes.
 
-    A main thread that is in the middle of a long call of C code takes no signal. A thread therefore watches too, and ends
-    the process when a second signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run
-    can hold that up.
+    An end in good order that takes longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread that is in
+    the middle of a long call of C code takes no signal. A thread therefore watches too, and ends the process when a second
+    signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run can hold that up.
     """
 
     def __init__(self) -> None:
@@ -128,6 +133,10 @@ class _Watch:
     def _run(self) -> None:
         numbers: list[int] = []
         while len(numbers) < 2:  # noqa: PLR2004 - the second signal
+            if not select.select([self._read], [], [], ORDERLY_S if numbers else None)[0]:
+                os.write(_STDERR, _TOO_LONG)
+                os.kill(os.getpid(), numbers[0])
+                continue
             found = os.read(self._read, 64)
             if not found:
                 os.close(self._read)

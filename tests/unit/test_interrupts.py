@@ -18,6 +18,36 @@ with Interrupts().handled(lambda: "kept in /somewhere"):
 """
 
 
+WAITS = """
+import time
+from mqtune import interrupts
+
+interrupts.ORDERLY_S = 0.2
+with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):
+    print("busy", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("ended at once", flush=True)
+            break
+"""
+
+
+def test_an_end_in_good_order_that_takes_too_long_is_cut_short() -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+        try:
+            assert waits.stdout is not None
+            assert waits.stdout.readline() == "busy\n"
+            waits.send_signal(signal.SIGINT)
+            said, errors = waits.communicate(timeout=20)
+        finally:
+            waits.kill()
+    assert said == "ended at once\n"
+    assert "takes too long" in errors
+    assert waits.returncode == 0
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code(
     number: signal.Signals, code: int
