@@ -145,6 +145,9 @@ class Telling:
         if attempt.could_not_start and not self._could_ever_start():
             error = StoreUnavailable if attempt.error_type == StoreUnavailable.__name__ else TrainableNotFound
             self.failure = error(f"trial {trial.id} could not be started: {attempt.error}")
+        elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
+            # A process that is spawned finds out by itself that its trainable can't be imported.
+            self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {trial.reason}")
         if trial.status is TrialStatus.FAILED:
             self._trial_failed(trial)
         self._trial_rests(trial)

@@ -48,9 +48,10 @@ def run(*arguments: str, folder: Path, stdin: str = "") -> subprocess.CompletedP
     ("text", "what"),
     [
         (WITHOUT_GUARD, "runs an experiment when it is imported"),
+        (WITHOUT_GUARD.replace("progress", "start_method='spawn', progress"), "runs an experiment when it is imported"),
         (READS_INPUT, "reads standard input when it is imported"),
     ],
-    ids=["without a guard", "reads input"],
+    ids=["without a guard", "without a guard, spawned", "reads input"],
 )
 def test_a_script_that_does_at_import_what_only_a_driver_may_is_one_error_with_the_line_that_it_lacks(
     tmp_path: Path, mqtune_home: Path, text: str, what: str
