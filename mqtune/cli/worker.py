@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 from pathlib import Path
 
 import click
+
+from mqtune.errors import BrokerUnavailable, MqtuneError
 
 __all__ = ["command"]
 
@@ -78,6 +82,11 @@ __all__ = ["command"]
     help="Whether Celery's remote commands (inspect, terminate, shutdown) are obeyed.",
 )
 @click.option("--name", help="The worker's Celery node name; @host is added.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Start nothing: end with 0 if this machine has a worker (of this name, if one is given) in the fleet, and with 1 if not.",
+)
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
 def command(
@@ -95,6 +104,7 @@ def command(
     experiments: str,
     remote_control: bool,
     name: str | None,
+    check: bool,
     loglevel: str,
     owner_fd: int | None,
 ) -> None:
@@ -102,14 +112,17 @@ def command(
 
     It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C hands its trials back.
     """
-    from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
-    from mqtune.worker.celery import create_app  # noqa: PLC0415
-    from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
-
     if not broker:
         raise click.UsageError(
             "--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0"
         )
+    if check:
+        click.echo(_check(broker, name))
+        return
+    from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.worker.celery import create_app  # noqa: PLC0415
+    from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
+
     settings = WorkerSettings(
         broker=broker,
         gpus=gpus,
@@ -128,3 +141,33 @@ def command(
     )
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
     sys.exit(create_app(settings).worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))
+
+
+def _check(broker: str, name: str | None) -> str:
+    """Return how the worker of this machine stands, for a health check.
+
+    While Redis is away it can't be seen in the fleet, and waits: whoever restarted it for that would end its trials.
+
+    Raises:
+        MqtuneError: Redis answers, and has none, or refuses the account.
+    """
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+
+    try:
+        with contextlib.closing(connect(broker, role="check")) as client:
+            there = Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers()
+    except BrokerUnavailable as error:
+        return f"it can't be seen whether the worker is in the fleet, and it waits like this: {error}"
+    host = socket.gethostname()
+    found = [info for info in there if info.host == host and _is_called(info.name, name)]
+    if not found:
+        which = f"worker {name!r}" if name else "worker"
+        raise MqtuneError(f"no {which} of this machine ({host}) is in the fleet, where {len(there)} are; see its log")
+    return "\n".join(
+        f"{info.name}: {info.slots} slots of {info.queue}{f'; {info.note}' if info.note else ''}" for info in found
+    )
+
+
+def _is_called(full: str, name: str | None) -> bool:
+    return name is None or name in (full, full.partition("@")[0])

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,8 @@ def interpolated(text: str, variables: dict[str, str]) -> str:
     return re.sub(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}", value, text)
 
 
-def compose(**variables: str) -> dict[str, Any]:
-    return yaml.safe_load(interpolated((ROOT / "docker-compose.yml").read_text(), variables))
+def compose(file: str = "docker-compose.yml", **variables: str) -> dict[str, Any]:
+    return yaml.safe_load(interpolated((ROOT / file).read_text(), variables))
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -91,10 +92,20 @@ def subcommand(of: click.Group, context: click.Context, name: str) -> click.Comm
     return found
 
 
+def alone() -> dict[str, Any]:
+    """The worker of a machine besides the first."""
+    service: dict[str, Any] = compose("docker-compose.workers.yml", MQTUNE_BROKER=BROKER, MQTUNE_HOST="node7")[
+        "services"
+    ]["worker"]
+    return service
+
+
 def commands() -> Iterator[tuple[str, list[str]]]:
     for name, service in services().items():
-        if service["command"][0] != "redis-server":
+        if service["command"][0] == "celery":
             yield f"compose: {name}", service["command"]
+    yield "compose: worker's check", services()["worker"]["healthcheck"]["test"][1:]
+    yield "compose: worker alone", alone()["command"]
     yield "Dockerfile", yaml.safe_load(dict(dockerfile())["CMD"])
     yield "systemd", shlex.split(unit()["ExecStart"])
 
@@ -140,7 +151,7 @@ def test_every_port_is_on_loopback_unless_the_operator_says_otherwise() -> None:
 
 
 def test_everything_waits_for_redis_and_uses_its_password() -> None:
-    for name in ("flower", "worker"):
+    for name in ("flower", "worker", "driver"):
         service = services()[name]
         assert service["environment"]["MQTUNE_BROKER"] == "redis://:redis-secret@redis:6379/0"
         assert service["depends_on"] == {"redis": {"condition": "service_healthy"}}
@@ -164,9 +175,9 @@ def test_the_columns_of_flower_are_fields_of_its_tasks() -> None:
 
 
 def test_every_variable_of_the_worker_is_an_option_of_it() -> None:
-    names = {name for name in services()["worker"]["environment"] if name.startswith("MQTUNE_")}
-
-    assert names <= worker_variables()
+    gpu = compose("docker-compose.gpu.yml")["services"]["worker"]
+    for service in (services()["worker"], alone(), gpu):
+        assert {*service["environment"]} <= worker_variables()
 
 
 def worker_variables() -> set[str]:
@@ -223,6 +234,7 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
 def test_a_stop_leaves_the_worker_the_time_that_it_takes() -> None:
     assert float(unit()["TimeoutStopSec"]) > leave_s(GRACE_S)
     assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > leave_s(GRACE_S)
+    assert alone()["stop_grace_period"] == services()["worker"]["stop_grace_period"]
 
 
 def test_systemd_leaves_the_trials_to_the_worker() -> None:
@@ -247,12 +259,83 @@ def test_the_image_has_the_app_where_celery_looks_for_it() -> None:
 def test_the_image_does_not_run_trials_as_root() -> None:
     names = [name for name, _ in dockerfile()]
 
-    assert dict(dockerfile())["USER"] == "mqtune"
+    # By number, so that whoever runs it can tell that this is not root.
+    uid, gid = dict(dockerfile())["USER"].split(":")
+    (made,) = [arguments for name, arguments in dockerfile() if name == "RUN" and "useradd" in arguments]
+    assert f"--uid {uid} --gid {gid}" in made
     assert names.index("USER") < names.index("CMD")
 
 
 def test_the_worker_finds_the_folders_that_are_mounted() -> None:
     environment = dict(pair.split("=") for pair in dict(dockerfile())["ENV"].split())
-    targets = {volume.split(":")[1] for volume in services()["worker"]["volumes"]}
+    for service in (services()["worker"], alone()):
+        targets = {volume.split(":")[1] for volume in service["volumes"]}
+        assert targets == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"], "/checkpoints"}
 
-    assert targets == {environment["MQTUNE_CODE_ROOT"], environment["MQTUNE_LOG_ROOT"]}
+
+def test_a_driver_has_code_and_checkpoints_where_the_worker_has_them() -> None:
+    mounts = {name: {*services()[name]["volumes"]} for name in ("driver", "worker")}
+
+    shared = {mount for mount in mounts["worker"] if not mount.startswith("logs:")}
+    assert shared <= mounts["driver"]
+
+
+def test_a_machines_own_worker_needs_a_broker_and_a_name_of_its_own() -> None:
+    given = {"MQTUNE_BROKER": BROKER, "MQTUNE_HOST": "node7"}
+    for name in given:
+        with pytest.raises(KeyError, match=name):
+            compose("docker-compose.workers.yml", **{key: value for key, value in given.items() if key != name})
+
+
+def everything() -> dict[str, dict[str, Any]]:
+    return {**services(), "worker alone": alone()}
+
+
+def test_no_container_takes_all_disk_or_memory() -> None:
+    for name, service in everything().items():
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
+
+
+def test_whatever_stays_up_has_a_health_check_and_whatever_is_of_the_image_no_rights() -> None:
+    for name, service in everything().items():
+        if service.get("restart") == "unless-stopped":
+            assert service["healthcheck"]["test"][0] == "CMD", name
+        if "build" in service:
+            assert service["cap_drop"] == ["ALL"], name
+            assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_images_are_pinned() -> None:
+    bases = [arguments.partition("=")[2] for name, arguments in dockerfile() if name == "ARG" and "BASE" in arguments]
+
+    for image in (services()["redis"]["image"], *bases, alone()["build"]["args"]["BASE"]):
+        assert re.search(r":\d+\.\d+\.\d+", image), image
+    assert services()["worker"]["build"] == {**alone()["build"]}, "one image for all"
+
+
+def test_the_gpu_file_adds_to_the_services_that_are_there() -> None:
+    added = compose("docker-compose.gpu.yml")["services"]
+
+    assert {*added} == {"worker"} <= {*services()}
+    (device,) = added["worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_docker_is_sent_what_the_image_is_made_of_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    copied = {source for name, arguments in dockerfile() if name == "COPY" for source in arguments.split()[:-1]}
+
+    assert "*" in lines
+    assert sent == copied
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own judge")
+def test_systemd_finds_little_exposed() -> None:
+    unit_file = str(ROOT / "workers/mqtune-worker.service")
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=40", unit_file], capture_output=True, text=True
+    )
+
+    assert judged.returncode == 0, judged.stdout[-300:] + judged.stderr
