@@ -23,8 +23,8 @@ class MedianStopping(TimedScheduler["_Course"]):
     **Milestones.** They are the multiples of *interval* from *grace_period* on, in exact arithmetic. A trial comes to a
     milestone with the first report whose time has reached it.
 
-    **The rule.** At a milestone a trial's running average is the mean of its values up to and with that report, and its
-    best the lowest (or highest, by the mode) of them. If at least *min_samples* other trials have come to the milestone
+    **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* on, up to and
+    with that report, and its best the lowest (or highest, by the mode) of all its values up to there. If at least *min_samples* other trials have come to the milestone
     before it, and its best is strictly worse than the median of their running averages there, it stops. Whether it
     stops or not, its own average counts from then on for those that come later. Who came earlier is not judged again.
 
@@ -44,7 +44,7 @@ class MedianStopping(TimedScheduler["_Course"]):
     for each trial at each of its milestones.
 
     Args:
-        grace_period: no trial stops earlier.
+        grace_period: no trial stops earlier, and no average has what came before.
         interval: the time between milestones.
         min_samples: how many other trials must have come to a milestone before one can stop there.
         time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
@@ -101,7 +101,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         value = report.metrics.get(self.metric)
         if value is None or progress.time <= progress.reached or progress.decision is not CONTINUE:
             return progress.decision
-        progress.add(self._score(report, value))
+        progress.add(self._score(report, value), is_averaged=progress.time >= self._milestones.first)
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)
@@ -143,16 +143,19 @@ class _Course(Progress):
         """The lowest value, or infinity."""
         return self._lowest
 
-    def add(self, value: float) -> None:
-        """Take a value in, unless it is NaN."""
-        if not math.isnan(value):
-            self._count += 1
-            self._lowest = min(self._lowest, value)
-            if math.isfinite(value) and math.isfinite(self._mean):
-                # A sum could overflow, and so could a difference.
-                self._mean += value / self._count - self._mean / self._count
-            else:
-                self._mean += value
+    def add(self, value: float, *, is_averaged: bool) -> None:
+        """Take a value in, unless it is NaN; into the average too where that is said."""
+        if math.isnan(value):
+            return
+        self._lowest = min(self._lowest, value)
+        if not is_averaged:
+            return
+        self._count += 1
+        if math.isfinite(value) and math.isfinite(self._mean):
+            # A sum could overflow, and so could a difference.
+            self._mean += value / self._count - self._mean / self._count
+        else:
+            self._mean += value
 
 
 class _Median:

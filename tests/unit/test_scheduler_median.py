@@ -110,6 +110,18 @@ def test_nobody_stops_before_the_grace_period() -> None:
     assert course(scheduler, "t", 9, 9, 9) == "CCS"
 
 
+def test_what_comes_before_the_grace_period_is_in_no_average() -> None:
+    # While they warm up, the losses are huge; from time 3 on the averages are 2 and 4.
+    scheduler = others([1000, 1000, 2, 2], [9999, 9999, 4, 4], grace_period=3)
+
+    assert course(scheduler, "good", 500, 500, 3, 3) == "CCCC"
+    assert course(scheduler, "bad", 500, 500, 3.1, 3.5) == "CCSS"
+
+
+def test_the_best_counts_from_the_beginning() -> None:
+    assert course(others([9, 9, 5], [9, 9, 5], grace_period=3), "t", 1, 9, 9) == "CCC"
+
+
 def test_nobody_stops_between_milestones() -> None:
     scheduler = others([1] * 5, [1] * 5, interval=2)
 
