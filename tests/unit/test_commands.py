@@ -30,7 +30,7 @@ def bench(tmp_path: Path) -> Bench:
 # Checked first.
 
 
-def test_a_trial_that_runs_can_not_be_staged_and_trying_it_leaves_no_trace(bench: Bench) -> None:
+def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(bench: Bench) -> None:
     bench.report(ONE, 1.0)
     bench.end(ONE)
     events, published = len(bench.events()), list(bench.backend.published)

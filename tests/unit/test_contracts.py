@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -9,12 +10,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from bench import Bench, Obedient
 from pages import CODE, ROOT, absent_tests, definitions, table_lines
 
+import mqtune
 from mqtune.checkpoints import open_store
+from mqtune.messages import TrialStaged
 from mqtune.status import TrialStatus
 from mqtune.trainable.saving import Saver
-from mqtune.trial import checkpoint_id
+from mqtune.trial import Attempt, Trial, TrialId, checkpoint_id
 
 PAGE: Final = ROOT / "docs" / "contracts.md"
 HEADING: Final = ["theirs", "ours", "test", "differs, because"]
@@ -216,6 +220,41 @@ def test_what_was_fetched_may_be_saved_again(tmp_path: Path) -> None:
 
 def test_a_status_shows_its_name() -> None:
     assert f"{TrialStatus.RUNNING}" == str(TrialStatus.RUNNING) == "TrialStatus.RUNNING"
+
+
+def test_a_trial_has_no_type_runner_or_resources_of_its_own() -> None:
+    """All trials of an experiment run the one trainable, in slots of one shape, on one backend."""
+    own = {field.name for kind in (Trial, Attempt) for field in dataclasses.fields(kind)}
+    for method in (mqtune.Tuner.start_trial, mqtune.Tuner.add_trial, mqtune.Tuner.clone_trial):
+        own |= set(inspect.signature(method).parameters)
+
+    assert not own & {"trainable", "trial_type", "runner", "backend", "resources"}
+    assert {"trainable", "backend", "resources"} <= set(inspect.signature(mqtune.Tuner).parameters)
+
+
+def test_an_event_is_in_the_journal_and_the_fold_before_scheduler_and_callbacks_hear_of_it_in_this_order(
+    tmp_path: Path,
+) -> None:
+    heard: list[str] = []
+
+    def note(who: str, trial: TrialId) -> None:
+        is_journaled = any(event.trial == trial for event in bench.of(TrialStaged))
+        heard.append(f"{who}: {is_journaled and trial in bench.experiment.trials}")
+
+    class Hearing(Obedient):
+        def on_stage(self, trial: Trial) -> None:
+            note("scheduler", trial.id)
+
+    class Watching(mqtune.Callback):
+        in_loop = True
+
+        def on_stage(self, trial: Trial) -> None:
+            note("callback", trial.id)
+
+    bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=Hearing, callbacks=[Watching()])
+    bench.step()
+
+    assert heard == ["scheduler: True", "callback: True"]
 
 
 def test_a_numbered_row_says_why_it_can_not_happen() -> None:

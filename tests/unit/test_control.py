@@ -319,10 +319,11 @@ def test_the_time_to_live_goes_to_the_worker_with_the_assignment(tmp_path: Path)
 
 def test_a_clone_has_the_config_and_the_time_to_live_and_begins_from_scratch(bench: Bench) -> None:
     bench.save(ONE)
+    bench.trial(ONE).ttl_s = 60.0
 
     clone = bench.hand.clone_trial(ONE)
 
-    assert (clone.id, clone.config) == (THREE, bench.trial(ONE).config)
+    assert (clone.id, clone.config, clone.ttl_s) == (THREE, bench.trial(ONE).config, 60.0)
     assert (clone.attempt.checkpoint, clone.attempt.source, clone.reports) == ("", None, 0)
     assert bench.trial(ONE).status is TrialStatus.RUNNING
 

@@ -224,9 +224,15 @@ def test_a_trial_that_reported_nothing_but_nan_is_completed(story: Story) -> Non
 
 
 @pytest.mark.parametrize(
-    ("action", "status"), [("stop", TrialStatus.EARLY_STOPPED), ("complete", TrialStatus.COMPLETED)]
+    ("action", "status"),
+    [
+        ("stop", TrialStatus.EARLY_STOPPED),
+        ("complete", TrialStatus.COMPLETED),
+        ("pause", TrialStatus.PAUSED),
+        ("abandon", TrialStatus.ABANDONED),
+    ],
 )
-@pytest.mark.parametrize("end", sorted(set(AttemptEnd) - {AttemptEnd.PAUSED}, key=str))
+@pytest.mark.parametrize("end", sorted(AttemptEnd, key=str))
 def test_whatever_follows_a_decision_is_its_consequence(
     story: Story, action: str, status: TrialStatus, end: AttemptEnd
 ) -> None:

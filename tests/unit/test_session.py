@@ -129,6 +129,15 @@ def test_reports_are_frames_in_the_order_in_which_they_were_made(trial: Session,
     ]
 
 
+def test_what_becomes_of_the_metrics_after_the_report_changes_it_no_more(trial: Session, pipe: Pipe) -> None:
+    metrics = {"loss": 1, "seen": [1]}
+    report(metrics)
+    metrics["loss"] = 2
+    metrics["seen"].append(2)  # type: ignore[attr-defined]
+
+    assert [(found["loss"], found["seen"]) for _, found in pipe.reports()] == [(1, [1])]
+
+
 def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: Pipe) -> None:
     report({"loss": 1})
     trial.end(b"how it ended")

@@ -412,7 +412,10 @@ def test_outside_a_trial_a_checkpoint_dir_is_a_folder_that_goes_away():
 
 
 def test_a_reporter_says_which_trial_it_reports_for(attempt: AttemptHere):
-    assert Reporter(attempt.session).trial_name == "exp_t1"
+    reporter = Reporter(attempt.session)
+
+    assert (reporter.trial_name, reporter.trial_id) == ("exp_t1", "t1")
+    assert reporter.logdir == str(attempt.session.folder)
 
 
 # What comes with every report.
