@@ -53,7 +53,7 @@ _SAME: Final = (
     "local_slots",
 )
 #: The same, which definitions of before these arguments were there lack.
-_LATER: Final = ("working_dir", "keep_working_dir", "metric_from", "on_odd_report")
+_LATER: Final = ("code", "working_dir", "keep_working_dir", "metric_from", "on_odd_report")
 
 
 def attached(

@@ -322,11 +322,22 @@ class Commands:
         self._on_event(event)
 
     def begin(
-        self, driver: str, version: str, *, definition: bytes | None = None, changes: Mapping[str, Any] = NO_CHANGES
+        self,
+        driver: str,
+        version: str,
+        *,
+        definition: bytes | None = None,
+        changes: Mapping[str, Any] = NO_CHANGES,
+        code_changed: Sequence[str] = (),
     ) -> None:
-        """Journal that a driver begins, and with which definition and *changes* if that is another than before."""
+        """Journal that a driver begins, with which definition, *changes* and changed code if that is another than before."""
         started = DriverStarted(
-            driver=driver, version=version, at=self._clock.time(), cursor=self._cursor(), changes=dict(changes)
+            driver=driver,
+            version=version,
+            at=self._clock.time(),
+            cursor=self._cursor(),
+            changes=dict(changes),
+            code_changed=list(code_changed),
         )
         self._record(started, definition)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -187,7 +187,15 @@ class Driver:
             return self.backend.why_no_slot()
         return self._upkeep.held_up_by if self.experiment.live else self.filling.waits_for
 
-    def begin(self, name: str, definition: dict[str, Any], *, is_new: bool, driver: str) -> None:
+    def begin(
+        self,
+        name: str,
+        definition: dict[str, Any],
+        *,
+        is_new: bool,
+        driver: str,
+        code_changed: Sequence[str] = (),
+    ) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
             created = ExperimentCreated(name=name, definition=definition, at=self._clock.time())
@@ -204,7 +212,7 @@ class Driver:
         self.telling.is_live = self._screening.is_live = True
         if self._callbacks.hears("on_report"):
             self.hear_reports(partial(self._callbacks.tell, "on_report"))
-        self._say_begun = partial(self._begin_driving, definition, changes, driver)
+        self._say_begun = partial(self._begin_driving, definition, changes, driver, code_changed)
         if not self.is_finished:
             self._say_begun()
         self._lockstep.clear_again(self.experiment)
@@ -214,11 +222,13 @@ class Driver:
         self._upkeep.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
 
-    def _begin_driving(self, definition: dict[str, Any], changes: dict[str, Any], driver: str) -> None:
+    def _begin_driving(
+        self, definition: dict[str, Any], changes: dict[str, Any], driver: str, code_changed: Sequence[str]
+    ) -> None:
         """Journal, once, that this driver drives, and does not only look at what has ended."""
         self._say_begun = lambda: None
         packed = None if self._journal.definition() == (now := encode_value(definition)) else now
-        self.commands.begin(driver, __version__, definition=packed, changes=changes)
+        self.commands.begin(driver, __version__, definition=packed, changes=changes, code_changed=code_changed)
 
     def step(self, block_s: float) -> None:
         """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.

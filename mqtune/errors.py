@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointExists",
     "CheckpointGone",
     "CheckpointVersionError",
+    "CodeDiffers",
     "ConfigurationError",
     "CopyIncomplete",
     "DriverFenced",
@@ -61,6 +62,10 @@ class SpaceError(ConfigurationError):
 
 class TrainableNotFound(ConfigurationError):
     """A trainable can't be named in a way that a worker can import."""
+
+
+class CodeDiffers(ConfigurationError):
+    """The code of an experiment is not what it was when the experiment began."""
 
 
 class BrokerUnavailable(MqtuneError, ConnectionError):

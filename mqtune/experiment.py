@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from mqtune.errors import InvalidTransition
 from mqtune.messages import (
@@ -45,13 +45,24 @@ from mqtune.trial import (
 )
 from mqtune.words import name_in_words, names_in_words
 
-__all__ = ["Experiment", "Mode"]
+__all__ = ["CodeChange", "Experiment", "Mode"]
 
 Mode = Literal["min", "max"]
 
 #: Attempts of one trial that may be lost, or handed back without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
+
+
+class CodeChange(NamedTuple):
+    """That the trainable's code changed while no driver ran: when a driver noticed, after how many trials, and in which files.
+
+    Attempts that began later ran the code as it was from then on.
+    """
+
+    at: float
+    trials: int
+    files: tuple[str, ...]
 
 
 class Experiment:
@@ -82,6 +93,8 @@ class Experiment:
         #: Trials that were paused to go on at once, in the order in which they came to it.
         self.to_restart: deque[TrialId] = deque()
         self.created_at: float | None = None
+        #: Where it went on with other code.
+        self.code_changes: list[CodeChange] = []
         self.outcome = ""
         self.reason = ""
         self.best: Trial | None = None
@@ -154,6 +167,8 @@ class Experiment:
                 if self._driven_since is not None:
                     self._driven_before_s += max(0.0, self._driven_at - self._driven_since)
                 self._driven_since = self._driven_at = event.at
+                if event.code_changed:
+                    self.code_changes.append(CodeChange(event.at, len(self.trials), tuple(event.code_changed)))
             case ExperimentEnded():
                 self._driven_at = event.at
                 self.outcome, self.reason = event.outcome, event.reason

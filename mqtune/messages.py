@@ -238,6 +238,8 @@ class DriverStarted(_Body):
     at: float
     cursor: Cursor
     changes: dict[str, Any] = field(default_factory=dict)
+    #: The files of the experiment's code that have changed since the driver before.
+    code_changed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from mqtune.local_slots import worker_options
 from mqtune.messages import START, TrialStaged
 from mqtune.plan import Plan
 from mqtune.replay import driver_events
+from mqtune.trainable.experiment_code import CODE_FOLDER, keep_source
 from mqtune.wire import encode_value
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
@@ -172,6 +173,7 @@ class BrokerPlace:
         clock = ServerClock(client)
         if plan.overwrite:
             _delete(journal, folder, store)
+        plan.read_code()
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
@@ -181,6 +183,9 @@ class BrokerPlace:
             # Nothing is begun that could never run here.
             worker_options(plan.resources, self.local_slots)
         definition = plan.definition(kept)
+        for name, wanted in definition["code_files"].items():
+            if name in plan.sources:
+                keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
         backend = CeleryBackend(
             client,
             broker,

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.checkpoints import Retention
 from mqtune.describing import CLASS, described, differences
-from mqtune.errors import ConfigurationError, NameTaken
+from mqtune.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.experiment import Experiment, Mode
 from mqtune.fields import decode_definition
 from mqtune.journal.base import LossPolicy, OnLoss
@@ -26,19 +26,22 @@ from mqtune.screening import MetricFrom, OnOddReport, Reading
 from mqtune.searchers import PointsFirst, RandomSearcher, Searcher
 from mqtune.space import Space
 from mqtune.stopping import as_rule
+from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.stepping import check_reusable
 from mqtune.trial import Config
 from mqtune.version import __version__
 from mqtune.wire import decode_value, encode_value
 
-__all__ = ["DRIVER_LOSS_GRACE_S", "KeepWorkingDir", "Plan", "Sync", "WorkingDir"]
+__all__ = ["DRIVER_LOSS_GRACE_S", "CodePolicy", "KeepWorkingDir", "Plan", "Sync", "WorkingDir"]
 
 Sync = Literal["stream", "lockstep"]
 #: Where a trial's process runs: in its worker's working directory, or in a folder of its own.
 WorkingDir = Literal["code", "trial"]
 #: Of which attempts such a folder is kept.
 KeepWorkingDir = Literal["always", "failed", "never"]
+#: What happens when an experiment's code is not what it was when it began: it is said, or nothing runs.
+CodePolicy = Literal["warn", "strict"]
 
 #: For how long nobody need drive an experiment before its workers do what was to happen then: long enough to run a script
 #: again, also on another machine.
@@ -63,6 +66,8 @@ _MAY_CHANGE: Final = (
     "working_dir",
     "keep_working_dir",
     "metric_from",
+    "code",
+    "code_files",
     "code_root",
     "version",
 )
@@ -112,6 +117,7 @@ class Plan:
         local_slots: int | None = None,
         working_dir: WorkingDir = "code",
         keep_working_dir: KeepWorkingDir = "always",
+        code: CodePolicy = "warn",
         code_root: Path | None = None,
         metric_from: MetricFrom = "first",
         on_odd_report: OnOddReport = "warn",
@@ -133,6 +139,10 @@ class Plan:
         self.queue_trials = queue_trials
         self.working_dir = working_dir
         self.keep_working_dir = keep_working_dir
+        self.code = code
+        #: The files of the trainable, once they were read, and those that are not as they were when the experiment began.
+        self.sources: dict[str, bytes] = {}
+        self.changed: list[str] = []
         self.local_slots = at_least("local_slots", local_slots, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
@@ -197,6 +207,7 @@ class Plan:
         for argument, value, known in (
             ("working_dir", self.working_dir, get_args(WorkingDir)),
             ("keep_working_dir", self.keep_working_dir, get_args(KeepWorkingDir)),
+            ("code", self.code, get_args(CodePolicy)),
         ):
             if value not in known:
                 raise ConfigurationError(f"{argument}={value!r} is none of {', '.join(map(repr, known))}")
@@ -226,6 +237,10 @@ class Plan:
         searcher = RandomSearcher(self.space, seed)
         return PointsFirst(searcher, self.space, self._points, seed) if self._points else searcher
 
+    def read_code(self) -> None:
+        """Read the trainable's files, as far as they are here: the definition then says what they hold."""
+        self.sources = read_code(self.spec, self.code_root)
+
     def definition(self, kept: bytes | None) -> dict[str, Any]:
         """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
 
@@ -233,6 +248,7 @@ class Plan:
 
         Raises:
             NameTaken: an experiment with another definition has the name.
+        CodeDiffers: the code has changed, and must not.
         """
         before = None if kept is None else decode_definition(self.name, kept)
         if before is not None:
@@ -245,7 +261,19 @@ class Plan:
         differing = [key for key in now if key not in _MAY_CHANGE and _same(now[key]) != _same(before.get(key))]
         if differing:
             raise NameTaken(self._what_differs({key: (_same(before.get(key)), _same(now[key])) for key in differing}))
+        if not self.sources:
+            # Where the code isn't, as with ``attach`` on another machine, it is what it was.
+            now["code_files"] = before.get("code_files", {})
+        self._check_code(now["code_files"], before.get("code_files"))
         return {**before, **{key: now[key] for key in _MAY_CHANGE}}
+
+    def _check_code(self, now: Mapping[str, str], before: object) -> None:
+        self.changed = changed_files(now, before)
+        if self.changed and self.code == "strict":
+            raise CodeDiffers(
+                f"experiment {self.name!r} began with other code, and goes on with no other (code='strict'): "
+                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or begin anew: overwrite=True"
+            )
 
     def _what_differs(self, differing: Mapping[str, tuple[Any, Any]]) -> str:
         """Return, line by line, in what another experiment of this name differs, and what can be done."""
@@ -294,6 +322,8 @@ class Plan:
             "on_odd_report": self.reading.on_odd_report,
             "working_dir": self.working_dir,
             "keep_working_dir": self.keep_working_dir,
+            "code": self.code,
+            "code_files": fingerprints(self.spec, self.sources),
             "code_root": str(self.code_root),
             "version": __version__,
         }

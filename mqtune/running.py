@@ -238,13 +238,34 @@ class Running(Control):
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)
         opened.callback(callbacks.tell, "on_end")
-        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver)
+        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed)
+        if plan.changed:
+            self._say_that_code_changed(driver)
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases(error_type=UNDRIVEN)
         self._start_worker = place.start_worker
         self._have_worker(driver)
         return driver
+
+    def _say_that_code_changed(self, driver: Driver) -> None:
+        changed = ", ".join(self._plan.changed)
+        if driver.is_finished:
+            logger.warning(
+                "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
+                "nothing ran. Use another name, or overwrite=True, to run the code as it is now",
+                self.name,
+                changed,
+            )
+            return
+        count = len(self._experiment.trials)
+        logger.warning(
+            "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
+            "now. Use another name, or overwrite=True, for results of one code; code='strict' refuses to go on",
+            self.name,
+            count,
+            changed,
+        )
 
     def _have_worker(self, driver: Driver) -> None:
         """Start this machine's worker, where there is to be one, once there is something for it to do."""

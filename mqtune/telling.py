@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
+from typing import Final
 
 from mqtune.backends.base import Backend
 from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.errors import (
+    CodeDiffers,
     MetricMissing,
     MqtuneError,
     StoreUnavailable,
@@ -27,6 +30,12 @@ from mqtune.stopping import StopRule
 from mqtune.trial import Action, CheckpointId, Trial, TrialId
 
 __all__ = ["Telling", "user_code_failed"]
+
+logger = logging.getLogger(__name__)
+
+
+#: What the driver ends with when no attempt could be started because of that; else it was the trainable.
+_NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {kind.__name__: kind for kind in (CodeDiffers, StoreUnavailable)}
 
 
 class Telling:
@@ -58,6 +67,8 @@ class Telling:
         self._scheduler = scheduler
         self._searcher = searcher
         self._keeping = keeping
+        #: Where code was not the experiment's, and which, as far as that was said.
+        self._said_other_code: set[tuple[str, ...]] = set()
         self._callbacks = callbacks
         self._rule = limits.rule
         self._fail_fast = limits.fail_fast
@@ -79,6 +90,7 @@ class Telling:
                 self._attempt_ended(event)
             case AttemptStarted():
                 self._backend.started(event.trial, event.attempt, event.queue)
+                self._look_at_code(event)
                 self._tell("on_trial_start", event.trial)
             case DecisionTaken():
                 trial = self._experiment.trials[event.trial]
@@ -136,6 +148,21 @@ class Telling:
         self._tell("on_checkpoint", trial.id, checkpoint)
         self._changed(trial)
 
+    def _look_at_code(self, event: AttemptStarted) -> None:
+        """Say, once for each worker, that its code is not the experiment's."""
+        differs = event.environment.get("differs")
+        if not self.is_live or not isinstance(differs, list):
+            return
+        files = tuple(map(str, differs))
+        if (event.worker, *files) not in self._said_other_code:
+            self._said_other_code.add((event.worker, *files))
+            logger.warning(
+                "worker %s runs other code than this experiment's: %s there is not as it was here when the experiment began. Make "
+                "them the same; code='strict' would keep such a worker from running its trials",
+                event.worker,
+                ", ".join(files),
+            )
+
     def _attempt_ended(self, event: AttemptEnded) -> None:
         trial = self._experiment.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
@@ -143,7 +170,7 @@ class Telling:
         self._changed(trial)
         self._tell("on_attempt_end", trial.id, attempt)
         if attempt.could_not_start and not self._could_ever_start():
-            error = StoreUnavailable if attempt.error_type == StoreUnavailable.__name__ else TrainableNotFound
+            error = _NOT_STARTED.get(attempt.error_type, TrainableNotFound)
             self.failure = error(f"trial {trial.id} could not be started: {attempt.error}")
         elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
             # A process that is spawned finds out by itself that its trainable can't be imported.

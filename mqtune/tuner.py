@@ -14,7 +14,7 @@ from mqtune.journal.base import LossPolicy
 from mqtune.keeping import Deletes
 from mqtune.limits import FailFast
 from mqtune.opening import place_of
-from mqtune.plan import DRIVER_LOSS_GRACE_S, KeepWorkingDir, Plan, Sync, WorkingDir
+from mqtune.plan import DRIVER_LOSS_GRACE_S, CodePolicy, KeepWorkingDir, Plan, Sync, WorkingDir
 from mqtune.resources import Resources
 from mqtune.running import Running
 from mqtune.schedulers import Scheduler
@@ -92,6 +92,9 @@ class Tuner(Running):
             folder it then names by an absolute path, such as one from ``__file__``.
         keep_working_dir: of which attempts that folder stays on its worker's machine, beside their output, if there is
             something in it: "always"; "failed", those that failed or were lost; or "never".
+        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run again
+            after a change. "warn": it is said, and recorded since when; "strict": such a worker runs none of its trials, and
+            ``run`` raises CodeDiffers. While a driver runs, what is edited changes nothing: trials run the code as it was.
         on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was killed or
             closed: "continue": nothing, running trials and those that wait in queues go on; "finish": running trials go on
             and nothing else starts; "stop": running trials are handed back, too, with a checkpoint where they can save one.
@@ -142,6 +145,7 @@ class Tuner(Running):
         reuse: bool = False,
         working_dir: WorkingDir = "code",
         keep_working_dir: KeepWorkingDir = "always",
+        code: CodePolicy = "warn",
         on_driver_loss: LossPolicy = "continue",
         driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
         backend: object = None,
@@ -185,6 +189,7 @@ class Tuner(Running):
             local_slots=local_slots,
             working_dir=working_dir,
             keep_working_dir=keep_working_dir,
+            code=code,
         )
         place = place_of(
             backend=backend,

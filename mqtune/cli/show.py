@@ -136,6 +136,10 @@ def show_experiment(console: Console, results: Results, stand: str, place: str, 
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")
     if experiment.unreadable:
         console.print(f"{experiment.unreadable} reports can't be read and are left out", style="yellow")
+    for change in experiment.code_changes:
+        console.print(
+            f"after {change.trials} trials the code changed: {printable(', '.join(change.files))}", style="yellow"
+        )
     budget = results.budget
     if budget.saved:
         share = budget.saved / (budget.used + budget.saved)

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["are_current", "loaded_files"]
+from mqtune.trainable.frozen import frozen
+
+__all__ = ["are_current", "loaded_files", "unfrozen"]
 
 
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
@@ -23,6 +25,11 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
             with contextlib.suppress(OSError):
                 found.append((path, os.stat(path).st_mtime_ns))
     return found
+
+
+def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those files that count as they lie on the disk."""
+    return [(path, mtime) for path, mtime in files if frozen().source(path) is None]
 
 
 def are_current(files: Iterable[tuple[str, int]]) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 from importlib.util import source_hash
 from typing import Any, Final
 
+from mqtune.trainable.experiment_code import fingerprint
+from mqtune.trainable.frozen import frozen
 from mqtune.version import __version__
 
 __all__ = ["describe_environment"]
@@ -78,20 +80,19 @@ def _normal(name: str) -> str:
 
 
 def _hash(files: Collection[str]) -> str:
-    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none.
-
-    It is the one by which Python tells versions of a source apart; better ones would add megabytes to each trial.
-    """
+    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none."""
     if not files:
         return ""
     # The folder that they have in common may be another one on each machine.
     common = os.path.commonpath([os.path.dirname(path) for path in files])
     content = []
     for path in sorted(files):
-        try:
-            with open(path, "rb") as file:
-                found = file.read()
-        except OSError:
-            continue
-        content += [f"{os.path.relpath(path, common)}\0{len(found)}\0".encode(errors="surrogateescape"), found]
+        found = frozen().source(path)
+        if found is None:
+            try:
+                with open(path, "rb") as file:
+                    found = file.read()
+            except OSError:
+                continue
+        content.append(f"{os.path.relpath(path, common)}\0{fingerprint(found)}\0".encode(errors="surrogateescape"))
     return source_hash(b"".join(content)).hex()

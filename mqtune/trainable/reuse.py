@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
-from mqtune.trainable.code_files import are_current, loaded_files
+from mqtune.trainable.code_files import are_current, loaded_files, unfrozen
 from mqtune.trainable.ending import Ending
 from mqtune.trainable.output import take_over_output
 from mqtune.trainable.process import flush, flush_native, run_attempt
@@ -151,7 +151,7 @@ class _Life:
 
     def _set_up_and_run(self, loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
         assert isinstance(loaded, type)  # noqa: S101 - nothing else is reused
-        self._files = dict(loaded_files(self._code_root))
+        self._files = dict(unfrozen(loaded_files(self._code_root)))
         self._instance = loaded()
         self._steps = steps = Steps(self._instance, current)
         return self._run(steps, lambda: steps.set_up(message["config"]))
@@ -205,7 +205,7 @@ class _Life:
         at_work = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not mine]
         if at_work:
             return _refused(f"threads that are no daemons: {', '.join(at_work)}")
-        for path, mtime in loaded_files(self._code_root):
+        for path, mtime in unfrozen(loaded_files(self._code_root)):
             self._files.setdefault(path, mtime)
         self._channel.send({"is": "done"})
         received = self._channel.receive()

@@ -20,6 +20,7 @@ from mqtune.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RELAY
 from mqtune.trainable.ending import Ending
+from mqtune.trainable.frozen import frozen
 from mqtune.trainable.metric_lines import MetricLines
 from mqtune.trainable.relay import address_of
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
@@ -45,6 +46,7 @@ _TAIL_BYTES: Final = 4_000
 _LOOK_MS: Final = 20
 #: A shell's way to tell of a signal in an exit code: this and its number.
 _KILLED: Final = 128
+_AS_IT_WAS: Final = "from mqtune.trainable.frozen import run_as_it_was; run_as_it_was()"
 
 
 def arguments_of(config: Mapping[str, Any]) -> list[str]:
@@ -88,6 +90,18 @@ def run_script(path: Path, config: dict[str, Any], current: Session, stderr: Pat
     return _ScriptRun(path, config, current, stderr).run()
 
 
+def _run_by(path: Path, current: Session) -> list[str]:
+    """Return the command that runs a script, without its arguments: one that has changed since it was frozen runs as it was."""
+    if path.suffix != ".py":
+        return [str(path)]
+    source = frozen().source(str(path))
+    if source is None or (path.is_file() and path.read_bytes() == source):
+        return [sys.executable, str(path)]
+    copy = current.scratch / path.name
+    copy.write_bytes(source)
+    return [sys.executable, "-c", _AS_IT_WAS, str(path), str(copy)]
+
+
 class _ScriptRun:
     """One attempt of a script; all of it runs in the main thread."""
 
@@ -101,7 +115,7 @@ class _ScriptRun:
         #: Whether the stop signal may raise now, and whether it came while it could not.
         self._heeds = False
         self._signalled = False
-        self._command = [*([sys.executable] if path.suffix == ".py" else []), str(path.absolute())]
+        self._command = _run_by(path.absolute(), current)
         self._command += self._arguments(config)
 
     def _arguments(self, config: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final, Literal, cast, get_args
 
 from mqtune.errors import TrainableNotFound
+from mqtune.trainable.frozen import frozen
 from mqtune.trainable.importing import imported_on_worker
 
 __all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of"]
@@ -257,7 +258,8 @@ def _check_executable(path: Path) -> None:
 
 
 def _import_script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(_SCRIPT_MODULE, path)
+    loader = frozen().loader(_SCRIPT_MODULE, str(path))
+    spec = importlib.util.spec_from_file_location(_SCRIPT_MODULE, path, loader=loader)
     if spec is None or spec.loader is None:
         raise TrainableNotFound(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)

@@ -35,10 +35,11 @@ from typing import Any, Final, NamedTuple, cast
 import mqtune.trainable.reporting  # noqa: F401
 from mqtune.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
-from mqtune.trainable.code_files import loaded_files
+from mqtune.trainable.code_files import loaded_files, unfrozen
 from mqtune.trainable.descendants import group_exists, has_descendants, own_children
 from mqtune.trainable.ending import describe_error
 from mqtune.trainable.environment import describe_environment
+from mqtune.trainable.frozen import freeze, frozen
 from mqtune.trainable.output import shape_output
 from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare
 from mqtune.trainable.session import STOP_SIGNAL
@@ -60,6 +61,10 @@ _LOOK_MS: Final = 20
 _SPARE_DELAY_MS: Final = 2
 #: How long a process that waits for reuse may take to clean up once it has to go: the worker waits for it.
 _LEAVE_S: Final = 1.0
+
+
+#: How many files an attempt names that are not as the experiment's; more would not be read.
+_MAX_DIFFERING: Final = 5
 
 
 class _Process(NamedTuple):
@@ -99,11 +104,15 @@ class Zygote:
         channel: to the worker.
         spec: the trainable.
         code_root: the folder below which it is.
+        manifest: says what its code is; None when nothing does.
         fork: whether spares are forked from here, else they start as processes of their own.
     """
 
-    def __init__(self, channel: Channel, spec: TrainableSpec, code_root: Path, *, fork: bool) -> None:
+    def __init__(
+        self, channel: Channel, spec: TrainableSpec, code_root: Path, manifest: Path | None, *, fork: bool
+    ) -> None:
         self._channel = channel
+        self._manifest = manifest
         self._spec = spec
         self._code_root = code_root
         self._fork = fork
@@ -134,7 +143,12 @@ class Zygote:
         files = loaded_files(self._code_root, script)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
-        self._channel.send({"is": "ready", "files": files, "environment": environment})
+        differing = frozen().differing
+        if differing:
+            environment["differs"] = [os.path.relpath(path, self._code_root) for path in differing[:_MAX_DIFFERING]]
+        # Those that differ may be put right, also when nothing has imported them yet.
+        watched = {**{str(path): _time_of(path) for path in differing}, **dict(unfrozen(files))}
+        self._channel.send({"is": "ready", "files": list(watched.items()), "environment": environment})
         while self._serve():
             pass
 
@@ -215,7 +229,7 @@ class Zygote:
                 self._become_spare(me, theirs)
         else:
             os.set_inheritable(theirs.fileno(), True)
-            command = arguments("spare", theirs.fileno(), self._spec, self._code_root)
+            command = arguments("spare", theirs.fileno(), self._spec, self._code_root, self._manifest)
             pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=self._mask)
         theirs.close()
         pidfd = None
@@ -424,6 +438,14 @@ class Zygote:
                 os.kill(child, signal.SIGKILL)
 
 
+def _time_of(path: Path) -> int:
+    """Return when a file was changed; 0 for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _reap_if_dead(child: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, os.WNOHANG)
@@ -439,7 +461,7 @@ def _kill_group(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[str]:
+def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest: Path | None = None) -> list[str]:
     """Return the command line by which this process starts a zygote (``fork`` or ``spawn``) or a ``spare``."""
     return [
         sys.executable,
@@ -453,16 +475,20 @@ def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path) -> list[
         spec.script,
         spec.kind,
         str(code_root),
+        str(manifest or ""),
     ]
 
 
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, kind, root = argv
+    role, parent, fd, name, module, script, kind, root, manifest = argv
     # It came here by inheritance, and must not go on to children, who would hold it open.
     os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
     spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind)), Path(root)
+    code = Path(manifest) if manifest else None
+    if code is not None:
+        freeze(code, is_run=spec.kind == "script")
     shape_output()
     if role == "spare":
         die_with_parent(int(parent))
@@ -475,7 +501,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Libraries whose native threads survive a fork in good order (BLAS) are no reason to warn on each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    Zygote(channel, spec, code_root, fork=role == "fork").run()
+    Zygote(channel, spec, code_root, code, fork=role == "fork").run()
 
 
 if __name__ == "__main__":

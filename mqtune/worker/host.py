@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqtune.clock import Clock
 from mqtune.worker.back_off import BackOff
+from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.logs import Logs
 from mqtune.worker.memory_kills import MemoryKills
 from mqtune.worker.scratch import Scratch
@@ -32,6 +33,7 @@ class Host(Protocol):
     queue: str
     code_root: Path
     logs: Logs
+    manifests: CodeManifests
     lease_s: float
     grace_s: float
     closing: threading.Event

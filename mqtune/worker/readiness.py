@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from mqtune.errors import MqtuneError
+from mqtune.errors import CodeDiffers, MqtuneError
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.host import Host
 from mqtune.worker.slots import Slot, Turn
@@ -41,7 +41,10 @@ def find_zygote(
         host.check_store(definition.get("store", ""))
         spec = TrainableSpec.decode(definition["trainable"])
         where += f", trainable {spec} below code root {host.code_root}"
-        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root), on_import)
+        manifest = host.manifests.of(experiment, definition)
+        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root, manifest), on_import)
+        if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
+            raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
     except ImportFailed as error:
         # A traceback has lines of its own.
         text = str(error)

@@ -29,6 +29,7 @@ from mqtune.resources import EVERY, queue_name
 from mqtune.version import __version__
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.back_off import BackOff
+from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.device_memory import DeviceMemory
 from mqtune.worker.device_query import DriverQuery
 from mqtune.worker.devices import SlotPlan
@@ -109,6 +110,7 @@ class WorkerRuntime:
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
         self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
+        self.manifests = CodeManifests(log_root, code_root)
         self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)

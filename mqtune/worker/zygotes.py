@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -71,23 +71,28 @@ class ImportFailed(Exception):
 class ZygoteKey:
     """What a zygote serves; any other needs another zygote.
 
-    ``reuse`` is the experiment, and its definition, whose processes stay for other trials of it; empty for none.
+    ``reuse`` is the experiment, and its definition, whose processes stay for other trials of it; empty for none. ``code`` names
+    what its code is, and ``manifest`` says it: experiments of the same code have the same one, each in its own folder.
     """
 
     spec: TrainableSpec
     code_root: Path
     start_method: str
     reuse: bytes = b""
+    code: str = ""
+    manifest: Path | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, experiment: str, definition: Mapping[str, Any], code_root: Path) -> ZygoteKey:
+    def of(
+        cls, experiment: str, definition: Mapping[str, Any], code_root: Path, manifest: Path | None = None
+    ) -> ZygoteKey:
         """Return the key for the trials of an experiment with this definition."""
         spec = TrainableSpec.decode(definition["trainable"])
         reuse = encode_value([experiment, dict(definition)]) if definition.get("reuse") else b""
         start_method = definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        return cls(spec, code_root, start_method, reuse)
+        return cls(spec, code_root, start_method, reuse, "" if manifest is None else manifest.name, manifest)
 
 
 class ZygoteHandle:
@@ -109,7 +114,7 @@ class ZygoteHandle:
         self._channel.limit(EXCHANGE_S)
         with open_log(log) as output:
             self._process = family.start(
-                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root),
+                arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
                 {**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

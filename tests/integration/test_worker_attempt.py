@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -30,11 +31,14 @@ from mqtune.messages import (
     decode_event,
 )
 from mqtune.resources import Resources
+from mqtune.trainable.experiment_code import fingerprints, read_code
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.back_off import BackOff
+from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.memory_kills import MemoryKills
@@ -166,6 +170,8 @@ class Steps(mqtune.Trainable):
         self.epoch = 0
     def step(self):
         self.epoch += 1
+        if self.epoch > 1 and "mark" in self.config:
+            Path(self.config["mark"]).touch()
         time.sleep(0.02 if self.epoch == 1 else self.config.get("later_steps_s", 0.02))
         return {"epoch": self.epoch}
     def save_checkpoint(self, folder):
@@ -194,6 +200,7 @@ class Machine:
         self.uplink.start()
         self.scratch = Scratch(log_root, self.host)
         self.logs = Logs(log_root)
+        self.manifests = CodeManifests(log_root, self.code_root)
         self.back_off, self.memory_kills = BackOff(), MemoryKills(None)
         self.slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
         self.server = MemoryServer()
@@ -422,12 +429,14 @@ def test_a_function_that_is_handed_back_can_save_where_it_is(machine: Machine) -
 
 @pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 1.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, grace_s: float, step_s: float
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, grace_s: float, step_s: float
 ) -> None:
     """Longer than a trial that is told to stop may take."""
     monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
     machine.grace_s = grace_s
-    one = machine.start("Steps", {"later_steps_s": step_s}, kind="class").has_reported(1)
+    mark = tmp_path / "mark"
+    one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
+    eventually(mark.exists)
 
     one.run.hand_back("its worker was drained")
 
@@ -840,3 +849,135 @@ def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewher
     assert "os.closerange" in ended.stdout_tail
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "PipeClosed")
     assert "os.closerange" in ended.error
+
+
+# What code a trial runs.
+
+
+SPEC = TrainableSpec("tells_version", module="versioned")
+
+
+class Versioned:
+    """A trainable that reports the version that stands in a file that it imports, and one that it imports when it runs."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.write(1)
+        self.files = fingerprints(SPEC, read_code(SPEC, machine.code_root))
+        self.trials = itertools.count(1)
+
+    def write(self, version: int, more: str = "") -> None:
+        root = self.machine.code_root
+        (root / "versioned.py").write_text(
+            "import mqtune, versioned_first\n"
+            "def tells_version(config):\n"
+            "    import versioned_later\n"
+            "    mqtune.report({'loss': versioned_first.VERSION, 'later': versioned_later.VERSION})\n"
+        )
+        for name in ("first", "later"):
+            (root / f"versioned_{name}.py").write_text(f"VERSION = {version}{more}\n")
+
+    def run(self, **definition: Any) -> Attempt:
+        """Run a trial in a zygote of its own."""
+        definition = {"trainable": SPEC.encode(), "code_files": self.files, **definition}
+        attempt = self.machine.start("", trial=f"{next(self.trials):04d}", **definition)
+        attempt.ended()
+        self.machine.slot.zygotes.drop_all()
+        return attempt
+
+
+@pytest.fixture
+def versioned(machine: Machine) -> Versioned:
+    return Versioned(machine)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_what_is_edited_while_an_experiment_runs_changes_nothing_for_its_trials(
+    versioned: Versioned, start_method: str
+) -> None:
+    first = versioned.run(start_method=start_method)
+    versioned.write(2, more=" + (")
+
+    second = versioned.run(start_method=start_method)
+
+    for one in (first, second):
+        assert one.ended().end is AttemptEnd.COMPLETED
+        assert [(r.metrics["loss"], r.metrics["later"]) for r in one.reports] == [(1, 1)]
+        (started,) = one.of(AttemptStarted)
+        assert "differs" not in started.environment
+    (one, two) = (each.of(AttemptStarted)[0].environment["code"] for each in (first, second))
+    assert one == two
+
+
+def test_a_zygote_serves_on_while_its_files_are_edited_and_another_version_has_another(
+    machine: Machine, versioned: Versioned
+) -> None:
+    def run(files: dict[str, str]) -> int:
+        definition = {"trainable": SPEC.encode(), "code_files": files}
+        one = machine.start("", trial=f"{next(versioned.trials):04d}", **definition)
+        one.ended()
+        return int(one.reports[0].metrics["loss"])
+
+    assert run(versioned.files) == 1
+    (zygote,) = machine.slot.zygotes.all
+    versioned.write(2)
+    new = fingerprints(SPEC, read_code(SPEC, machine.code_root))
+
+    assert [run(versioned.files), run(new), run(versioned.files)] == [1, 2, 1]
+
+    assert zygote in machine.slot.zygotes.all
+    assert len(machine.slot.zygotes.all) == 2
+
+
+def test_code_that_is_not_the_experiments_runs_and_is_recorded_until_it_is_put_right(versioned: Versioned) -> None:
+    versioned.write(2)
+
+    one = versioned.run()
+    versioned.write(1)
+    two = versioned.run()
+
+    assert one.ended().end is AttemptEnd.COMPLETED
+    assert one.of(AttemptStarted)[0].environment["differs"] == ["versioned_first.py", "versioned_later.py"]
+    assert "differs" not in two.of(AttemptStarted)[0].environment
+    assert [each.reports[0].metrics["loss"] for each in (one, two)] == [2, 1]
+
+
+def test_a_zygote_whose_code_differs_is_replaced_once_that_is_put_right(machine: Machine, versioned: Versioned) -> None:
+    versioned.write(2)
+    definition = {"trainable": SPEC.encode(), "code_files": versioned.files}
+    assert machine.start("", trial="0001", **definition).ended().end is AttemptEnd.COMPLETED
+    versioned.write(1)
+
+    two = machine.start("", trial="0002", **definition)
+
+    assert two.ended().end is AttemptEnd.COMPLETED
+    assert two.reports[0].metrics["loss"] == 1
+
+
+def test_with_strict_code_a_worker_whose_code_differs_runs_nothing(versioned: Versioned) -> None:
+    versioned.write(2)
+
+    ended = versioned.run(code="strict").ended()
+
+    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.HANDED_BACK, "CodeDiffers", 0)
+    assert "versioned_first.py, versioned_later.py there is not as it was when the experiment began" in ended.error
+
+
+def test_a_python_script_that_is_edited_runs_as_it_was(machine: Machine) -> None:
+    script, spec = machine.code_root / "told.py", TrainableSpec("told", script="told.py", kind="script")
+    (machine.code_root / "beside.py").write_text("Y = 5\n")
+    script.write_text(
+        "import sys, mqtune, beside\n"
+        "if __name__ == '__main__':\n"
+        "    mqtune.report({'loss': 1, 'file': __file__, 'arguments': sys.argv, 'beside': beside.Y})\n"
+    )
+    definition = {"trainable": spec.encode(), "code_files": fingerprints(spec, read_code(spec, machine.code_root))}
+    one = machine.start("", {"x": 3}, trial="0001", **definition)
+    assert one.ended().end is AttemptEnd.COMPLETED
+    script.write_text("import sys; sys.exit(1) # half")
+
+    two = machine.start("", {"x": 3}, trial="0002", **definition)
+
+    assert two.ended().end is AttemptEnd.COMPLETED
+    told = [(r.metrics["file"], r.metrics["arguments"], r.metrics["beside"]) for r in (*one.reports, *two.reports)]
+    assert told == [(str(script), [str(script), "--x", "3"], 5)] * 2

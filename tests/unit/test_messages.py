@@ -109,7 +109,7 @@ events = st.one_of(
         at=st.floats(),
         cursor=cursors,
     ),
-    st.builds(DriverStarted, driver=texts, version=texts, at=st.floats(), cursor=cursors),
+    st.builds(DriverStarted, driver=texts, version=texts, at=st.floats(), cursor=cursors, code_changed=st.lists(texts)),
     st.builds(
         AttemptEnded,
         trial=trials,
@@ -699,6 +699,13 @@ FIXTURES: dict[str, object] = {
         cursor=Cursor("1700000000000-8", 2),
     ),
     "driven": DriverStarted(driver="process 7 on head", version="0.2.0", at=1_700_000_012.0, cursor=START),
+    "driven_code_changed": DriverStarted(
+        driver="process 8 on head",
+        version="0.1.0",
+        at=1_700_000_013.0,
+        cursor=Cursor("1700000000000-9"),
+        code_changed=["train.py", "../lib/model.py"],
+    ),
     "reports_with_checkpoints": [
         Report(T, 3, 1, 1_700_000_008.5, {"loss": 0.25}, checkpoint_id(T, 3, 1, in_memory=False)),
         Report(T, 3, 2, 1_700_000_008.75, {"loss": 0.125}),

@@ -1,0 +1,390 @@
+"""Which files are an experiment's code, what tells their versions apart, and what happens when they change."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench
+
+import mqtune
+from mqtune.errors import CodeDiffers, ConfigurationError
+from mqtune.experiment import CodeChange, Experiment
+from mqtune.messages import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
+from mqtune.trainable.experiment_code import (
+    MOST_BYTES,
+    changed_files,
+    decode_files,
+    encode_files,
+    fingerprint,
+    fingerprints,
+    keep_source,
+    kept_source,
+    read_code,
+    resolve,
+)
+from mqtune.trainable.frozen import FrozenCode
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.trial import TrialId
+from mqtune.wire import encode_value
+
+TRAIN = TrainableSpec("train", module="train")
+
+
+def write(root: Path, **files: str) -> None:
+    """Write files; in their names two underscores stand for a slash, unless they have one."""
+    for name, source in files.items():
+        path = root / f"{name if '/' in name else name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+# What tells versions apart.
+
+
+def test_what_only_the_driver_runs_is_no_part_of_a_files_fingerprint() -> None:
+    code = b"import mqtune\n\ndef train(config):\n    pass\n"
+    driver = b"\n\nif __name__ == '__main__':\n    mqtune.Tuner(train, max_trials=%d).run()\n"
+
+    one = fingerprint(code + driver % 10)
+
+    assert fingerprint(code + driver % 20) == fingerprint(code) == one
+    assert fingerprint(code + b"\n\nif '__main__' == __name__:\n    pass\n") == one
+    assert fingerprint(code.replace(b"pass", b"return") + driver % 10) != one
+    assert fingerprint(code + driver % 10, is_run=True) != fingerprint(code + driver % 20, is_run=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"if __name__ == '__main__':\n    x = 1\nelse:\n    x = %d\n",
+        b"if __name__ != '__main__':\n    x = %d\n",
+        b"if __name__ == '__main__' or True:\n    x = %d\n",
+        b"x = %d  # __main__\n",
+        b"def half(__main__ %d\n",
+        b"\xff\xfe __main__ %d",
+    ],
+)
+def test_whatever_else_stands_in_a_file_counts(source: bytes) -> None:
+    assert fingerprint(source % 1) != fingerprint(source % 2)
+
+
+def test_files_that_came_or_went_show_in_what_imports_them() -> None:
+    assert changed_files({"a.py": "1", "b.py": "2", "new.py": "3"}, {"a.py": "1", "b.py": "0", "old.py": "4"}) == [
+        "b.py"
+    ]
+    assert changed_files({"a.py": "1"}, None) == []
+
+
+# Which files it consists of.
+
+
+def test_the_code_is_what_the_trainables_imports_name_wherever_they_stand(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        train="import os, helper\nfrom package.model import Net\ndef train(config):\n    import lazy\n"
+        "if __name__ == '__main__':\n    import plots\n",
+        helper="import json\nimport site_only\n",
+        lazy="",
+        plots="",
+        unrelated="",
+        package__model="from .layers import Dense\nfrom .. import nothing\n",
+        package__layers="from package.deep.down import x\n",
+        package__settings="",
+        package__deep__down="",
+        mqtune="",
+        **{"package/__init__": "from . import settings\n"},
+    )
+
+    found = read_code(TRAIN, tmp_path)
+
+    assert next(iter(found)) == "train.py"
+    assert sorted(found) == sorted(
+        [
+            "train.py",
+            "helper.py",
+            "lazy.py",
+            "package/__init__.py",
+            "package/model.py",
+            "package/layers.py",
+            "package/settings.py",
+            "package/deep/down.py",
+        ]
+    )
+    assert found["package/layers.py"] == b"from package.deep.down import x\n"
+
+
+def test_files_are_named_from_the_trainables_folder_so_that_the_code_root_may_be_another(tmp_path: Path) -> None:
+    write(tmp_path, project__train="import helper, beside\n", project__beside="", helper="")
+    spec = TrainableSpec("train", script="project/train.py")
+
+    from_above = read_code(spec, tmp_path)
+    from_within = read_code(TrainableSpec("train", script="train.py"), tmp_path / "project")
+
+    assert sorted(from_above) == ["../helper.py", "beside.py", "train.py"]
+    assert sorted(from_within) == ["beside.py", "train.py"]
+
+
+def test_an_installed_package_is_no_part_of_it_but_one_that_is_edited_in_the_project_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, train="import ours, theirs\n", src__ours="", **{"venv__site-packages__theirs": ""})
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    monkeypatch.syspath_prepend(tmp_path / "venv" / "site-packages")
+
+    assert sorted(read_code(TRAIN, tmp_path)) == ["src/ours.py", "train.py"]
+
+
+def test_of_a_script_that_is_run_it_is_the_script_alone(tmp_path: Path) -> None:
+    write(tmp_path, train="import helper\n", helper="")
+
+    assert list(read_code(TrainableSpec("train", script="train.py", kind="script"), tmp_path)) == ["train.py"]
+
+
+def test_without_the_trainables_file_there_is_none(tmp_path: Path) -> None:
+    assert read_code(TRAIN, tmp_path) == {}
+
+
+def test_what_no_person_wrote_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, train="import table, helper\n", table="x" * (MOST_BYTES + 1), helper="")
+
+    assert sorted(read_code(TRAIN, tmp_path)) == ["helper.py", "train.py"]
+
+
+def test_a_worker_takes_from_a_definition_only_paths_of_code_below_its_code_root(tmp_path: Path) -> None:
+    write(tmp_path, root__project__train="", root__helper="", outside="")
+    root, good = tmp_path / "root", "0123456789abcdef"
+    spec = TrainableSpec("train", module="project.train")
+    files = {
+        "train.py": good,
+        "../helper.py": good,
+        "../../outside.py": good,
+        "/etc/passwd.py": good,
+        "secrets.env": good,
+        "a\0.py": good,
+        "b.py": "../../x",
+        "c.py": 7,
+        8: good,
+        "site-packages/d.py": good,
+    }
+
+    found = resolve(spec, root, files)
+
+    assert found == {root / "project" / "train.py": good, root / "helper.py": good}
+    assert decode_files(encode_files(found)) == found
+    assert resolve(spec, root, None) == resolve(spec, root, ["train.py"]) == resolve(TRAIN, root, files) == {}
+
+
+# Freezing.
+
+
+@pytest.fixture
+def path_of_imports() -> Iterator[None]:
+    finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
+    yield
+    sys.meta_path[:], sys.path[:] = finders, path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def frozen(root: Path, spec: TrainableSpec = TRAIN) -> FrozenCode:
+    files = fingerprints(spec, read_code(spec, root))
+    return FrozenCode(root / ".code", resolve(spec, root, files))
+
+
+def test_what_is_frozen_is_imported_as_it_was_also_later_and_also_if_it_is_half_typed_now(
+    tmp_path: Path, path_of_imports: None
+) -> None:
+    write(
+        tmp_path,
+        train="import frozen_one\ndef train(config):\n    import frozen_two\n",
+        frozen_one="X = 1\n",
+        frozen_two="X = 2\n",
+    )
+    code = frozen(tmp_path)
+    write(tmp_path, train="", frozen_one="X = 'other'\n", frozen_two="X = (\n", free_one="X = 3\n")
+    sys.path.insert(0, str(tmp_path))
+
+    code.install()
+
+    import free_one  # type: ignore[import-not-found]
+    import frozen_one  # type: ignore[import-not-found]
+    import frozen_two  # type: ignore[import-not-found]
+
+    assert (frozen_one.X, frozen_two.X, free_one.X) == (1, 2, 3)
+    assert frozen_one.__file__ == str(tmp_path / "frozen_one.py")
+    assert code.differing == []
+
+
+def test_another_process_finds_what_was_kept_by_the_first(tmp_path: Path) -> None:
+    write(tmp_path, train="import helper\n", helper="X = 1\n")
+    wanted = resolve(TRAIN, tmp_path, fingerprints(TRAIN, read_code(TRAIN, tmp_path)))
+    FrozenCode(tmp_path / ".code", wanted)
+    write(tmp_path, helper="X = 2\n")
+    (tmp_path / "train.py").unlink()
+
+    code = FrozenCode(tmp_path / ".code", wanted)
+
+    assert code.source(str(tmp_path / "helper.py")) == b"X = 1\n"
+    assert code.source(str(tmp_path / "train.py")) == b"import helper\n"
+    assert code.differing == []
+
+
+def test_where_nothing_was_kept_what_lies_there_counts_and_is_told(tmp_path: Path) -> None:
+    write(tmp_path, train="import helper, gone\n", helper="X = 2\n", gone="")
+    wanted = resolve(TRAIN, tmp_path, fingerprints(TRAIN, read_code(TRAIN, tmp_path)))
+    wanted[tmp_path / "helper.py"] = fingerprint(b"X = 1\n")
+    (tmp_path / "gone.py").unlink()
+
+    code = FrozenCode(tmp_path / "nowhere", wanted)
+
+    assert code.differing == [tmp_path / "helper.py"]
+    assert code.source(str(tmp_path / "helper.py")) is None
+
+
+def test_a_copy_that_is_not_what_it_is_called_is_not_taken(tmp_path: Path) -> None:
+    wanted = fingerprint(b"X = 1\n")
+    keep_source(tmp_path, wanted, b"X = 1\n")
+    assert kept_source(tmp_path, wanted) == b"X = 1\n"
+
+    (tmp_path / wanted).write_bytes(b"X = 2\n")
+    assert kept_source(tmp_path, wanted) is None
+
+
+def test_a_folder_that_can_not_be_written_keeps_nothing_and_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    keep_source(tmp_path / "file" / "code", "0" * 16, b"")
+
+    assert kept_source(tmp_path / "file" / "code", "0" * 16) is None
+
+
+def test_a_program_that_is_no_python_is_only_compared(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    spec = TrainableSpec("train", script="train.sh", kind="script")
+    wanted = resolve(spec, tmp_path, fingerprints(spec, read_code(spec, tmp_path)))
+
+    assert FrozenCode(tmp_path, wanted, is_run=True).source(str(script)) is None
+    script.write_text("#!/bin/sh\nexit 1\n")
+    assert FrozenCode(tmp_path, wanted, is_run=True).differing == [script]
+
+
+# Going on with changed code.
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The trainable's file."""
+    (tmp_path / "train_of_plans.py").write_text("def train(config):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "train_of_plans.py"
+
+
+def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any) -> tuple[Any, dict[str, Any]]:
+    sys.modules.pop("train_of_plans", None)
+    import train_of_plans  # type: ignore[import-not-found]
+
+    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "seed": 1, "progress": False, **options}
+    plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._plan
+    plan.read_code()
+    return plan, plan.definition(None if kept is None else encode_value(kept))
+
+
+def change(script: Path) -> None:
+    script.write_text("def train(config):\n    return  # another\n")
+    os.utime(script, (1, 1))
+
+
+def test_code_that_is_the_same_is_no_change(script: Path) -> None:
+    _, before = definition(script)
+
+    plan, after = definition(script, before)
+
+    assert plan.changed == []
+    assert after["code_files"] == before["code_files"] != {}
+
+
+def test_changed_code_goes_on_as_it_is_now_and_is_named(script: Path) -> None:
+    _, before = definition(script)
+    change(script)
+
+    plan, after = definition(script, before)
+
+    assert plan.changed == ["train_of_plans.py"]
+    assert after["code_files"] != before["code_files"]
+
+
+def test_strict_refuses_changed_code_with_the_ways_out(script: Path) -> None:
+    _, before = definition(script, code="strict")
+    change(script)
+
+    with pytest.raises(CodeDiffers, match=r"train_of_plans.py changed.*another name.*overwrite=True"):
+        definition(script, before, code="strict")
+
+
+def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None:
+    _, before = definition(script)
+    del before["code_files"], before["code"]
+
+    plan, after = definition(script, before)
+
+    assert plan.changed == []
+    assert after["code_files"]
+
+
+def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
+    _, before = definition(script)
+    sys.modules.pop("train_of_plans", None)
+    import train_of_plans
+
+    plan = mqtune.Tuner(
+        train_of_plans.train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", name="x", progress=False
+    )._plan
+    script.unlink()
+    plan.read_code()
+
+    assert plan.definition(encode_value(before))["code_files"] == before["code_files"]
+
+
+def test_another_policy_is_refused(script: Path) -> None:
+    with pytest.raises(ConfigurationError, match="code='loose' is none of 'warn', 'strict'"):
+        definition(script, code="loose")
+
+
+def test_the_experiment_knows_from_which_trial_on_its_code_was_another() -> None:
+    experiment = Experiment("x", metric="loss", mode="min")
+    experiment.apply(ExperimentCreated(name="x", definition={}, at=1.0))
+    experiment.apply(DriverStarted(driver="d", version="0", at=1.0, cursor=START))
+    experiment.apply(TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=2.0, cursor=START))
+    changed = DriverStarted(driver="d", version="0", at=3.0, cursor=START, code_changed=["train.py"])
+
+    experiment.apply(decode_event(changed.encode()))  # type: ignore[arg-type]
+
+    assert experiment.code_changes == [CodeChange(3.0, 1, ("train.py",))]
+
+
+def test_a_worker_with_other_code_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path, max_trials=3, slots=3)
+
+    def started(trial: str, worker: str, *differs: str) -> None:
+        environment = {"code": "abc", **({"differs": list(differs)} if differs else {})}
+        event = AttemptStarted(
+            trial=TrialId(trial), attempt=1, worker=worker, host="h", devices=[], at=1.0, environment=environment
+        )
+        bench.driver.telling.apply(event)
+
+    bench.step()
+    with caplog.at_level(logging.WARNING, logger="mqtune.telling"):
+        started("0001", "good@h")
+        started("0002", "old@h", "train.py", "model.py")
+        started("0003", "old@h", "train.py", "model.py")
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("worker old@h runs other code than this experiment's: train.py, model.py there")
