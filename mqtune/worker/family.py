@@ -45,6 +45,8 @@ class Family:
         #: Trials of zygotes that are being killed, and how those had ended that were dead before.
         self._awaited: set[int] = set()
         self._statuses: dict[int, int] = {}
+        #: Orphans that were killed and did not go.
+        self._held: set[int] = set()
         #: Children of another session that were there before the first zygote; None while no orphans come here.
         self._before: frozenset[int] | None = None
 
@@ -92,14 +94,22 @@ class Family:
             return self._statuses.pop(trial, None)
 
     def clear(self, timeout_s: float) -> list[int]:
-        """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds."""
+        """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds.
+
+        Those the kernel holds will never run user code again, so nobody waits for them twice.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 self._pass()
-                left = [child for child in self._orphans() if self._may_kill(child)]
-            if not left or time.monotonic() >= deadline:
-                return left
+                left = {child for child in self._orphans() if self._may_kill(child)}
+                self._held &= left
+                new = left - self._held
+                if not new:
+                    return []
+                if time.monotonic() >= deadline:
+                    self._held |= new
+                    return sorted(new)
             select.select([], [], [], _LOOK_S)
 
     def _pass(self) -> None:

@@ -127,6 +127,7 @@ class WorkerRuntime:
         self._told = ("", 0)
         self._joined_at = self.clock.time()
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
+        self._tidier = threading.Thread(target=self._tidy, name="mqtune-tidier", daemon=True)
         self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
 
     @property
@@ -172,6 +173,7 @@ class WorkerRuntime:
         self._fleet.join(self._info(), self.lease_s)
         self._heart.start()
         self._control.start()
+        self._tidier.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self.code_root)
 
     def _info(self) -> WorkerInfo:
@@ -330,8 +332,15 @@ class WorkerRuntime:
             yield partial(self._hold, journal, runs)
         for journal, runs in _by_journal(self.running).items():
             yield partial(self._renew, journal, runs)
-        yield partial(self._slots.trim, ZYGOTE_IDLE_S)
-        yield partial(family.clear, 0)
+
+    def _tidy(self) -> None:
+        """Close zygotes that nobody uses, and reap what zygotes leave: in a thread of its own, as one that is frozen is waited for."""
+        while not self.closing.wait(HEARTBEAT_S):
+            try:
+                self._slots.trim(ZYGOTE_IDLE_S)
+                family.clear(0)
+            except Exception:
+                logger.exception("what the slots don't need could not be closed; the next look follows")
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], self.lease_s)
