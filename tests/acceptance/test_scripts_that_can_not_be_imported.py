@@ -21,6 +21,17 @@ tuner = mqtune.Tuner(
 )
 tuner.run()
 """
+GUARD = """
+import mqtune
+
+def train(config):
+    mqtune.report({"loss": config["x"]})
+
+tuner = mqtune.Tuner(
+    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, local_slots=2, progress=False
+)
+tuner.run()
+"""
 READS_INPUT = """
 import sys
 import mqtune
@@ -44,25 +55,16 @@ def run(*arguments: str, folder: Path, stdin: str = "") -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        (WITHOUT_GUARD, "runs an experiment when it is imported"),
-        (WITHOUT_GUARD.replace("progress", "start_method='spawn', progress"), "runs an experiment when it is imported"),
-        (READS_INPUT, "reads standard input when it is imported"),
-    ],
-    ids=["without a guard", "without a guard, spawned", "reads input"],
-)
 def test_a_script_that_does_at_import_what_only_a_driver_may_is_one_error_with_the_line_that_it_lacks(
-    tmp_path: Path, mqtune_home: Path, text: str, what: str
+    tmp_path: Path, mqtune_home: Path
 ):
-    (tmp_path / "script.py").write_text(text)
+    (tmp_path / "script.py").write_text(WITHOUT_GUARD)
 
-    ended = run("script.py", folder=tmp_path, stdin="4\n")
+    ended = run("script.py", folder=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("mqtune: TrainableNotFound")]
-    assert what in line
+    assert "runs an experiment when it is imported" in line
     assert GUARD in line
     assert len(list(mqtune_home.glob("[!.]*"))) == 1, "a worker began an experiment of its own"
     eventually(lambda: not processes_in(mqtune_home))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
+from bench import Bench
 
 from mqtune.callback import Callback
 from mqtune.callbacks.dispatch import CallbackDispatcher
@@ -1267,3 +1268,13 @@ def test_a_scheduler_that_lets_all_go_on_decides_nothing(clock: Clock) -> None:
 
     assert not any(isinstance(event, DecisionTaken) for event in events(world.server))
     assert FIFO().on_report(driver.experiment.trials[TrialId("0001")], accepted(entries(world.server))[0]) == CONTINUE
+
+
+def test_a_spawned_trial_whose_trainable_can_not_be_imported_ends_the_experiment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.step().start()
+
+    bench.fail(error="TrainableNotFound: train.py runs an experiment when it is imported")
+
+    assert isinstance(bench.driver.failure, TrainableNotFound)
+    assert "trial 0001 could not be started: TrainableNotFound: train.py runs" in str(bench.driver.failure)

@@ -35,7 +35,9 @@ with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):
 
 
 def test_an_end_in_good_order_that_takes_too_long_is_cut_short() -> None:
-    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waits:
         try:
             assert waits.stdout is not None
             assert waits.stdout.readline() == "busy\n"

@@ -112,6 +112,37 @@ def test_what_a_module_has_only_imported_is_not_its_own(root: Path, module: str,
         spec(name=name, module=module).load(root)
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("input()", "reads standard input"),
+        ("import sys; sys.stdin.read()", "reads standard input"),
+        ("import sys; sys.stdin.buffer.read()", "reads standard input"),
+        ("import sys; print(*sys.stdin)", "reads standard input"),
+        ("import mqtune; mqtune.Tuner.attach('x')", "runs an experiment"),
+    ],
+)
+@pytest.mark.parametrize("is_script", [True, False], ids=["script", "module"])
+def test_what_only_a_driver_may_do_at_import_is_an_error_with_the_line_that_is_lacking(
+    root: Path, module: str, line: str, what: str, *, is_script: bool
+):
+    (root / f"{module}.py").write_text(f"{CODE}\n{line}\n")
+    before = sys.stdin
+
+    with pytest.raises(TrainableNotFound) as caught:
+        (spec(script=f"{module}.py") if is_script else spec(module=module)).load(root)
+
+    assert f"{module}.py {what} when it is imported" in str(caught.value)
+    assert 'below `if __name__ == "__main__":`' in str(caught.value)
+    assert sys.stdin is before
+
+
+def test_code_that_only_looks_at_standard_input_is_imported(root: Path, module: str):
+    (root / f"{module}.py").write_text(f"{CODE}\nimport sys\nassert not sys.stdin.isatty()\n")
+
+    assert spec(module=module).load(root)
+
+
 def test_a_class_that_a_module_has_imported_is_not_its_own(root: Path, module: str):
     with pytest.raises(TrainableNotFound, match="does not define the class"):
         spec(name="subprocess.Popen", module=module, kind="class").load(root)
