@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mqtune.backends.simulated import Simulated
     from mqtune.callback import Callback
     from mqtune.checkpoints import Checkpoint, CheckpointStore, Retention
+    from mqtune.logs import follow_log
     from mqtune.resources import Resources
     from mqtune.results import Results
     from mqtune.schedulers import (
@@ -105,6 +106,7 @@ __all__ = [
     "__version__",
     "checkpoint_dir",
     "choice",
+    "follow_log",
     "get_checkpoint",
     "get_context",
     "grid_search",
@@ -172,6 +174,7 @@ _HOMES: Final[dict[str, str]] = {
     "Results": "mqtune.results",
     "Tuner": "mqtune.tuner",
     "Simulated": "mqtune.backends.simulated",
+    "follow_log": "mqtune.logs",
 }
 
 

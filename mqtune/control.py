@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import random
-import socket
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqtune.commands import check_decision, check_paused, next_trial_id
-from mqtune.errors import ConfigurationError
+from mqtune.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
 from mqtune.fetching import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.filling import Addition
 from mqtune.limits import positive
+from mqtune.logs import LogStream, Output, attempt_of
 from mqtune.status import TrialStatus
 from mqtune.trainable.stepping import export_model
 from mqtune.trial import Action, CheckpointId, Config, Report, Trial, TrialId, trial_of
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from mqtune.results import Results
 
 __all__ = ["Control"]
+
+logger = logging.getLogger(__name__)
 
 
 class Control(ABC):
@@ -369,15 +372,36 @@ class Control(ABC):
                 return trial
         return None
 
-    def stdout(self, trial: Trial | str) -> list[str]:
-        """Return the lines that the trial's last attempt printed: all of them if it ran on this machine, else the last."""
-        attempt = self._trial(trial).attempt
-        return _lines(attempt.host, attempt.stdout_path, attempt.stdout_tail)
+    def stdout(self, trial: Trial | str, *, attempt: int | None = None, offset: int = 0) -> list[str]:
+        """Return the lines that a trial's attempt has printed so far, also while it runs.
 
-    def stderr(self, trial: Trial | str) -> list[str]:
-        """Return the lines that the trial's last attempt printed on stderr, as ``stdout`` does."""
-        attempt = self._trial(trial).attempt
-        return _lines(attempt.host, attempt.stderr_path, attempt.stderr_tail)
+        They are read where they are: on this machine, or in a folder that its worker shares with it; else the worker is asked
+        for them, also after the attempt has ended. Where that can't be had a warning says why, and it is the last lines
+        that the journal has, once the attempt has ended. ``mqtune logs`` and ``mqtune.follow_log`` follow them.
+
+        Args:
+            trial: whose.
+            attempt: which of its attempts; by default the last.
+            offset: how many bytes are left out; below 0, how many from the end are not.
+
+        Raises:
+            ConfigurationError: there is no such attempt.
+        """
+        return self._printed(trial, "stdout", attempt, offset)
+
+    def stderr(self, trial: Trial | str, *, attempt: int | None = None, offset: int = 0) -> list[str]:
+        """Return the lines that a trial's attempt has printed on stderr, as ``stdout`` does."""
+        return self._printed(trial, "stderr", attempt, offset)
+
+    def _printed(self, trial: Trial | str, stream: LogStream, number: int | None, offset: int) -> list[str]:
+        found = self._trial(trial)
+        output = Output(found.id, attempt_of(found.attempts, found.id, number), stream, self._look().backend.read_log)
+        try:
+            data = output.all(offset)
+        except (LogUnavailable, BrokerUnavailable) as error:
+            logger.warning("trial %s: of what it printed only the end is known: %s", found.id, error)
+            data = output.tail
+        return data.decode(errors="replace").splitlines()
 
     def get_checkpoint(self, trial: Trial | str, which: Which = "newest", *, target: Path | None = None) -> Checkpoint:
         """Return a checkpoint of a trial; a folder is copied to this machine, to *target* or below ``folder``.
@@ -453,9 +477,3 @@ class Control(ABC):
 def _own(trial: Trial, source: Trial | str | None, checkpoint: Origin | None) -> Trial | str | None:
     """Return whose checkpoint is meant, where a trial is to go on: its own, unless another's is named."""
     return trial if source is None and checkpoint in ("newest", "best") else source
-
-
-def _lines(host: str, path: str, tail: str) -> list[str]:
-    if path and host == socket.gethostname() and Path(path).is_file():
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    return tail.splitlines()

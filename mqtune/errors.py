@@ -104,6 +104,10 @@ class StoreUnavailable(MqtuneError):
     """The store of checkpoints, or the folder that one is copied to, can't be reached, read or written."""
 
 
+class LogUnavailable(MqtuneError):
+    """What a trial printed can't be read from here: its worker is not there, or doesn't have it any more."""
+
+
 class NoServer(MqtuneError):
     """No broker was given and no Redis server can be started here."""
 

@@ -268,6 +268,7 @@ class Experiment:
         attempt.environment = event.environment
         attempt.working_dir = event.working_dir
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
+        attempt.log_mark = event.log_mark
         if attempt is trial.attempt and attempt.end is None:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 

@@ -28,6 +28,8 @@ One experiment ``E``::
     mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
     mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
+    mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
+    mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
                                             attempt     number of the current attempt, the fencing token
@@ -107,7 +109,19 @@ def control_channel(worker: str) -> str:
 class ExperimentKeys:
     """The keys of one experiment."""
 
-    __slots__ = ("_restored", "_trial", "checkpoints", "driver", "journal", "leases", "meta", "metrics", "staged")
+    __slots__ = (
+        "_asked",
+        "_log",
+        "_restored",
+        "_trial",
+        "checkpoints",
+        "driver",
+        "journal",
+        "leases",
+        "meta",
+        "metrics",
+        "staged",
+    )
 
     def __init__(self, experiment: str) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
@@ -121,6 +135,8 @@ class ExperimentKeys:
         self.checkpoints = f"{prefix}:checkpoints"
         self._restored = f"{prefix}:restored:"
         self._trial = f"{prefix}:trial:"
+        self._asked = f"{prefix}:asked:"
+        self._log = f"{prefix}:log:"
 
     def restored(self, mark: str) -> str:
         """Return the key of entries that are on their way back into the journal."""
@@ -129,3 +145,11 @@ class ExperimentKeys:
     def trial(self, trial: str) -> str:
         """Return the key of a trial's hash."""
         return self._trial + trial
+
+    def asked(self, worker: str) -> str:
+        """Return the key of the questions for output that a worker is to answer."""
+        return self._asked + worker
+
+    def log(self, token: str) -> str:
+        """Return the key of the answer to one of them."""
+        return self._log + token

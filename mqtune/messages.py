@@ -173,6 +173,8 @@ class AttemptStarted(_Body):
     environment: dict[str, Any] = field(default_factory=dict)
     #: The folder of its own in which it runs; empty for the worker's.
     working_dir: str = ""
+    #: What tells the folder with its output from those of other machines.
+    log_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

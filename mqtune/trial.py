@@ -221,6 +221,7 @@ class Attempt:
     working_dir: str = ""
     stdout_path: str = ""
     stderr_path: str = ""
+    log_mark: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
     reports: int = 0

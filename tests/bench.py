@@ -13,9 +13,11 @@ from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.checkpoints import CheckpointStore, Retention
 from mqtune.control import Control
 from mqtune.driver import Driver
+from mqtune.errors import LogUnavailable
 from mqtune.experiment import Experiment
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.keeping import Deletes, Keeping
 from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
@@ -126,6 +128,9 @@ class Slots:
         self.slots = slots
         self.published: list[tuple[str, int]] = []
         self.live: set[tuple[TrialId, int]] = set()
+        #: What its trials have printed, or None where it can't be asked; and what it was asked for.
+        self.printed: bytes | None = None
+        self.asked: list[tuple[str, str, int, str, int]] = []
 
     def refresh(self) -> None: ...
 
@@ -156,6 +161,13 @@ class Slots:
         return False
 
     def queued(self) -> None: ...
+
+    def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        self.asked.append((worker, trial, attempt, stream, offset))
+        if self.printed is None:
+            raise LogUnavailable(f"worker {worker} is not connected")
+        begin = max(0, len(self.printed) + offset) if offset < 0 else offset
+        return LogChunk(self.printed[begin : begin + CHUNK_BYTES], begin, len(self.printed), is_open=True)
 
     def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.resources import Resources
 from mqtune.trial import Attempt, Config, TrialId
 
@@ -49,6 +50,13 @@ class Backend(Protocol):
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
         """Return the attempts that wait to be claimed; None when that can't be told."""
+
+    def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        """Return a part of what an attempt printed, from the worker that has it.
+
+        Raises:
+            LogUnavailable: it can't be had.
+        """
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -21,6 +21,7 @@ from mqtune.errors import ConfigurationError, InsufficientResources
 from mqtune.journal.client import Client, OneClient
 from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.logs import LogChunk, LogExchange, LogStream
 from mqtune.journal.redis import retrying
 from mqtune.keys import EVENT_EXCHANGE, TASK_NAME
 from mqtune.messages import WorkerInfo, busy_as
@@ -124,6 +125,7 @@ class CeleryBackend:
     ) -> None:
         self._is_local = is_local
         self._fleet = Fleet(client, patience_s=patience_s)
+        self._logs = LogExchange(client, experiment)
         self._patience_s = patience_s
         self._experiment = experiment
         self._busy_as = busy_as(experiment)
@@ -341,6 +343,15 @@ class CeleryBackend:
             for key, queues in found.items()
             if not self._has_room([shape for shape in self._fitting if shape.queue not in queues])
         }
+
+    def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        """Return a part of what an attempt printed, from the worker that has it.
+
+        Raises:
+            LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
+            BrokerUnavailable: no server answers.
+        """
+        return self._logs.ask(worker, trial, attempt, stream, offset)
 
     def close(self) -> None:
         """Close the connections to the broker."""

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "demo": "mqtune.cli.demo",
     "drain": "mqtune.cli.drain",
     "list": "mqtune.cli.list",
+    "logs": "mqtune.cli.logs",
     "resume": "mqtune.cli.resume",
     "show": "mqtune.cli.show",
     "worker": "mqtune.cli.worker",

@@ -123,6 +123,9 @@ def _driver(kept: ExperimentKeys, db: int) -> list[Rule]:
         Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
         Rule("zadd", (EXPERIMENTS,)),
         Rule("publish", channels=(kept.metrics, control_channel("*"))),
+        # Questions for output of trials, and the answers.
+        Rule("rpush pexpire", (kept.asked("*"),)),
+        Rule("lpop", (kept.log("*"),)),
         # The fleet, and who of it is to be emptied.
         Rule(
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
@@ -147,6 +150,9 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         Rule("zadd zrem", (kept.leases, kept.staged)),
         Rule("xadd", (kept.journal,)),
         Rule("publish", channels=(kept.metrics,)),
+        # Questions for output of trials, and the answers.
+        Rule("lpop", (kept.asked("*"),)),
+        Rule("rpush pexpire", (kept.log("*"),)),
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
         Rule("get mget set del", (worker_key("*"),)),

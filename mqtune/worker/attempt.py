@@ -276,6 +276,7 @@ class AttemptRun:
             queue=self.runtime.queue,
             environment=zygote.environment if zygote is not None else {},
             working_dir=str(self._working_dir or ""),
+            log_mark=self.runtime.logs.mark,
         )
         grant = self.journal.claim(self.claim, self.runtime.name, self.runtime.lease_s, started.encode())
         if isinstance(grant, str):

@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from mqtune.journal.base import Claim
+from mqtune.journal.logs import LogChunk, made_mark, read_chunk
 
 __all__ = ["Logs", "open_log"]
 
@@ -24,6 +26,8 @@ LAST_BYTES: Final = 24 * 2**20
 LOOK_S: Final = 0.5
 #: How long a look that is under way may take when the worker ends: a network's disk may hang.
 _CLOSE_S: Final = 5.0
+#: Of how many files it is remembered that attempts had them: some megabytes of names, and days of trials.
+_REMEMBERED: Final = 20_000
 #: How much is moved at once.
 _MOVED_BYTES: Final = 2**20
 
@@ -42,6 +46,8 @@ class Logs:
     def __init__(self, root: Path, zygotes: Iterable[Path] = ()) -> None:
         self._root = root
         self._written = set(zygotes)
+        #: The files that attempts have had here, oldest first.
+        self._begun: dict[Path, None] = {}
         #: How much was cut out of a file so far.
         self._cut: dict[Path, int] = {}
         #: Why there is no folder for a file.
@@ -73,6 +79,36 @@ class Logs:
                 logger.warning("nothing that a trial prints to %s is kept: %s", path, error)
                 self._missing[path] = error
         self._written.update(paths)
+        self._begun.update(dict.fromkeys(paths))
+        while len(self._begun) > _REMEMBERED:
+            # Several attempts may begin at once.
+            self._begun.pop(next(iter(self._begun)), None)
+
+    @cached_property
+    def mark(self) -> str:
+        """What tells this folder from all others, also on another machine that shares it; empty where nothing can be written."""
+        return made_mark(self._root)
+
+    def has_begun(self, path: Path) -> bool:
+        """Whether this is a file that an attempt has had here."""
+        return path in self._begun
+
+    def read(self, path: Path, offset: int) -> LogChunk:
+        """Return a part of a file from an offset on, also while it is written.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        # Looked at before the file is read: what is closed then is read to its end.
+        is_open = path in self._written
+        with self._looking:
+            try:
+                return read_chunk(path, offset, is_open=is_open)
+            except FileNotFoundError:
+                if not is_open:
+                    raise
+                # It has printed nothing yet.
+                return LogChunk(b"", 0, 0, is_open)
 
     def end(self, path: Path, size: int) -> str:
         """Return the last *size* bytes, as text, of a file that nobody writes to any more."""

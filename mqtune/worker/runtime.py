@@ -22,6 +22,7 @@ from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
 from mqtune.keys import is_name
 from mqtune.messages import WorkerInfo, busy_as
@@ -36,6 +37,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.family import family
 from mqtune.worker.leaving import KILL_GRACE_S, leave_s
 from mqtune.worker.leftovers import end_leftovers
+from mqtune.worker.log_server import LogServer
 from mqtune.worker.logs import Logs
 from mqtune.worker.memory_kills import MemoryKills, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
@@ -112,6 +114,7 @@ class WorkerRuntime:
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self.manifests = CodeManifests(log_root, code_root)
         self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
+        self._log_server = LogServer(name, self.logs, lambda experiment: LogExchange(client, experiment))
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
         self._check_store = lru_cache(REMEMBERED)(_check_store)
@@ -170,6 +173,7 @@ class WorkerRuntime:
         self.scratch.sweep()
         self.uplink.start()
         self.logs.start()
+        self._log_server.start()
         self._fleet.join(self._info(), self.lease_s)
         self._heart.start()
         self._control.start()
@@ -297,6 +301,7 @@ class WorkerRuntime:
             # One that is not vacant is importing a trainable for an attempt that was not claimed.
             slot.zygotes.drop_all() if slot.is_vacant else slot.zygotes.end_all()
         self.uplink.close()
+        self._log_server.close()
         self.logs.close()
         self.scratch.close()
 
@@ -383,6 +388,9 @@ class WorkerRuntime:
         if not experiment:
             # It concerns the worker, and what is wanted of that stands in the register.
             self._look.set()
+        if answer == LOGS:
+            self._log_server.wake(experiment)
+            return
         for run in tuple(self.running):
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)

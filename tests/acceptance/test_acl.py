@@ -24,6 +24,7 @@ from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 import mqtune
+from mqtune import logs
 from mqtune.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
 from mqtune.journal.access import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment
@@ -91,7 +92,9 @@ def tune(crew: Team, tmp_path: Path) -> Iterator[Tune]:
 # What must work.
 
 
-def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(crew: Team, tune: Tune):
+def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
+    crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     crew.accounts.refused()
     tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", checkpoints=None)
     first, second = both_run(tuner)
@@ -105,9 +108,13 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(crew: Team,
     tuner.stop_trial(second)
     tuner.abandon_trial(first, "enough")
     drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
+    # As on a machine that doesn't share the worker's folder.
+    monkeypatch.setattr(logs, "here", lambda attempt, path: False)
+    assert tuner.stdout(first) == tuner.stderr(second) == []
     tuner.close()
 
     assert (first.status, second.status) == (TrialStatus.ABANDONED, TrialStatus.EARLY_STOPPED)
+    assert not [record for record in caplog.records if "only the end is known" in record.message]
     assert crew.accounts.refused() == []
 
 
@@ -195,6 +202,10 @@ NOBODY = {
     "their driver": ("HGET", THEIRS.driver, "epoch"),
     "their driver's lock": ("HSET", THEIRS.driver, "epoch", "9"),
     "a remote command": ("PUBLISH", REMOTE, "{}"),
+    "a question for their output": ("RPUSH", THEIRS.asked("w"), "x"),
+    "an answer to them": ("RPUSH", THEIRS.log("token"), "x"),
+    "their output": ("LPOP", THEIRS.log("token")),
+    "their questions": ("LPOP", THEIRS.asked("w")),
     "their key by a script": ("EVAL", "return redis.call('HGET', KEYS[1], 'intent')", 1, THEIRS.trial("0001")),
     "a key by a script that hides it": (
         "EVAL",
@@ -217,6 +228,8 @@ WORKER = {
     "the same by a script": ("EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", 0, control_channel("other@host")),
     "a drain of another worker": ("SET", drain_key("other@host"), "0"),
     "others' queue": ("BRPOP", QUEUE, "0.01"),
+    "output that its driver asked for": ("LPOP", OURS.log("token")),
+    "a question to another worker": ("RPUSH", OURS.asked("w"), "x"),
     "a task for others": ("LPUSH", QUEUE, "{}"),
     "a name in the list of experiments": ("ZADD", EXPERIMENTS, "0", "team-b-1"),
     "Celery's events": ("PSUBSCRIBE", "/0.mqtune-events/*"),
@@ -235,6 +248,8 @@ MONITOR = {
     "a worker's end": ("SET", drain_key("w"), "0"),
     "the fleet's news": ("XADD", FLEET, "*", "worker", "w"),
     "a worker's control channel": ("PUBLISH", control_channel("w"), "x"),
+    "a question for output": ("RPUSH", OURS.asked("w"), "x"),
+    "output": ("LPOP", OURS.log("token")),
     "an event in Celery's name": ("PUBLISH", "/0.mqtune-events/task-failed", "x"),
 }
 DRIVER = {

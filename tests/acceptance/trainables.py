@@ -37,6 +37,18 @@ def slow(config):
         mqtune.report({"loss": config["x"] / (epoch + 1)})
 
 
+def talks_until(config):
+    """Print and report until the file is there."""
+    print("on stderr", file=sys.stderr)
+    for number in range(60_000):
+        print(f"line {number}")
+        mqtune.report({"loss": 1.0})
+        if os.path.exists(config["until"]):
+            break
+        time.sleep(0.01)
+    print("the end")
+
+
 def raises(config):
     mqtune.report({"loss": 1.0})
     raise ValueError("the learning rate exploded")

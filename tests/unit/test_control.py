@@ -22,6 +22,7 @@ from mqtune.errors import (
     NothingResumes,
     SpaceError,
 )
+from mqtune.journal.logs import made_mark
 from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.resources import Resources
 from mqtune.schedulers.base import Wait
@@ -910,10 +911,53 @@ def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Benc
     assert bench.hand.stdout(ONE) == []
     attempt.host = socket.gethostname()
     assert bench.hand.stdout(ONE) == ["first", "second"]
+    assert bench.hand.stdout(ONE, offset=6) == bench.hand.stdout(ONE, offset=-7) == ["second"]
     assert bench.hand.stderr(ONE) == ["oh", "no"]
     attempt.stdout_path = str(tmp_path / "gone")
     attempt.stdout_tail = "the end"
     assert bench.hand.stdout(ONE) == ["the end"]
+
+
+def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = bench.trial().attempt
+    attempt.stdout_path, attempt.stdout_tail = "/there/0001/1.stdout", "the end"
+    bench.backend.printed = b"first\nsecond\n" * 30_000
+
+    assert bench.hand.stdout(ONE) == ["first", "second"] * 30_000
+    assert bench.hand.stdout(ONE, offset=-7) == ["second"]
+    assert bench.backend.asked[0] == (attempt.worker, ONE, 1, "stdout", 0)
+    assert len(bench.backend.asked) == 3, "it comes in pieces"
+    assert not caplog.records
+
+    bench.backend.printed = None
+    assert bench.hand.stdout(ONE) == ["the end"]
+    assert "only the end is known: worker w@a is not connected" in caplog.text
+
+
+def test_a_log_in_a_folder_that_is_shared_is_read_where_it_is_and_one_of_the_same_path_is_not(
+    bench: Bench, tmp_path: Path
+) -> None:
+    root = tmp_path / "logs"
+    (root / "x" / ONE).mkdir(parents=True)
+    path = root / "x" / ONE / "1.stdout"
+    path.write_text("in the folder")
+    attempt = bench.trial().attempt
+    attempt.host, attempt.stdout_path = "another machine", str(path)
+    bench.backend.printed = b"over there"
+
+    attempt.log_mark = made_mark(root)
+    assert bench.hand.stdout(ONE) == ["in the folder"]
+
+    # A machine that has the same name, as containers and clones may.
+    attempt.host, attempt.log_mark = socket.gethostname(), "another folder's"
+    assert bench.hand.stdout(ONE) == ["over there"]
+
+
+def test_an_attempt_that_is_not_there_printed_nothing(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="trial 0001 has no attempt 2; it has 1"):
+        bench.hand.stdout(ONE, attempt=2)
 
 
 def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:

@@ -40,6 +40,7 @@ def test_every_key_is_described_where_keys_are_made() -> None:
     experiment = ExperimentKeys("E")
     made |= {getattr(experiment, name) for name in ExperimentKeys.__slots__ if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
+    made |= {experiment.asked("<worker>"), experiment.log("<token>")}
 
     assert shown == {key.replace("{E}", "{{E}}") for key in made}
 

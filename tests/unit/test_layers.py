@@ -55,6 +55,7 @@ FLOORS: Final = {
     "limits": 4,
     "local_slots": 4,
     "lockstep": 4,
+    "logs": 4,
     "opening": 4,
     "plan": 4,
     "results": 4,

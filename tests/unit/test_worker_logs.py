@@ -170,3 +170,32 @@ def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kep
 def test_what_is_kept_fits_into_what_a_file_may_have() -> None:
     """Also when the last part doubled while it was moved."""
     assert FIRST_BYTES + 2 * LAST_BYTES < MAX_BYTES
+
+
+# Read meanwhile.
+
+
+def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another(tmp_path: Path) -> None:
+    marks = {Logs(tmp_path / "shared").mark for _ in range(3)}
+
+    assert len(marks) == 1
+    assert marks != {Logs(tmp_path / "another").mark}
+    assert "" not in marks
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [".mqtune-logs"]
+
+
+def test_a_folder_that_can_not_be_written_has_no_mark(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    assert Logs(tmp_path / "file" / "logs").mark == ""
+
+
+def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 10)
+    paths = []
+    for number in range(20):
+        files = logs.files("exp", Claim(TrialId("0001"), number, "token"))
+        logs.begin(*files)
+        paths += files
+
+    assert [path for path in paths if logs.has_begun(path)] == paths[-10:]

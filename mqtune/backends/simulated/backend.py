@@ -10,6 +10,7 @@ from mqtune.backends.simulated.journal import SimulatedJournal
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.backends.simulated.time import SimulatedClock
 from mqtune.errors import ConfigurationError
+from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.resources import Resources
 from mqtune.trial import Attempt, Config, TrialId
 
@@ -194,6 +195,10 @@ class SimulatedBackend:
     def queued(self) -> set[tuple[TrialId, int]]:
         """Return the attempts that wait to be claimed."""
         return set(self._fleet.queue)
+
+    def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        """Return nothing: nobody prints anything."""
+        return LogChunk(b"", 0, 0, is_open=False)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

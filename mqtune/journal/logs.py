@@ -1,0 +1,222 @@
+"""What trials print: files that are read where they are, or asked of their worker by questions that lie in Redis for a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import reprlib
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
+
+import redis
+
+from mqtune.errors import LogUnavailable
+from mqtune.journal.redis import retrying
+from mqtune.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.trial import TrialId
+from mqtune.wire import decode_value, encode_value
+
+__all__ = [
+    "CHUNK_BYTES",
+    "LOGS",
+    "LogChunk",
+    "LogExchange",
+    "LogQuestion",
+    "LogStream",
+    "made_mark",
+    "mark_of",
+    "read_chunk",
+]
+
+LogStream = Literal["stdout", "stderr"]
+
+#: The word on a worker's control channel that has it look for questions about an experiment.
+LOGS: Final = "logs"
+#: The most that one answer carries: what Redis passes on in a millisecond.
+CHUNK_BYTES: Final = 256 * 1024
+#: How long questions and answers lie there if nobody takes them.
+_KEPT_MS: Final = 60_000
+#: How long a worker may take to answer: its disk may be a slow network's.
+ANSWER_S: Final = 10.0
+#: How often the worker is woken again: the first time may have been lost in a reconnect.
+_WAKE_AGAIN_S: Final = 1.0
+#: How often who asks looks for the answer, at first and later.
+_LOOK_S: Final = (0.002, 0.05)
+#: In a folder of output, what tells it from all others: it may be on this machine, or on a disk that several share.
+_MARK: Final = ".mqtune-logs"
+_MARK_BYTES: Final = 100
+_OFFSETS: Final = range(-(2**62), 2**62)
+
+
+class LogChunk(NamedTuple):
+    """A part of a file: its bytes, at which of the file's they begin, how many that has now, and whether it may still grow."""
+
+    data: bytes
+    offset: int
+    size: int
+    is_open: bool
+
+
+class LogQuestion(NamedTuple):
+    """Who asks, and for what: a stream of an attempt, from an offset on; one below 0 counts from the end."""
+
+    token: str
+    trial: TrialId
+    attempt: int
+    stream: LogStream
+    offset: int
+
+
+def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
+    """Return at most ``CHUNK_BYTES`` of a file from an offset on; one below 0 counts from the end.
+
+    Raises:
+        OSError: it can't be read, or is no file.
+    """
+    # Who may write next to it could otherwise have another file read in its place, or a pipe waited for.
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no file")
+        begin = max(0, status.st_size + offset) if offset < 0 else offset
+        return LogChunk(os.pread(file, CHUNK_BYTES, begin), begin, status.st_size, is_open)
+    finally:
+        os.close(file)
+
+
+def mark_of(folder: Path) -> str:
+    """Return the mark of a folder, or empty: it has none, or is not on this machine."""
+    try:
+        with (folder / _MARK).open("rb") as file:
+            return file.read(_MARK_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def made_mark(folder: Path) -> str:
+    """Return the mark of a folder, which gets one if it has none; empty where none can be written."""
+    if found := mark_of(folder):
+        return found
+    aside = folder / f"{_MARK}.{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.write_text(secrets.token_hex(16), encoding="ascii")
+        # Of two workers that mark it at once, the second finds it marked.
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, folder / _MARK)
+    except OSError:
+        return ""
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return mark_of(folder)
+
+
+class LogExchange:
+    """The questions and answers about one experiment.
+
+    They lie in keys of the experiment's, so that only an account that may drive it can ask and read, and only one that may
+    work for it can answer. What wakes a worker says nothing but where to look.
+
+    Args:
+        client: a checked connection.
+        experiment: the experiment's name.
+        patience_s: how long a call goes on trying while the server is away.
+    """
+
+    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float = ANSWER_S) -> None:
+        # redis-py's types allow for what other settings would return.
+        self._client: Any = client
+        self._experiment = experiment
+        self._keys = ExperimentKeys(experiment)
+        self._patience_s = patience_s
+
+    # Who asks.
+
+    def ask(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
+        """Return a part of what an attempt printed, from the worker that ran it.
+
+        Raises:
+            LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
+            BrokerUnavailable: no server answers.
+        """
+        token = secrets.token_hex(8)
+        question = encode_value(list(LogQuestion(token, trial, attempt, stream, offset)))
+        wake = encode_value([[self._experiment, "", 0, LOGS]])
+
+        def put() -> bool:
+            with self._client.pipeline() as pipe:
+                pipe.get(worker_key(worker))
+                pipe.rpush(self._keys.asked(worker), question)
+                pipe.pexpire(self._keys.asked(worker), _KEPT_MS)
+                pipe.publish(control_channel(worker), wake)
+                return pipe.execute()[0] is not None
+
+        if not retrying(put, patience_s=self._patience_s):
+            raise LogUnavailable(f"worker {worker}, which ran trial {trial} attempt {attempt}, is not connected")
+        began = woken = time.monotonic()
+        wait_s, longest_s = _LOOK_S
+        while (
+            answer := retrying(lambda: self._client.lpop(self._keys.log(token)), patience_s=self._patience_s)
+        ) is None:
+            now = time.monotonic()
+            if now - began > ANSWER_S:
+                raise LogUnavailable(f"worker {worker} did not answer within {ANSWER_S:.0f} s")
+            if now - woken > _WAKE_AGAIN_S:
+                woken = now
+                retrying(lambda: self._client.publish(control_channel(worker), wake), patience_s=self._patience_s)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, longest_s)
+        return _chunk_of(answer, worker)
+
+    def last_attempt(self, trial: TrialId) -> tuple[int, str]:
+        """Return the number of a trial's last attempt and the worker that claimed it, empty if none has; 0 for no such trial.
+
+        Raises:
+            BrokerUnavailable: no server answers.
+        """
+        found = retrying(
+            lambda: self._client.hmget(self._keys.trial(trial), "attempt", "worker"), patience_s=self._patience_s
+        )
+        attempt, worker = (b"" if value is None else value for value in found)
+        return (int(attempt) if attempt.isdigit() else 0), worker.decode(errors="replace")
+
+    # Who answers.
+
+    def take(self, worker: str) -> LogQuestion | None:
+        """Return the next question to a worker, or None; one that can't be read is passed over."""
+        while (packed := self._client.lpop(self._keys.asked(worker))) is not None:
+            try:
+                token, trial, attempt, stream, offset = decode_value(packed)
+                is_right = is_name(token) and is_name(trial) and type(attempt) is int and stream in get_args(LogStream)
+                if is_right and type(offset) is int and offset in _OFFSETS:
+                    return LogQuestion(token, trial, attempt, stream, offset)
+            except (ValueError, TypeError):
+                continue
+        return None
+
+    def answer(self, question: LogQuestion, found: LogChunk | str) -> None:
+        """Answer with a part of the file, or say why there is none."""
+        answer = list(found) if isinstance(found, LogChunk) else found
+        with self._client.pipeline() as pipe:
+            pipe.rpush(self._keys.log(question.token), encode_value(answer))
+            pipe.pexpire(self._keys.log(question.token), _KEPT_MS)
+            pipe.execute()
+
+
+def _chunk_of(packed: bytes, worker: str) -> LogChunk:
+    try:
+        answer = decode_value(packed)
+        if isinstance(answer, str):
+            raise LogUnavailable(f"worker {worker}: {answer}")
+        data, offset, size, is_open = answer
+        kinds = [type(each) for each in (data, offset, size, is_open)]
+        if kinds != [bytes, int, int, bool] or len(data) > CHUNK_BYTES or offset < 0:
+            raise TypeError
+    except (ValueError, TypeError):
+        raise LogUnavailable(f"worker {worker} answered {reprlib.repr(packed)}, which can't be read") from None
+    return LogChunk(cast("bytes", data), offset, size, is_open)

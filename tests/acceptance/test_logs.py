@@ -1,0 +1,119 @@
+"""What trials print, read on another machine than the worker's: by the tuner, by a function and by the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from waiting import DEADLINE_S, eventually
+
+import mqtune
+from mqtune import logs
+from mqtune.errors import ConfigurationError
+from mqtune.status import TrialStatus
+from mqtune.testing.backends.world import drive
+from mqtune.trial import AttemptEnd
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a worker's is on this machine."""
+    monkeypatch.setattr(logs, "here", lambda attempt, path: False)
+
+
+@pytest.fixture
+def talking(tune: Callable[..., mqtune.Tuner], tmp_path: Path) -> mqtune.Tuner:
+    """A tuner with one trial that prints until its file is there."""
+    return tune("talks_until", {"until": str(tmp_path / "until")}, max_trials=1)
+
+
+def read(*arguments: str, broker: str, home: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run the command as on a machine that has nothing of the experiment."""
+    return subprocess.run(
+        [sys.executable, "-m", "mqtune", "logs", *arguments],
+        env={**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_HOME": str(home / "nothing")},
+        capture_output=True,
+        timeout=2 * DEADLINE_S,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(120)
+def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
+    far: None, talking: mqtune.Tuner, fleet: str, tmp_path: Path
+):
+    with contextlib.closing(talking) as tuner:
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
+        trial = tuner.get_trial("0001")
+        eventually(lambda: len(tuner.stdout(trial)) > 3)
+        first = tuner.stdout(trial)
+        assert first[:2] == ["line 0", "line 1"]
+        assert tuner.stdout(trial, offset=7)[0] == "line 1"
+        assert tuner.stderr(trial) == ["on stderr"]
+
+        following = subprocess.Popen(
+            [sys.executable, "-m", "mqtune", "logs", tuner.name, "1", "--follow"],
+            env={**os.environ, "MQTUNE_BROKER": fleet, "MQTUNE_HOME": str(tmp_path / "nothing")},
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert following.stdout is not None
+            assert following.stdout.readline() == b"line 0\n"
+            (tmp_path / "until").touch()
+            drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
+            rest = following.stdout.read()
+            following.wait(DEADLINE_S)
+        finally:
+            following.kill()
+            following.communicate()
+
+        assert rest.splitlines()[-1] == b"the end"
+        assert following.returncode == 0
+        assert tuner.stdout(trial) == ["line 0", *rest.decode().splitlines()]
+        assert b"".join(mqtune.follow_log(tuner.name, "0001", broker=fleet)).endswith(b"the end\n")
+        shown = read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path)
+        assert (shown.returncode, shown.stdout) == (0, b"on stderr\n")
+        shown = read(tuner.name, "1", "--offset", "-8", broker=fleet, home=tmp_path)
+        assert (shown.returncode, shown.stdout) == (0, b"the end\n")
+
+
+def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: None, tune: Callable[..., mqtune.Tuner]):
+    tuner = tune("raises", max_trials=1)
+    results = tuner.run()
+    (trial,) = results.trials
+    trial.attempts[0].worker = "gone@nowhere"
+
+    lines = tuner.stderr("0001")
+
+    assert trial.attempts[0].end is AttemptEnd.FAILED
+    assert lines[-2:] == ["ValueError: the learning rate exploded", ""]
+
+
+def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):
+    unknown = read("no-such-experiment", "1", broker=fleet, home=tmp_path)
+
+    assert unknown.returncode == 1
+    assert b"there is no trial '1' in that experiment" in unknown.stderr
+    with pytest.raises(ConfigurationError, match="there is no experiment 'no-such-experiment'"):
+        next(mqtune.follow_log("no-such-experiment", "1"))
+
+
+@pytest.mark.timeout(120)
+def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tuner, tmp_path: Path):
+    """It is read from its file, and the driver's copy says when it has ended."""
+    with contextlib.closing(talking) as tuner:
+        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
+        following = mqtune.follow_log(tuner.folder, "1")
+        found = next(following)
+        assert found.startswith(b"line 0\n")
+
+        (tmp_path / "until").touch()
+        drive(tuner, lambda: tuner.is_finished)
+
+        assert (found + b"".join(following)).endswith(b"the end\n")
+        assert next(mqtune.follow_log(tuner.name, "1", offset=-8, follow=False)) == b"the end\n"
