@@ -12,7 +12,7 @@ from mqtune.checkpoints import CheckpointStore, References, Retention
 from mqtune.errors import MqtuneError
 from mqtune.experiment import Experiment
 from mqtune.status import TrialStatus
-from mqtune.trial import FORGOTTEN, CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+from mqtune.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
 
 if TYPE_CHECKING:
     from mqtune.commands import Commands
@@ -89,8 +89,8 @@ class Keeping:
 
     def look_through(self) -> None:
         """Look at every trial, after a replay."""
-        if any(a.error_type == FORGOTTEN for trial in self._experiment.trials.values() for a in trial.attempts):
-            self.look_for_lost()
+        # Redis may have been set back while nobody drove, or the driver that saw it may have died before it gave them up.
+        self.look_for_lost()
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
         self._look_at(list(self._experiment.trials))

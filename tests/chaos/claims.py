@@ -10,6 +10,8 @@ from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, curso
 
 #: What a worker says of an attempt that it hands back by the experiment's policy.
 NOBODY_DRIVES: Final = "nobody drives the experiment any more"
+#: What it says of a trial that has written what no trial may write.
+NOISE: Final = "Noise"
 #: How long after that it may still report: a heartbeat, a step, and a machine that does much else, in seconds.
 STOPPED_S: Final = 4.0
 
@@ -170,7 +172,9 @@ class Claims:
         given_back = end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
         if end in ("stopped", "paused", "handed_back") and not attempt.is_decided and not given_back:
             self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
-        is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal"))
+        # Its worker kills a trial that has written into its pipe.
+        by_itself = attempt.config.get("mischief") == "noise" and body.get("error_type") == NOISE
+        is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal") and not by_itself)
         may_go = attempt.is_decided or self._observed.may_lose or self._is_undriven(body)
         if is_gone and not may_go:
             self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")

@@ -495,6 +495,22 @@ def test_a_folder_that_can_not_be_read_is_not_written_over(bench: Bench) -> None
     assert path.read_bytes() == b"no journal"
 
 
+def test_a_paused_trial_whose_checkpoint_was_lost_while_nobody_drove_begins_from_scratch(tmp_path: Path) -> None:
+    """No attempt was under way, so none is journaled as forgotten."""
+    bench = Bench(tmp_path, max_trials=1, slots=1).step().start(ONE)
+    early = snapshot(bench.server)
+    bench.save(ONE)
+    bench.hand.pause_trial(ONE)
+    bench.end(ONE)
+    set_back(bench.server, early)
+
+    bench.begin()
+
+    assert bench.trial().status is TrialStatus.PAUSED
+    assert not bench.trial().checkpoints
+    assert bench.hand.resume_trial(ONE).attempt.checkpoint == ""
+
+
 def test_a_driver_that_begins_puts_the_end_back_that_a_set_back_server_lacks(bench: Bench) -> None:
     early = snapshot(bench.server)
     bench.report(ONE, 1.0)
