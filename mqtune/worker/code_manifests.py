@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +47,10 @@ class CodeManifests:
         manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            manifest.write_bytes(content)
+            # Another worker's process may be reading it.
+            draft = folder / f".{manifest.name}.{os.getpid()}"
+            draft.write_bytes(content)
+            draft.replace(manifest)
         except OSError as error:
             logger.warning(
                 "experiment %s: its code can't be kept as it is (%s); changes to it count", experiment, error

@@ -19,6 +19,9 @@ from mqtune.wire import decode_value
 from mqtune.worker.control import Control
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
+#: What comes with every report.
+COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}
+
 CODE = """
 import os, signal, subprocess, sys, time
 import mqtune
@@ -109,7 +112,10 @@ def frames(pipe: int) -> Iterator[tuple[int, object]]:
             length, kind = FRAME.unpack_from(rest)
             if len(rest) < FRAME.size + length:
                 break
-            yield kind, decode_value(rest[FRAME.size : FRAME.size + length])
+            value = decode_value(rest[FRAME.size : FRAME.size + length])
+            if kind == FRAME_REPORT:
+                value[1] = {name: each for name, each in value[1].items() if name not in COUNTED}
+            yield kind, value
             rest = rest[FRAME.size + length :]
     os.close(pipe)
 
