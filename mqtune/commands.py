@@ -10,6 +10,7 @@ from mqtune.clock import Clock
 from mqtune.errors import CheckpointGone, ConfigurationError, InvalidTransition
 from mqtune.experiment import Experiment
 from mqtune.journal.base import Assignment, Cleared, DriverSide
+from mqtune.labels import NO_LABELS, Labels
 from mqtune.messages import (
     AttemptEnded,
     CheckpointsDropped,
@@ -18,6 +19,7 @@ from mqtune.messages import (
     DriverStarted,
     Event,
     ExperimentEnded,
+    Labelled,
     TrialClosed,
     TrialStaged,
 )
@@ -101,6 +103,7 @@ class Commands:
         checkpoint: CheckpointId = CheckpointId(""),  # noqa: B008 - a string
         source: TrialId | None = None,
         ttl_s: float | None = None,
+        labels: Labels = NO_LABELS,
     ) -> Trial:
         """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
 
@@ -127,6 +130,8 @@ class Commands:
             checkpoint=checkpoint,
             source=source or "",
             ttl_s=ttl_s,
+            tags=list(labels.tags),
+            notes=labels.notes,
         )
         try:
             packed = event.encode()
@@ -138,7 +143,14 @@ class Commands:
             self._journal.stage(trial, attempt, Assignment(config, checkpoint, ttl_s), packed)
         except CheckpointGone:
             return self.stage(
-                trial, config, by=by, suggested=suggested, reason=reason, checkpoint=_newest(known), ttl_s=ttl_s
+                trial,
+                config,
+                by=by,
+                suggested=suggested,
+                reason=reason,
+                checkpoint=_newest(known),
+                ttl_s=ttl_s,
+                labels=labels,
             )
         self._experiment.apply(event)
         self._backend.publish(trial, attempt, config)
@@ -346,7 +358,21 @@ class Commands:
         if self._experiment.outcome != outcome:
             self._record(ExperimentEnded(outcome=outcome, reason=reason, at=self._clock.time(), cursor=self._cursor()))
 
-    def _record(self, event: DriverStarted | ExperimentEnded, definition: bytes | None = None) -> None:
+    def label(self, trial: Trial | None, labels: Labels) -> None:
+        """Give a trial, or without one the experiment, these labels in place of those it has; the same again does nothing."""
+        if labels == (self._experiment.labels if trial is None else trial.labels):
+            return
+        event = Labelled(
+            trial="" if trial is None else trial.id,
+            tags=list(labels.tags),
+            notes=labels.notes,
+            by="user",
+            at=self._clock.time(),
+            cursor=self._cursor(),
+        )
+        self._record(event)
+
+    def _record(self, event: DriverStarted | ExperimentEnded | Labelled, definition: bytes | None = None) -> None:
         self._journal.record(event.encode(), definition=definition)
         self._experiment.apply(event)
 

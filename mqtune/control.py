@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from mqtune.commands import check_decision, check_paused, next_trial_id
 from mqtune.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
 from mqtune.fetching import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.filling import Addition
+from mqtune.labels import NO_LABELS
 from mqtune.limits import positive
 from mqtune.logs import LogStream, Output, attempt_of
 from mqtune.status import TrialStatus
@@ -74,6 +76,8 @@ class Control(ABC):
         source: Trial | str | None = None,
         checkpoint: str | None = None,
         ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
     ) -> None:
         """Have a config tried next, before the searcher's, when a slot is free; what it leaves out is sampled.
 
@@ -83,12 +87,14 @@ class Control(ABC):
             checkpoint: which: "newest", the default; "best", of those that are kept, and without *source* the best trial's;
                 or the id of any checkpoint that is kept.
             ttl_s: how long an attempt of it may run, in seconds.
+            tags: names by which it is found again, as ``Results.find`` does.
+            notes: what there is to say about it.
 
         Raises:
             SpaceError: it does not fit the space.
-            ConfigurationError: there is no such checkpoint.
+            ConfigurationError: there is no such checkpoint, or tags or notes are none.
         """
-        addition = self._addition(config, ttl_s)
+        addition = self._addition(config, ttl_s, tags, notes)
         origin, found = self._chosen(source, checkpoint)
         if not isinstance(found, str):
             raise ConfigurationError(
@@ -103,6 +109,8 @@ class Control(ABC):
         source: Trial | str | None = None,
         checkpoint: Origin | None = None,
         ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
     ) -> Trial:
         """Stage a trial now, whether or not a slot is free, and return it; else as ``add_trial``.
 
@@ -113,13 +121,15 @@ class Control(ABC):
                 into the experiment's store, and becomes the trial's first checkpoint. One that lies in another
                 experiment's store, or was fetched from there, keeps its counters.
             ttl_s: how long an attempt of it may run, in seconds.
+            tags: names by which it is found again.
+            notes: what there is to say about it.
 
         Raises:
             SpaceError: it does not fit the space.
-            ConfigurationError: there is no such checkpoint, or no store that a folder could be copied into.
+            ConfigurationError: there is no such checkpoint, tags or notes are none, or there is no store that a folder could be copied into.
             StoreUnavailable: the store can't be reached or written.
         """
-        driver, addition = self._open(), self._addition(config, ttl_s)
+        driver, addition = self._open(), self._addition(config, ttl_s, tags, notes)
         new = next_trial_id(self._experiment)
         origin, name = self._origin(new, source, checkpoint)
         return driver.commands.stage(
@@ -129,6 +139,7 @@ class Control(ABC):
             checkpoint=name,
             source=origin,
             ttl_s=addition.ttl_s if addition.ttl_s is not None else self._plan.limits.ttl_s,
+            labels=addition.labels,
         )
 
     def clone_trial(self, trial: Trial | str) -> Trial:
@@ -136,10 +147,11 @@ class Control(ABC):
         found = self._trial(trial)
         return self.start_trial(found.config, ttl_s=found.ttl_s)
 
-    def _addition(self, config: Config, ttl_s: float | None) -> Addition:
+    def _addition(self, config: Config, ttl_s: float | None, tags: Sequence[str], notes: str) -> Addition:
         number = len(self._open().experiment.trials) + 1
         complete = self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}"))
-        return Addition(complete, ttl_s=positive("ttl_s", ttl_s))
+        labels = NO_LABELS.changed(tags, notes)
+        return Addition(complete, ttl_s=positive("ttl_s", ttl_s), labels=labels)
 
     def _chosen(
         self, source: Trial | str | None, checkpoint: Origin | None
@@ -316,6 +328,28 @@ class Control(ABC):
     def stop_all(self, reason: str = "stopped by hand") -> None:
         """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
         self._open().stop_all(reason, by="user")
+
+    # Labels.
+
+    def annotate_trial(
+        self, trial: Trial | str, *, tags: Sequence[str] | None = None, notes: str | None = None
+    ) -> None:
+        """Give a trial, whatever its status, these tags or notes in place of those it has; what is left out stays.
+
+        Raises:
+            ConfigurationError: they are no tags, or no notes.
+        """
+        found = self._trial(trial)
+        self._open().label(found, found.labels.changed(tags, notes))
+
+    def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
+        """Give the experiment these tags or notes in place of those it has; what is left out stays.
+
+        Raises:
+            ConfigurationError: they are no tags, or no notes.
+        """
+        driver = self._open()
+        driver.label(None, self._experiment.labels.changed(tags, notes))
 
     # Looking.
 

@@ -25,6 +25,7 @@ from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.restoring import RestoringJournal
 from mqtune.keeping import Keeping
+from mqtune.labels import Labels
 from mqtune.limits import LOOK_S, Limits
 from mqtune.lockstep import Lockstep
 from mqtune.messages import (
@@ -321,6 +322,12 @@ class Driver:
         self.commands.end(outcome, reason)
         self._hand.look()
         self._reader.finish()
+
+    def label(self, trial: Trial | None, labels: Labels) -> None:
+        """Give a trial, or without one the experiment, these labels; the copy has that at once if nothing else can come."""
+        self.commands.label(trial, labels)
+        if self.is_finished:
+            self._reader.finish()
 
     def hear_reports(self, hear: Callable[[Trial, Report], object]) -> None:
         """Have *hear* called with each report from now on, when the scheduler has seen it."""

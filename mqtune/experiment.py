@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from mqtune.errors import InvalidTransition
+from mqtune.labels import Labels
 from mqtune.messages import (
     AttemptEnded,
     AttemptStarted,
@@ -18,6 +19,7 @@ from mqtune.messages import (
     Event,
     ExperimentCreated,
     ExperimentEnded,
+    Labelled,
     Reports,
     TrialClosed,
     TrialStaged,
@@ -95,6 +97,8 @@ class Experiment:
         self.created_at: float | None = None
         #: Where it went on with other code.
         self.code_changes: list[CodeChange] = []
+        #: The tags and notes that people have given it.
+        self.labels = Labels()
         self.outcome = ""
         self.reason = ""
         self.best: Trial | None = None
@@ -157,6 +161,12 @@ class Experiment:
                 self._drop(event.checkpoints)
             case TrialClosed():
                 self._close(event)
+            case Labelled():
+                labels = Labels(tuple(event.tags), event.notes)
+                if event.trial:
+                    self.trials[TrialId(event.trial)].labels = labels
+                else:
+                    self.labels = labels
             case Reports():
                 self.unreadable += event.unreadable
                 for report in event:
@@ -235,7 +245,10 @@ class Experiment:
         trial = self.trials.get(event.trial)
         if trial is None:
             trial = self.trials[event.trial] = Trial(
-                event.trial, event.config, parent=TrialId(event.source) if event.source else None
+                event.trial,
+                event.config,
+                parent=TrialId(event.source) if event.source else None,
+                labels=Labels(tuple(event.tags), event.notes),
             )
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1

@@ -39,6 +39,8 @@ def _trial_row(experiment: Experiment, trial: Trial) -> dict[str, Any]:
         "best": trial.best_value if trial.has_metric else None,
         "last": trial.last_metrics.get(experiment.metric),
         "avg": trial.average if trial.has_metric else None,
+        **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
+        **({"notes": trial.labels.notes} if trial.labels.notes else {}),
         **_flat("config", trial.config),
         **_flat("metrics", trial.best_metrics),
     }

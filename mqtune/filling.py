@@ -13,6 +13,7 @@ from mqtune.backends.base import Backend
 from mqtune.commands import Commands, next_trial_id
 from mqtune.errors import ConfigurationError
 from mqtune.experiment import Experiment
+from mqtune.labels import NO_LABELS, Labels
 from mqtune.messages import TrialStaged
 from mqtune.schedulers.base import Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.searchers.base import Searcher
@@ -33,6 +34,7 @@ class Addition:
     source: TrialId | None = None
     checkpoint: CheckpointId = CheckpointId("")  # noqa: RUF009 - a string
     ttl_s: float | None = None
+    labels: Labels = NO_LABELS
 
 
 class Filling:
@@ -200,6 +202,7 @@ class Filling:
                 checkpoint=added.checkpoint,
                 source=added.source,
                 ttl_s=added.ttl_s if added.ttl_s is not None else self._ttl_s,
+                labels=added.labels,
             )
             self._hold(("addition", id(added)), CheckpointId(""))
             return True

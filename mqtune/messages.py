@@ -45,6 +45,7 @@ __all__ = [
     "Event",
     "ExperimentCreated",
     "ExperimentEnded",
+    "Labelled",
     "Reports",
     "TrialClosed",
     "TrialStaged",
@@ -153,6 +154,9 @@ class TrialStaged(_Body):
     source: str = ""
     #: How long the attempt may run.
     ttl_s: float | None = None
+    #: The labels of a new trial.
+    tags: list[str] = field(default_factory=list)
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +229,19 @@ class TrialClosed(_Body):
     trial: TrialId
     status: str
     reason: str
+    by: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled(_Body):
+    """A person gives a trial, or without one the experiment, these tags and notes in place of those it has."""
+
+    KIND: ClassVar[str] = "labelled"
+    trial: str
+    tags: list[str]
+    notes: str
     by: str
     at: float
     cursor: Cursor
@@ -306,6 +323,7 @@ Event = (
     | CheckpointSaved
     | CheckpointsDropped
     | TrialClosed
+    | Labelled
     | DriverStarted
     | ExperimentEnded
     | Reports
@@ -322,6 +340,7 @@ _KINDS: Final[dict[str, type[_Body]]] = {
         CheckpointSaved,
         CheckpointsDropped,
         TrialClosed,
+        Labelled,
         DriverStarted,
         ExperimentEnded,
     )

@@ -19,6 +19,7 @@ from mqtune.fields import decode_definition
 from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.keeping import Deletes
 from mqtune.keys import is_name
+from mqtune.labels import checked_notes, checked_tags
 from mqtune.limits import FailFast, Limits, at_least, positive
 from mqtune.resources import Resources
 from mqtune.schedulers import FIFO, Scheduler
@@ -122,6 +123,8 @@ class Plan:
         metric_from: MetricFrom = "first",
         on_odd_report: OnOddReport = "warn",
         overwrite: bool = False,
+        tags: Sequence[str] | None = None,
+        notes: str | None = None,
     ) -> None:
         if not isinstance(overwrite, bool):
             raise ConfigurationError(f"overwrite={overwrite!r} is neither True nor False")
@@ -135,6 +138,9 @@ class Plan:
             if reuse:
                 check_reusable(trainable)
         self.reading = Reading(metric_from, on_odd_report)
+        #: The experiment's tags and notes; None for those it has. They are no part of what it is.
+        self.tags = None if tags is None else checked_tags(tags)
+        self.notes = None if notes is None else checked_notes(notes)
         self.on_loss = _on_loss(on_driver_loss, driver_loss_grace_s)
         self.queue_trials = queue_trials
         self.working_dir = working_dir

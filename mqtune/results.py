@@ -88,6 +88,16 @@ class TrialResult:
         return self.trial.reason
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that people have given it."""
+        return self.trial.labels.tags
+
+    @property
+    def notes(self) -> str:
+        """The notes that people have given it, or an empty text."""
+        return self.trial.labels.notes
+
+    @property
     def attempts(self) -> list[Attempt]:
         """Its runs, each with its worker, times, end, error and log paths."""
         return self.trial.attempts
@@ -170,6 +180,20 @@ class Results:
     def errors(self) -> list[TrialResult]:
         """The trials that failed; each has a reason, an error and log paths."""
         return [result for result in self if result.status is TrialStatus.FAILED]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The experiment's tags."""
+        return self.experiment.labels.tags
+
+    @property
+    def notes(self) -> str:
+        """The experiment's notes, or an empty text."""
+        return self.experiment.labels.notes
+
+    def find(self, *tags: str, notes: str = "") -> list[TrialResult]:
+        """Return the trials that have all of these tags, and this text in their notes, in capitals or not."""
+        return [result for result in self if result.trial.labels.match(tags, notes)]
 
     def __repr__(self) -> str:
         experiment = self.experiment
@@ -374,6 +398,8 @@ class Results:
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,
+            "tags": list(self.tags),
+            "notes": self.notes,
             "unreadable_reports": experiment.unreadable,
             "budget": self.budget._asdict(),
             "best": None

@@ -241,6 +241,7 @@ class Running(Control):
         driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed)
         if plan.changed:
             self._say_that_code_changed(driver)
+        driver.label(None, self._experiment.labels.changed(plan.tags, plan.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases(error_type=UNDRIVEN)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, NewType, TypeGuard
 
 from mqtune.errors import InvalidTransition
+from mqtune.labels import NO_LABELS, Labels
 from mqtune.status import ALLOWED, TrialStatus
 
 __all__ = [
@@ -251,6 +252,8 @@ class Trial:
     parent: TrialId | None = None
     #: How long an attempt may run, in seconds.
     ttl_s: float | None = None
+    #: The tags and notes that people have given it.
+    labels: Labels = NO_LABELS
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
     #: What the next attempt begins with once the decision to pause is carried out: a restart.

@@ -101,6 +101,8 @@ class Tuner(Running):
             A driver that comes later goes on in any case.
         driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
         backend: where trials run instead of on workers: ``mqtune.Simulated(…)``.
+        tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
+        notes: what there is to say about it; by default what it has.
         callbacks: who is told what happens.
         progress: whether to show how it goes: a table in a terminal, else a line now and then.
 
@@ -149,6 +151,8 @@ class Tuner(Running):
         on_driver_loss: LossPolicy = "continue",
         driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
         backend: object = None,
+        tags: Sequence[str] | None = None,
+        notes: str | None = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> None:
@@ -177,6 +181,8 @@ class Tuner(Running):
             fail_fast=fail_fast,
             metric_from=metric_from,
             on_odd_report=on_odd_report,
+            tags=tags,
+            notes=notes,
             accept_no_report=accept_no_report,
             pass_config=pass_config,
             pass_checkpoint_dir=checkpoints is not None,

@@ -112,13 +112,16 @@ _COLUMNS: Final = (
     _Column("last", _last, "right", max_width=12),
     _Column("best", lambda _, trial: short_value(trial.best_value) if trial.has_metric else "", "right", max_width=12),
     _Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
+    _Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
     _Column("config", lambda _, trial: short_config(trial.config), "left", 60),
 )
 
 
 def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) -> Table:
     """Return a table for a terminal of *width* columns with a row for each of *trials*."""
-    columns = [column for column in _COLUMNS if width >= column.from_width]
+    trials = list(trials)
+    has_tags = any(trial.labels.tags for trial in trials)
+    columns = [each for each in _COLUMNS if width >= each.from_width and (has_tags or each.head != "tags")]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         # Where room is short, rich takes it first from a column that may be wrapped; its cells are cut all the same.

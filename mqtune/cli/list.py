@@ -18,11 +18,13 @@ from mqtune.cli.output import output
 from mqtune.errors import MqtuneError
 from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE
+from mqtune.labels import NO_LABELS, Labels
 from mqtune.results import SUMMARY_FILE, Results
 from mqtune.saved import saved_experiments, standing, standing_of
 
 __all__ = ["command"]
 
+_HEADS: Final = ("name", "begun", "status", "trials", "best", "tags")
 _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
@@ -30,16 +32,44 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 @click.option(
     "--broker", envvar="MQTUNE_BROKER", help="A Redis whose experiments are listed too, wherever they are driven."
 )
-def command(broker: str | None) -> None:
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="List those of this machine with this tag, or with all of several.",
+)
+@click.option("--notes", default="", metavar="TEXT", help="List those of this machine with this text in their notes.")
+def command(broker: str | None, tags: tuple[str, ...], notes: str) -> None:
     """List the experiments on this machine, that with the newest event first, and then those on a broker."""
     folders = saved_experiments()
+    if tags or notes:
+        _list_found([folder for folder in folders if _labels(folder).match(tags, notes)])
+        return
     if folders:
-        _print_table(("name", "begun", "status", "trials", "best"), map(_row, folders))
+        rows = [_row(folder) for folder in folders]
+        # Who gives no tags need not see that there could be some.
+        width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
+        _print_table(_HEADS[:width], (row[:width] for row in rows))
     else:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
     if broker:
         _list_broker(broker)
+
+
+def _list_found(folders: list[Path]) -> None:
+    if folders:
+        _print_table(_HEADS, map(_row, folders))
+    else:
+        click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
+
+
+def _labels(folder: Path) -> Labels:
+    with contextlib.suppress(MqtuneError, OSError):
+        summary = _summary(folder)
+        return Labels(tuple(summary.get("tags", ())), str(summary.get("notes", "")))
+    return NO_LABELS
 
 
 def _list_broker(url: str) -> None:
@@ -80,10 +110,11 @@ def _row(folder: Path) -> list[str]:
     try:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
-        return [name, "", f"can't be read: {printable(str(error))}", "", ""]
+        return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
     best = summary["best"]
     value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
-    return [name, _time(summary["created_at"]), standing(folder, summary["outcome"]), str(summary["trials"]), value]
+    stand, tags = standing(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
+    return [name, _time(summary["created_at"]), stand, str(summary["trials"]), value, printable(tags)]
 
 
 def _summary(folder: Path) -> dict[str, Any]:

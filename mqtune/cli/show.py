@@ -20,6 +20,7 @@ from mqtune.cli.output import output
 from mqtune.errors import ConfigurationError
 from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE
+from mqtune.labels import Labels
 from mqtune.results import Results, TrialResult
 from mqtune.saved import duration, saved_experiments, standing, standing_of
 from mqtune.trial import Attempt
@@ -37,6 +38,10 @@ _TAIL_BYTES: Final = 16_000
 @click.argument("name", required=False)
 @click.option("--trial", metavar="ID", help="Show one trial: its attempts, its error and the end of its output.")
 @click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Show all trials with this tag, or with all of several."
+)
+@click.option("--notes", default="", metavar="TEXT", help="Show all trials with this text in their notes.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a row a trial as CSV.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a report as JSON lines.")
 @click.option(
@@ -50,6 +55,8 @@ def command(
     name: str | None,
     trial: str | None,
     broker: str | None,
+    tags: tuple[str, ...],
+    notes: str,
     *,
     show_all: bool,
     as_csv: bool,
@@ -64,11 +71,12 @@ def command(
     is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
     if broker and (is_asked_for or not _is_here(name)):
         with _from_broker(broker, name) as (results, stand, place):
-            _show(results, trial, stand, place, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+            _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
         return
     results = Results.load(name if name is not None else _newest())
     stand = standing(results.folder, results.outcome)
-    _show(results, trial, stand, str(results.folder), show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+    place = str(results.folder)
+    _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
 
 
 def _is_here(name: str | None) -> bool:
@@ -94,8 +102,19 @@ def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str
 
 
 def _show(
-    results: Results, trial: str | None, stand: str, place: str, *, show_all: bool, as_csv: bool, as_jsonl: bool
+    results: Results,
+    trial: str | None,
+    stand: str,
+    place: str,
+    tags: tuple[str, ...],
+    notes: str,
+    *,
+    show_all: bool,
+    as_csv: bool,
+    as_jsonl: bool,
 ) -> None:
+    if (tags or notes) and (as_csv or as_jsonl or trial is not None):
+        raise ConfigurationError("--tag and --notes choose trials for the table; leave out --csv, --jsonl and --trial")
     if as_csv:
         click.echo(results.csv(), nl=False)
     elif as_jsonl:
@@ -104,7 +123,7 @@ def _show(
     elif trial is not None:
         _show_trial(output(), results, _trial_of(results, trial))
     else:
-        show_experiment(output(), results, stand, place, show_all=show_all)
+        show_experiment(output(), results, stand, place, show_all=show_all, tags=tags, notes=notes)
 
 
 def _newest() -> Path:
@@ -126,14 +145,24 @@ def _trial_of(results: Results, trial: str) -> TrialResult:
 # An experiment.
 
 
-def show_experiment(console: Console, results: Results, stand: str, place: str, *, show_all: bool) -> None:
-    """Print an experiment: how it stands, where it is kept, and its best trials or all of them."""
+def show_experiment(
+    console: Console,
+    results: Results,
+    stand: str,
+    place: str,
+    *,
+    show_all: bool,
+    tags: tuple[str, ...] = (),
+    notes: str = "",
+) -> None:
+    """Print an experiment: how it stands, where it is kept, and its best trials, or all of them, or those with these labels."""
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     console.print(Text(printable(results.name), "bold"), f"· {stand} · begun {begun}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")
+    _show_labels(console, experiment.labels)
     if experiment.unreadable:
         console.print(f"{experiment.unreadable} reports can't be read and are left out", style="yellow")
     for change in experiment.code_changes:
@@ -148,8 +177,10 @@ def show_experiment(console: Console, results: Results, stand: str, place: str, 
         )
     if experiment.best is not None:
         console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
-    trials = ranked(experiment)
-    shown = trials if show_all else trials[:_ROWS]
+    trials = [trial for trial in ranked(experiment) if trial.labels.match(tags, notes)]
+    shown = trials if show_all or tags or notes else trials[:_ROWS]
+    if (tags or notes) and not shown:
+        console.print("\nno trial has these tags and notes")
     if shown:
         console.print()
         console.print(trial_table(experiment, shown, width=console.width))
@@ -160,6 +191,13 @@ def show_experiment(console: Console, results: Results, stand: str, place: str, 
     if trials:
         console.print(f"one trial: mqtune show {results.name} --trial {trials[0].id}", style="dim")
     console.print(f"as a file: mqtune show {results.name} --csv", style="dim")
+
+
+def _show_labels(console: Console, labels: Labels) -> None:
+    if labels.tags:
+        console.print("tags:", printable(", ".join(labels.tags)))
+    if labels.notes:
+        console.print("notes:", printable(labels.notes))
 
 
 def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
@@ -182,6 +220,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
     console.print(Text(f"trial {result.id}", "bold"), f"of {results.name} · {result.status.name}{why}")
     late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
     console.print(f"{result.trial.reports} reports{late} · best {metric}={short_value(result.value)}")
+    _show_labels(console, result.trial.labels)
     for title, values in (("config", result.config), ("metrics at its best", result.metrics)):
         if values:
             console.print(f"\n{title}", style="bold")

@@ -160,7 +160,7 @@ def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.
 
 
 def test_every_argument_of_a_tuner_is_kept_or_is_no_matter_of_the_experiment() -> None:
-    of_this_run = {"self", "broker", "name", "overwrite", "backend", "callbacks", "progress"}
+    of_this_run = {"self", "broker", "name", "overwrite", "backend", "callbacks", "progress", "tags", "notes"}
     elsewhere = {"points_to_evaluate": "searcher", "checkpoints": "pass_checkpoint_dir"}
     plan = tuned()
     definition = plan.definition(None)

@@ -22,6 +22,7 @@ FLOORS: Final = {
     "home": 0,
     "clock": 0,
     "keys": 0,
+    "labels": 0,
     "messages": 0,
     "resources": 0,
     "space": 0,
@@ -233,4 +234,4 @@ def test_a_trial_process_is_light(code: str) -> None:
     assert "mqtune.trainable.zygote" in loaded
     assert {name for name in loaded if name.split(".")[0] in NOT_IN_TRIALS} == set()
     own = {part_of(name.removeprefix("mqtune.")) for name in loaded if name.startswith("mqtune.")}
-    assert own <= {"checkpoints", "errors", "status", "trainable", "trial", "version", "wire", "words"}
+    assert own <= {"checkpoints", "errors", "labels", "status", "trainable", "trial", "version", "wire", "words"}

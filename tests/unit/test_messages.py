@@ -31,6 +31,7 @@ from mqtune.messages import (
     Event,
     ExperimentCreated,
     ExperimentEnded,
+    Labelled,
     Reports,
     TrialClosed,
     TrialStaged,
@@ -630,6 +631,20 @@ FIXTURES: dict[str, object] = {
         error_type="TimeToLive",
         error="the attempt ran longer than its ttl_s of 5 s",
         outlived=True,
+    ),
+    "staged_with_tags": TrialStaged(
+        trial=TrialId("0003"),
+        attempt=1,
+        config={"lr": 0.1},
+        at=1_700_000_001.0,
+        cursor=START,
+        suggested=False,
+        by="user",
+        tags=["baseline", "v2"],
+        notes="as in the paper",
+    ),
+    "labelled": Labelled(
+        trial="0003", tags=["baseline"], notes="ü", by="user", at=1_700_000_001.0, cursor=Cursor("1700000000000-4", 2)
     ),
     "decided_fail": DecisionTaken(
         trial=T,

@@ -1,0 +1,222 @@
+"""Tags and notes: given to trials and experiments, journaled, shown, and found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench
+from click.testing import CliRunner
+
+import mqtune
+from mqtune.cli import group
+from mqtune.errors import ConfigurationError
+from mqtune.labels import Labels
+from mqtune.messages import Labelled
+from mqtune.results import Results
+from mqtune.status import TrialStatus
+
+ONE, TWO = "0001", "0002"
+
+
+def test_a_trial_is_added_with_labels_and_found_by_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=3, max_trials=1)
+    bench.hand.add_trial({"lr": 0.1}, tags=["baseline", "v2"], notes="As in the paper")
+    bench.hand.start_trial({"lr": 0.2}, tags=["v2"])
+    bench.step()
+
+    results = bench.hand.results()
+
+    assert [result.id for result in results.find("v2")] == ["0001", "0002"]
+    assert [result.id for result in results.find("v2", "baseline")] == ["0002"]
+    assert [result.id for result in results.find(notes="the PAPER")] == ["0002"]
+    assert results.find("v3") == []
+    assert (results["0002"].tags, results["0002"].notes) == (("baseline", "v2"), "As in the paper")
+    assert [trial.labels for trial in bench.replayed().trials.values()] == [t.trial.labels for t in results]
+
+
+def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.report(ONE, 0.5)
+    bench.end(ONE)
+    assert bench.trial(ONE).status is TrialStatus.COMPLETED
+
+    bench.hand.annotate_trial(ONE, tags=["good"], notes="look at its curve")
+    bench.hand.annotate_trial(ONE, tags=["best"])
+    bench.hand.annotate_trial(ONE, tags=["best"])
+    bench.hand.annotate(tags=["paper"])
+    bench.hand.annotate(notes="for section 3")
+
+    assert bench.trial(ONE).labels == Labels(("best",), "look at its curve")
+    assert len(bench.of(Labelled)) == 4, "what is there already is not journaled again"
+    heir = bench.replayed()
+    assert heir.trials[bench.trial(ONE).id].labels == bench.trial(ONE).labels
+    assert heir.labels == Labels(("paper",), "for section 3")
+
+
+def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_home: Path) -> None:
+    tuner = run("ended", max_concurrent=1)
+    again = mqtune.Tuner(
+        trainable,
+        {"lr": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=2,
+        max_concurrent=1,
+        name="ended",
+        backend=tuner._place._simulated,  # type: ignore[attr-defined]
+        progress=False,
+    )
+
+    again.annotate_trial("0001", tags=["good"])
+    again.annotate(notes="done")
+    again.close()
+
+    results = Results.load("ended")
+    assert ([result.id for result in results.find("good")], results.notes) == (["0001"], "done")
+    assert "good" in said("show", "ended")
+
+
+def test_a_retry_and_a_restart_keep_the_labels(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_failures=1)
+    bench.hand.start_trial({"lr": 0.1}, tags=["mine"])
+    bench.step().start(ONE).fail(ONE)
+    bench.start(ONE)
+    bench.hand.restart_trial(ONE)
+    bench.end(ONE).start(ONE)
+
+    assert (len(bench.trial(ONE).attempts), bench.trial(ONE).labels.tags) == (3, ("mine",))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"tags": "baseline"}, "tags='baseline' is no list of names"),
+        ({"tags": 5}, "tags=5 is no list"),
+        ({"tags": [""]}, "'' is no tag"),
+        ({"tags": ["a\nb"]}, "is no tag"),
+        ({"tags": ["x" * 101]}, "is no tag"),
+        ({"tags": [3]}, "3 is no tag"),
+        ({"tags": [str(number) for number in range(101)]}, "there are 101 tags"),
+        ({"notes": 5}, "notes=5 is no text"),
+        ({"notes": "x" * 10_001}, "10,001 characters"),
+    ],
+)
+def test_what_is_no_label_is_refused_before_anything_is_done(
+    tmp_path: Path, labels: dict[str, Any], message: str
+) -> None:
+    bench = Bench(tmp_path).step()
+    before = len(bench.events())
+    calls = (
+        lambda: bench.hand.start_trial({}, **labels),
+        lambda: bench.hand.add_trial({}, **labels),
+        lambda: bench.hand.annotate_trial(ONE, **labels),
+        lambda: bench.hand.annotate(**labels),
+        lambda: Bench(tmp_path / "other", **labels),
+    )
+    for call in calls:
+        with pytest.raises(ConfigurationError, match=message):
+            call()
+
+    assert len(bench.events()) == before
+
+
+# As users see it.
+
+
+def reports(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
+    return [(1.0, {"loss": config["lr"]})]
+
+
+def run(name: str, **options: Any) -> mqtune.Tuner:
+    tuner = mqtune.Tuner(
+        trainable,
+        {"lr": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=2,
+        name=name,
+        backend=mqtune.Simulated(reports, keep_journal=True),
+        progress=False,
+        **options,
+    )
+    tuner.start_trial({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
+    tuner.run()
+    return tuner
+
+
+def trainable(config: dict[str, Any]) -> None:
+    """It is named, and never called."""
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(group, arguments, env={"COLUMNS": "140", "MQTUNE_BROKER": ""})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_labels_are_shown_listed_exported_and_searched(mqtune_home: Path) -> None:
+    run("first", tags=["paper", "resnet"], notes="Figure 3")
+    run("second")
+
+    results = Results.load("first")
+    assert (results.tags, results.notes) == (("paper", "resnet"), "Figure 3")
+    assert results.summary()["tags"] == ["paper", "resnet"]
+    assert '"[""baseline""]"' in results.csv()
+    shown = said("show", "first")
+    assert "tags: paper, resnet" in shown
+    assert "notes: Figure 3" in shown
+    assert "baseline" in shown
+    found = said("show", "first", "--tag", "baseline", "--notes", "PAPER")
+    assert found.count("completed") == 2, "one in the counts, one in the table"
+    assert "no trial has these tags" in said("show", "first", "--tag", "nothing")
+    one = said("show", "first", "--trial", "1")
+    assert "tags: baseline" in one
+    assert "notes: as in the paper" in one
+    listed = said("list")
+    assert "paper, resnet" in listed
+    assert "second" in listed
+    assert "second" not in said("list", "--tag", "paper", "--tag", "resnet")
+    assert "first" in said("list", "--notes", "figure")
+    assert "no experiment in" in said("list", "--tag", "nothing")
+
+
+def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:
+    tuner = mqtune.Tuner(
+        trainable,
+        {"lr": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        name="plain",
+        backend=mqtune.Simulated(reports),
+        progress=False,
+    )
+    results = tuner.run()
+
+    assert "tags" not in said("show", "plain")
+    assert "tags" not in said("list")
+    assert "tags" not in results.csv()
+
+
+def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_home: Path) -> None:
+    simulated = mqtune.Simulated(reports, keep_journal=True)
+
+    def again(**labels: Any) -> Labels:
+        tuner = mqtune.Tuner(
+            trainable,
+            {"lr": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            name="again",
+            seed=1,
+            backend=simulated,
+            progress=False,
+            **labels,
+        )
+        return tuner.run().experiment.labels
+
+    assert again(tags=["a"], notes="n") == Labels(("a",), "n")
+    assert again() == Labels(("a",), "n")
+    assert again(tags=["b"]) == Labels(("b",), "n")
+    assert again(tags=[], notes="") == Labels()
