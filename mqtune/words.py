@@ -7,13 +7,18 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["in_words", "name_in_words", "names_in_words", "replace_unencodable"]
+__all__ = ["in_words", "name_in_words", "names_in_words", "printable", "replace_unencodable"]
 
 #: More would not be read, and would travel with each task and each heartbeat of it.
 _MOST_CHARS: Final = 1_000
 #: Names that a message names, and how much of each.
 _MOST_NAMES: Final = 20
 _NAME_CHARS: Final = 100
+
+
+def printable(text: str) -> str:
+    """Return *text* with what would steer a terminal made visible; lines and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def in_words(values: Mapping[str, Any]) -> str:

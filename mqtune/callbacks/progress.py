@@ -20,12 +20,12 @@ from rich.text import Text
 
 from mqtune.callback import Callback
 from mqtune.callbacks.error_log import ERROR_FILE
-from mqtune.callbacks.view import best_text, counts_text, printable, ranked, trial_table
+from mqtune.callbacks.view import best_text, counts_text, ranked, trial_table
 from mqtune.experiment import Experiment
 from mqtune.saved import duration
 from mqtune.status import TrialStatus
 from mqtune.trial import Trial, TrialId
-from mqtune.words import replace_unencodable
+from mqtune.words import printable, replace_unencodable
 
 __all__ = ["Progress", "ProgressConsole"]
 

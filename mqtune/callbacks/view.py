@@ -13,6 +13,7 @@ from rich.text import Text
 from mqtune.experiment import Experiment
 from mqtune.status import TrialStatus
 from mqtune.trial import Trial
+from mqtune.words import printable
 
 __all__ = ["best_text", "counts_text", "entries", "printable", "ranked", "short_config", "short_value", "trial_table"]
 
@@ -27,11 +28,6 @@ _STYLES: Final = {
     TrialStatus.FAILED: "bold red",
     TrialStatus.ABANDONED: "red",
 }
-
-
-def printable(text: str) -> str:
-    """Return *text* with what would steer a terminal made visible; lines and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def short_value(value: object) -> str:

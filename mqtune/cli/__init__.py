@@ -10,7 +10,7 @@ import click
 
 from mqtune.errors import MqtuneError
 from mqtune.version import __version__
-from mqtune.words import replace_unencodable
+from mqtune.words import printable, replace_unencodable
 
 __all__ = ["main"]
 
@@ -54,5 +54,6 @@ def main() -> None:
     try:
         group()
     except MqtuneError as error:
-        click.echo(f"mqtune: {error}", err=True)
+        # It may carry what a trial, or a worker, has said.
+        click.echo(f"mqtune: {printable(str(error))}", err=True)
         sys.exit(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from mqtune.cli.output import say
 from mqtune.errors import ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def command(workers: tuple[str, ...], broker: str | None, everyone: bool) -> Non
             click.echo("no worker is connected")
         for info in chosen:
             fleet.drain(info)
-            click.echo(
+            say(
                 f"{info.name} is told to drain: its trials save and go back to the queue, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
@@ -87,7 +88,7 @@ def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
         here = {(info.name, info.joined_at) for info in fleet.workers()}
         waited_s = time.monotonic() - began
         for key in [key for key in left if key not in here]:
-            click.echo(f"{left.pop(key).name} is gone after {waited_s:.0f} s")
+            say(f"{left.pop(key).name} is gone after {waited_s:.0f} s")
         late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
         if late:
             raise MqtuneError(

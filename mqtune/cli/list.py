@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.callbacks.view import printable, short_value
+from mqtune.callbacks.view import short_value
 from mqtune.cli.output import output
 from mqtune.errors import MqtuneError
 from mqtune.home import mqtune_home
@@ -21,6 +21,7 @@ from mqtune.journal.file import JOURNAL_FILE
 from mqtune.labels import NO_LABELS, Labels
 from mqtune.results import SUMMARY_FILE, Results
 from mqtune.saved import saved_experiments, standing, standing_of
+from mqtune.words import printable
 
 __all__ = ["command"]
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+import click
 from rich.console import Console
 
-__all__ = ["output"]
+from mqtune.words import printable
+
+__all__ = ["output", "say"]
 
 #: How wide a table may be where there is no terminal that would break its lines.
 _FILE_WIDTH: Final = 240
@@ -17,3 +20,8 @@ def output() -> Console:
     """Return a console on standard output that prints text as it is."""
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str, *, nl: bool = True) -> None:
+    """Print text that others wrote: exactly into a file or a pipe; on a terminal with what would steer that made visible."""
+    click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl)

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.callbacks.view import best_text, counts_text, entries, printable, ranked, short_value, trial_table
-from mqtune.cli.output import output
+from mqtune.callbacks.view import best_text, counts_text, entries, ranked, short_value, trial_table
+from mqtune.cli.output import output, say
 from mqtune.errors import ConfigurationError
 from mqtune.home import mqtune_home
 from mqtune.journal.file import JOURNAL_FILE
@@ -24,6 +24,7 @@ from mqtune.labels import Labels
 from mqtune.results import Results, TrialResult
 from mqtune.saved import duration, saved_experiments, standing, standing_of
 from mqtune.trial import Attempt
+from mqtune.words import printable
 
 __all__ = ["command", "show_experiment"]
 
@@ -116,10 +117,10 @@ def _show(
     if (tags or notes) and (as_csv or as_jsonl or trial is not None):
         raise ConfigurationError("--tag and --notes choose trials for the table; leave out --csv, --jsonl and --trial")
     if as_csv:
-        click.echo(results.csv(), nl=False)
+        say(results.csv(), nl=False)
     elif as_jsonl:
         for line in results.jsonl():
-            click.echo(line, nl=False)
+            say(line, nl=False)
     elif trial is not None:
         _show_trial(output(), results, _trial_of(results, trial))
     else:

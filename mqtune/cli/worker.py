@@ -117,7 +117,9 @@ def command(
             "--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0"
         )
     if check:
-        click.echo(_check(broker, name))
+        from mqtune.cli.output import say  # noqa: PLC0415 - as below
+
+        say(_check(broker, name))
         return
     from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
     from mqtune.worker.celery import create_app  # noqa: PLC0415

@@ -113,6 +113,26 @@ def test_binary_output_of_a_trial_does_not_reach_the_terminal_as_it_is(tune: Tun
     assert b"\x00" not in screen.raw
 
 
+@pytest.mark.parametrize("form", ["--csv", "--jsonl"])
+def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path: Path, form: str):
+    book = Book(tmp_path / "steers")
+    # Clears the screen, and the same by one character of Latin-1.
+    book.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
+    book.save()
+
+    with terminal([*MQTUNE, "show", str(book.folder), form]) as screen:
+        assert screen.wait(30) == 0
+    piped = subprocess.run([*MQTUNE, "show", str(book.folder), form], capture_output=True, timeout=30).stdout
+
+    assert b"\x1b" not in screen.raw
+    assert b"\xc2\x9b" not in screen.raw
+    assert b"\\x9b2Jc" in screen.raw or form == "--jsonl"
+    if form == "--csv":
+        assert "a\x1b[2Jb\x9b2Jc".encode() in piped
+    else:
+        assert b"\x1b" not in piped, "JSON has words for that"
+
+
 def test_a_trial_that_is_not_there_is_named_with_those_that_are(tune: Tune):
     tune("steady", name="small", max_trials=3).run()
 

@@ -12,10 +12,11 @@ from book import Book
 
 from mqtune.callback import Callback
 from mqtune.callbacks.progress import Progress, ProgressConsole
-from mqtune.callbacks.view import counts_text, printable, short_config, short_value
+from mqtune.callbacks.view import counts_text, short_config, short_value
 from mqtune.experiment import Experiment
 from mqtune.messages import decode_event
 from mqtune.trial import AttemptEnd
+from mqtune.words import printable
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
