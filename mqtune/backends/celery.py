@@ -17,7 +17,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 
-from mqtune.errors import ConfigurationError, InsufficientResources
+from mqtune.errors import AccessDenied, ConfigurationError, InsufficientResources
 from mqtune.journal.client import Client, OneClient
 from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
@@ -137,6 +137,10 @@ class CeleryBackend:
         #: What workers said at the last look of why not all of their slots take trials.
         self._notes: dict[str, str] = {}
         self._load = _Load()
+        #: Whether this account may use a queue, of those that were asked for.
+        self._usable: dict[str, bool] = {}
+        #: A worker whose queue it may not use, if there is one.
+        self._barred = ""
         #: The queues in which an attempt's message was seen at the last look.
         self._waits_in: dict[_Key, set[str]] = {}
         self._app = Celery("mqtune-driver", set_as_current=False)
@@ -156,10 +160,13 @@ class CeleryBackend:
 
     def refresh(self) -> None:
         """Look at which workers there are now."""
-        self._workers = []
+        self._workers, self._barred = [], ""
         fitting: Counter[tuple[str, Resources]] = Counter()
         for info in self._fleet.workers():
             if not fnmatchcase(self._experiment, info.experiments):
+                continue
+            if not self._may_use(info.queue):
+                self._barred = info.name
                 continue
             try:
                 offer = Resources(gpus=info.gpus, cpus=info.cpus, gpu_memory_gb=info.gpu_memory_gb, tags=info.tags)
@@ -171,6 +178,16 @@ class CeleryBackend:
                 fitting[info.queue, offer] += info.slots
         self._fitting = [_Shape(queue, offer, slots) for (queue, offer), slots in fitting.items() if slots > 0]
         self._pass_on_notes()
+
+    def _may_use(self, queue: str) -> bool:
+        """Whether this account may publish to a queue, and read there what waits; a team's may use those of its workers."""
+        if queue not in self._usable:
+            try:
+                self._fleet.waiting(queue)
+                self._usable[queue] = True
+            except AccessDenied:
+                self._usable[queue] = False
+        return self._usable[queue]
 
     def _pass_on_notes(self) -> None:
         """Log, once for each, why workers don't take as many trials as they have slots."""
@@ -237,6 +254,11 @@ class CeleryBackend:
         if self._is_local and not self._workers:
             return "starting the local worker"
         asked = f"no worker offers a slot with {self._resources}"
+        if not self._workers and self._barred:
+            return (
+                f"{asked}: worker {self._barred} serves everybody, and this account one team alone; start workers with the "
+                "account's `mqtune worker --experiments …`"
+            )
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"
         offers = "; ".join(
@@ -264,6 +286,9 @@ class CeleryBackend:
         # Published again, it takes no place in the queue that it was lost from.
         self._load.drop(key)
         queue = self._load.choose(elsewhere).queue if elsewhere else queue_name(self._resources)
+        if not elsewhere and not self._may_use(queue):
+            # A team's account has queues of the team's workers alone: when one of these joins, this is published again.
+            return
         self._send(trial, attempt, config, queue)
         self._load.put(key, queue)
 

@@ -24,4 +24,5 @@ def output() -> Console:
 
 def say(text: str, *, nl: bool = True) -> None:
     """Print text that others wrote: exactly into a file or a pipe; on a terminal with what would steer that made visible."""
-    click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl)
+    # click would take some of it out on the way into a file.
+    click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)

@@ -94,14 +94,14 @@ def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control:
     kept = ExperimentKeys(experiments)
     match role:
         case "driver":
-            return _driver(kept, db)
+            return _driver(kept, _queues(experiments), db)
         case "worker":
             return _worker(kept, _queues(experiments), db)
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)
 
 
-def _driver(kept: ExperimentKeys, db: int) -> list[Rule]:
+def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
     everything = (
         kept.driver,
         kept.meta,
@@ -132,8 +132,8 @@ def _driver(kept: ExperimentKeys, db: int) -> list[Rule]:
         ),
         Rule("get mget set del", (drain_key("*"),)),
         # Celery's messages, on their way out; and whether they still wait.
-        Rule("lpush lrange llen", (QUEUES,)),
-        Rule("sadd smembers", tuple(f"{table}{QUEUES}" for table in _BINDINGS)),
+        Rule("lpush lrange llen", queues),
+        Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
         # What a worker that fell silent can't say itself.
         Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
         *_looks(kept),
@@ -188,7 +188,10 @@ def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rul
 
 
 def _queues(experiments: str) -> tuple[str, ...]:
-    """Return the queues of workers for these experiments; those that are for some alone share none with others."""
+    """Return the queues of workers for these experiments; those that are for some alone share none with others.
+
+    What waits in a queue can be read by who may publish there, with its config.
+    """
     if experiments == EVERY:
         return (QUEUES,)
     # A list for each of kombu's priorities, whose number stands behind two bytes.

@@ -253,6 +253,10 @@ MONITOR = {
     "an event in Celery's name": ("PUBLISH", "/0.mqtune-events/task-failed", "x"),
 }
 DRIVER = {
+    "what waits in everybody's queue": ("LRANGE", QUEUE, "0", "-1"),
+    "what waits in another team's queue": ("LRANGE", f"{QUEUE}@team-b-*", "0", "-1"),
+    "a task for another team": ("LPUSH", f"{QUEUE}@team-b-*", "{}"),
+    "a task for everybody": ("LPUSH", QUEUE, "{}"),
     "an event in Celery's name but that an attempt was lost": ("PUBLISH", "/0.mqtune-events/task.failed", "x"),
     "others' heartbeat": ("ZADD", WORKERS, "0", "w"),
     "a worker's place": ("SET", worker_key("w"), "x"),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mqtune.backends import celery as module
 from mqtune.backends.celery import CeleryBackend
-from mqtune.errors import InsufficientResources
+from mqtune.errors import AccessDenied, InsufficientResources
 from mqtune.messages import WorkerInfo, busy_as
-from mqtune.resources import Resources, queue_name
+from mqtune.resources import EVERY, Resources, queue_name
 from mqtune.trial import Attempt, TrialId
 from mqtune.version import __version__
 
@@ -30,6 +30,8 @@ class World:
         self.workers: list[WorkerInfo] = []
         self.queues: dict[str, deque[str]] = {}
         self.too_long = ""
+        #: Queues that this account may not use.
+        self.barred: set[str] = set()
         self.sent: list[dict[str, Any]] = []
 
     def join(
@@ -39,13 +41,14 @@ class World:
         name: str = "",
         version: str = __version__,
         busy: dict[str, Any] | None = None,
+        experiments: str = EVERY,
     ) -> WorkerInfo:
         info = WorkerInfo(
             name=name or f"w{len(self.workers)}@h",
             host="h",
             pid=1,
             version=version,
-            queue=queue_name(offer),
+            queue=queue_name(offer, experiments),
             gpus=offer.gpus,
             cpus=offer.cpus,
             slots=slots,
@@ -55,6 +58,7 @@ class World:
             gpu_memory_gb=offer.gpu_memory_gb,
             tags=sorted(offer.tags),
             busy=busy or {},
+            experiments=experiments,
         )
         self.workers.append(info)
         return info
@@ -81,6 +85,11 @@ class _Fleet:
 
     def workers(self) -> list[WorkerInfo]:
         return list(self._world.workers)
+
+    def waiting(self, queue: str) -> int:
+        if queue in self._world.barred:
+            raise AccessDenied(queue)
+        return 0
 
     def queued(self, queue: str) -> list[dict[str, Any]] | None:
         if queue == self._world.too_long:
@@ -553,3 +562,19 @@ def test_an_event_that_can_not_be_sent_disturbs_nothing(world: World) -> None:
 
     publish(backend, 1)
     assert world.waiting(SMALL) == names(1)
+
+
+def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: World) -> None:
+    world.barred = {queue_name(SMALL), queue_name(LARGE)}
+    world.join(SMALL, 1, name="everybodys@h")
+    backend = backend_of(SMALL)
+
+    publish(backend, 1)
+
+    assert world.sent == [], "others would read its config there"
+    assert backend.slots == 0
+    assert "worker everybodys@h serves everybody, and this account one team alone" in backend.why_no_slot()
+    world.join(LARGE, 1, experiments="x*")
+    backend.refresh()
+    publish(backend, 1)
+    assert [sent["queue"] for sent in world.sent] == [queue_name(LARGE, "x*")]
