@@ -95,6 +95,10 @@ def _number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
 
 
+#: Made once: a report may be one of a flood.
+_NESTED: Final = (dict, list, tuple)
+
+
 def pack_metrics(timestamp: float, metrics: Mapping[str, Any], checkpoint: str = "") -> bytes:
     """Return one report's ``[timestamp, metrics]`` as msgpack; NaN and infinity are values like any other.
 
@@ -109,7 +113,7 @@ def pack_metrics(timestamp: float, metrics: Mapping[str, Any], checkpoint: str =
         for key, value in metrics.items():
             if type(key) is not str and not isinstance(key, str):
                 raise TypeError
-            nested = nested or isinstance(value, dict | list | tuple)
+            nested = nested or isinstance(value, _NESTED)
         report = (timestamp, metrics, checkpoint) if checkpoint else (timestamp, metrics)
         packed: bytes = msgpack.packb(report, default=_number)
         if nested:

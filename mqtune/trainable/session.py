@@ -398,13 +398,13 @@ class Session:
         """Return the metrics of the next report with what comes with each; what is no dict is refused by who packs it."""
         if not isinstance(metrics, dict):
             return metrics
-        row = {**metrics}
-        if _ITERATION not in row:
-            row[_ITERATION] = self._iterations_before + self.sequence + 1
-        took = row.setdefault(_TIME_THIS_ITER, took_s)
-        if _TIME_TOTAL not in row:
-            row[_TIME_TOTAL] = self._time_total_s + seconds(took, took_s)
-        return row
+        total_s = self._time_total_s + seconds(metrics.get(_TIME_THIS_ITER, took_s), took_s)
+        return {
+            **metrics,
+            _ITERATION: metrics.get(_ITERATION, self._iterations_before + self.sequence + 1),
+            _TIME_THIS_ITER: metrics.get(_TIME_THIS_ITER, took_s),
+            _TIME_TOTAL: metrics.get(_TIME_TOTAL, total_s),
+        }
 
     def _counters_of(self, row: Mapping[str, Any], took_s: float) -> dict[str, Any]:
         """Return the counters of a checkpoint that comes with a report."""

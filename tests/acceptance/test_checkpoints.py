@@ -144,7 +144,7 @@ def test_checkpoints_of_stopped_trials_are_deleted_if_that_is_asked_for_and_neve
 ):
     tuner = tune(
         saving.CountsOften, counting(lr=1), counting(lr=5), counting(4, lr=0.5), stop={"loss": -40.0},
-        delete_checkpoints=True,
+        delete_checkpoints="stopped",
     )  # fmt: skip
     drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
     tuner.stop_trial("0001")
