@@ -397,7 +397,7 @@ class AttemptRun:
     def _climb(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.
 
-        The end of the trial's process is seen here, too: a zygote that doesn't bury it in time is killed, and this
+        The end of the trial's process is seen here, too: a zygote that doesn't reap it in time is killed, and this
         process does that. So whatever is frozen, it takes a known time from the last rung.
         """
         poll = select.poll()
@@ -405,11 +405,11 @@ class AttemptRun:
         for fd in (says, self._wake.fileno(), exits):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
-        rungs = [zygote.terminate, zygote.kill]
+        rungs, over_at = [zygote.terminate, zygote.kill], self._over_at
         #: By when the zygote must say something, and by when nothing may be left.
         says_by = gone_by = math.inf
         while True:
-            due = min(self._rung_at if rungs else math.inf, self._over_at, says_by)
+            due = min(self._rung_at if rungs else math.inf, over_at, says_by)
             wait_ms = None if due == math.inf else max(0.0, due - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             now = time.monotonic()
@@ -419,15 +419,18 @@ class AttemptRun:
                 says_by = min(now + SILENT_S, gone_by)
             elif now >= says_by:
                 if now < due + SILENT_S:
-                    return zygote.take_over("did not bury its trial")
+                    return zygote.take_over("did not reap its trial")
                 # This process was frozen itself, and the zygote perhaps too.
                 says_by = now + SILENT_S
             elif exits in ready:
                 poll.unregister(exits)
                 says_by, gone_by = now + SILENT_S, now + GONE_S
+                # Nothing more is to be done to it, and it can't outlive its time.
+                rungs.clear()
+                over_at = math.inf
             self._wake.clear()
-            if now >= self._over_at:
-                self._over_at = math.inf
+            if now >= over_at:
+                self._over_at = over_at = math.inf
                 # One that is about to end anyway has not outlived it.
                 if self._intent is Intent.RUN and not self.is_ending:
                     self._outlived = True

@@ -47,7 +47,7 @@ from mqtune.worker.slots import Slot
 from mqtune.worker.uplink import Uplink
 
 CODE = """
-import os, time
+import os, signal, time
 from pathlib import Path
 import msgpack
 import mqtune
@@ -122,6 +122,11 @@ def waits_for(config):
     mqtune.report({"loss": 1})
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
+
+def exits_under_a_frozen_zygote(config):
+    mqtune.report({"loss": 1})
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os._exit(3)
 
 def deaf(config):
     mqtune.report({"loss": 1})
@@ -735,6 +740,16 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
         ended = one.ended()
 
     assert (ended.end, ended.error) == (AttemptEnd.COMPLETED, "")
+
+
+def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_module, "SILENT_S", 2.0)
+
+    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=1.0).ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 
 
 def test_a_trial_that_a_frozen_zygote_does_not_start_is_lost_with_the_reason(machine: Machine) -> None:
