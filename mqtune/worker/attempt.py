@@ -8,6 +8,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from mqtune.wire import decode_value
 from mqtune.worker.control import Control
 from mqtune.worker.ending import Evidence
 from mqtune.worker.host import Host
-from mqtune.worker.readiness import Problem, find_zygote
+from mqtune.worker.readiness import Problem, find_zygote, renew_zygote
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
@@ -364,20 +365,23 @@ class AttemptRun:
                 # A process that stays must not have this attempt while the one before can still be signalled; and another
                 # zygote doesn't know of that one.
                 turn.wait()
-            zygote.send_start(message, [stream.write_end, self._control.read_end])
-            os.close(stream.write_end)
-            turn.wait()
+            try:
+                zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
+            finally:
+                os.close(stream.write_end)
             if self.assignment.ttl_s is not None:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
-            gone = Gone(None, again=True)
-            while gone.again:
-                self._pid = pid = zygote.wait_started()
+            while True:
+                self._pid = pid
                 self.runtime.back_off.note_started()
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
                     zygote.tell(pid)
                 gone = self._climb(zygote, pid)
+                if not gone.again:
+                    break
+                pid = zygote.wait_started()
             if self._reuses and (self._outlived or self._forced):
                 zygote.drop()
             return gone.status
@@ -393,6 +397,27 @@ class AttemptRun:
             while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
                 if self.runtime.closing.is_set():
                     break
+
+    def _start(
+        self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any], fds: Sequence[int]
+    ) -> tuple[ZygoteHandle, int]:
+        """Have the trial's process started; returns by which zygote, and its process id.
+
+        One that dies before, perhaps with the trial before this one, has started nothing, and a fresh one takes its place.
+        """
+        is_fresh = False
+        while True:
+            try:
+                zygote.send_start(message, fds)
+                turn.wait()
+                return zygote, zygote.wait_started()
+            except ZygoteDied as error:
+                zygote.end()
+                turn.wait()
+                if is_fresh or self._intent is not Intent.RUN or self.runtime.draining:
+                    raise
+                logger.warning("trial %s attempt %d: %s; a fresh one starts it", *self.claim[:2], error)
+            zygote, is_fresh = renew_zygote(turn, zygote), True
 
     def _climb(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.

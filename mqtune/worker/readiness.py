@@ -12,7 +12,7 @@ from mqtune.worker.host import Host
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
-__all__ = ["NO_PROBLEM", "Problem", "find_zygote"]
+__all__ = ["NO_PROBLEM", "Problem", "find_zygote", "renew_zygote"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,16 @@ def find_zygote(
         logger.exception("%s: an attempt of experiment %s could not be made ready", where, experiment)
         return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
     return zygote, NO_PROBLEM
+
+
+def renew_zygote(turn: Turn, zygote: ZygoteHandle) -> ZygoteHandle:
+    """Return a fresh zygote in the place of one that has died.
+
+    Raises:
+        ImportFailed: the trainable can no longer be imported.
+        ZygoteDied: the import ended its process.
+    """
+    return _imported(turn.slot, turn, zygote.key, lambda: None)
 
 
 def _imported(

@@ -25,7 +25,7 @@ class Turn:
     """
 
     def __init__(self, slot: Slot, before: threading.Event) -> None:
-        self._slot = slot
+        self.slot = slot
         self._before = before
         self.over = threading.Event()
         self._settles = False
@@ -46,7 +46,7 @@ class Turn:
         Args:
             stays: whether the trial's process may stay for another; what it has in use is then not waited for.
         """
-        slot = self._slot
+        slot = self.slot
         if slot.memory is None and not slot.zygotes.may_have_stayed(self._zygote):
             return True
         self._before.wait()
@@ -64,9 +64,9 @@ class Turn:
         """
         self._before.wait()
         try:
-            if self._settles and self._slot.memory is not None:
+            if self._settles and self.slot.memory is not None:
                 self._settles = False
-                self._slot.memory.settle(self._slot.index, self._slot.devices)
+                self.slot.memory.settle(self.slot.index, self.slot.devices)
         finally:
             self.use(None)
             self.over.set()
@@ -75,7 +75,7 @@ class Turn:
         """Have a zygote in use until the end, and no other."""
         before, self._zygote = self._zygote, zygote
         if before is not None:
-            self._slot.zygotes.leave(before)
+            self.slot.zygotes.leave(before)
 
 
 class Slot:

@@ -30,7 +30,7 @@ __all__ = ["Gone", "ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey", "Z
 logger = logging.getLogger(__name__)
 
 #: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
-_CLOSE_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
 #: How long the zygote may take to take a message, or to send the rest of one: a few milliseconds, where it isn't frozen.
 EXCHANGE_S: Final = 10.0
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
@@ -162,7 +162,7 @@ class ZygoteHandle:
 
     def is_current(self) -> bool:
         """Whether it lives and the code that it has imported is the code on the disk."""
-        return self._process.poll() is None and are_current(self._files or ())
+        return self._process.poll() is None and not self._is_ended and are_current(self._files or ())
 
     def send_start(self, message: dict[str, Any], fds: Sequence[int]) -> None:
         """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end.
@@ -171,8 +171,12 @@ class ZygoteHandle:
             ZygoteDied: the zygote takes no messages.
         """
         if not self._channel.send({**message, "do": "start"}, fds):
-            # A message that was sent in part leaves no way to send another.
-            self.take_over("took no start message")
+            # A message that was sent in part leaves no way to send another. Another thread may still wait for the end of the
+            # trial before; it hears of this.
+            self.end()
+            if self._process.poll() is not None:
+                raise self._died()
+            raise ZygoteSilent(f"the zygote of {self.key.spec} took no start message; it may have been frozen")
 
     def wait_started(self) -> int:
         """Wait until the trial is started and return its process id; the one before it must have ended.
@@ -278,8 +282,11 @@ class ZygoteHandle:
         received = self._channel.receive()
         if received is None:
             self._bury()
-            raise ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
+            raise self._died()
         return received
+
+    def _died(self) -> ZygoteDied:
+        return ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
 
     def _bury(self) -> int | None:
         """Kill the zygote and whatever it has left; return its trial's wait status, if that had ended by itself before."""
@@ -287,7 +294,7 @@ class ZygoteHandle:
         status = family.kill(self._process, trial or 0)
         if trial is not None and not family.adopts:
             self._kill_group(trial)
-        left = family.clear(_CLOSE_TIMEOUT_S)
+        left = family.clear(CLOSE_TIMEOUT_S)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
         self._forget_trial()
@@ -295,7 +302,7 @@ class ZygoteHandle:
 
     def _kill_group(self, group: int) -> None:
         """Kill what is left of a trial where orphans don't come to this process; what has left its group stays."""
-        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
                 os.killpg(group, signal.SIGKILL)
@@ -312,7 +319,7 @@ class ZygoteHandle:
         """End the zygote; returns when it is gone. It must not be running a trial."""
         self._channel.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_CLOSE_TIMEOUT_S)
+            self._process.wait(timeout=CLOSE_TIMEOUT_S)
         self._bury()
         self._channel.close()
 

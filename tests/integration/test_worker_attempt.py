@@ -45,6 +45,7 @@ from mqtune.worker.memory_kills import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Slot
 from mqtune.worker.uplink import Uplink
+from mqtune.worker.zygotes import ZygoteHandle
 
 CODE = """
 import os, signal, time
@@ -692,12 +693,13 @@ PATIENCE: list[tuple[ModuleType, str]] = [
     (attempt_module, "TERMINATE_GRACE_S"),
     (zygotes_module, "START_S"),
     (zygotes_module, "EXCHANGE_S"),
+    (zygotes_module, "CLOSE_TIMEOUT_S"),
 ]
 
 
 @contextlib.contextmanager
-def frozen(machine: Machine) -> Iterator[None]:
-    """The slot's zygote is frozen, and nobody waits long for it; it is gone afterwards, and its slot serves the next trial."""
+def frozen(machine: Machine) -> Iterator[psutil.Process]:
+    """The slot's zygote is frozen, and nobody waits long for it; it is gone afterwards."""
     zygote = machine.slot.zygotes.all[-1]
     process = psutil.Process(zygote._process.pid)
     process.suspend()
@@ -705,9 +707,13 @@ def frozen(machine: Machine) -> Iterator[None]:
         for module, name in PATIENCE:
             patch.setattr(module, name, 0.3)
         zygote._channel.limit(0.3)
-        yield
+        yield process
     assert not lives(process)
-    assert machine.start("steady", trial="0099").ended().end is AttemptEnd.COMPLETED
+
+
+def serves_on(machine: Machine) -> bool:
+    """Whether the slot serves the next trial."""
+    return machine.start("steady", trial="0099").ended().end is AttemptEnd.COMPLETED
 
 
 def test_a_trial_under_a_frozen_zygote_is_ended_when_it_has_outlived_its_time(machine: Machine) -> None:
@@ -717,6 +723,7 @@ def test_a_trial_under_a_frozen_zygote_is_ended_when_it_has_outlived_its_time(ma
         ended = one.ended()
 
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "TimeToLive")
+    assert serves_on(machine)
 
 
 @pytest.mark.parametrize("trainable", ["endless", "deaf"])
@@ -740,6 +747,7 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
         ended = one.ended()
 
     assert (ended.end, ended.error) == (AttemptEnd.COMPLETED, "")
+    assert serves_on(machine)
 
 
 def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
@@ -752,25 +760,39 @@ def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 
 
-def test_a_trial_that_a_frozen_zygote_does_not_start_is_lost_with_the_reason(machine: Machine) -> None:
+@pytest.mark.parametrize("text", ["", "x" * 2**22], ids=["small", "larger than a channel holds"])
+def test_a_trial_that_a_frozen_zygote_does_not_start_is_started_by_a_fresh_one(machine: Machine, text: str) -> None:
     machine.start("steady").ended()
 
-    with frozen(machine):
-        ended = machine.start("steady", trial="0002").ended()
+    with frozen(machine) as zygote:
+        two = machine.start("steady", {"text": text}, trial="0002")
+        eventually(lambda: not lives(zygote))
 
-    assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteSilent")
-    assert "started no process within 0.3 s" in ended.error
+    assert two.ended().end is AttemptEnd.COMPLETED
+    assert len(two.reports) == 3
 
 
-def test_a_start_that_a_frozen_zygote_can_not_take_is_given_up(machine: Machine) -> None:
-    machine.start("steady").ended()
+def test_a_trial_whose_zygote_dies_with_the_trial_before_is_started_by_a_fresh_one(machine: Machine) -> None:
+    one = machine.start("waits_for", {"file": str(machine.code_root / "nothing")}).has_reported(1)
+    two = machine.start("waits_for", {"file": str(machine.code_root)}, trial="0002")
+    eventually(lambda: two.of(AttemptStarted))
 
-    with frozen(machine):
-        # Larger than what a channel holds.
-        ended = machine.start("steady", {"text": "x" * 2**22}, trial="0002").ended()
+    machine.slot.zygotes.all[-1]._process.kill()
 
-    assert (ended.end, ended.error_type) == (AttemptEnd.LOST, "ZygoteSilent")
-    assert "took no start message" in ended.error
+    assert (one.ended().end, one.ended().error_type) == (AttemptEnd.LOST, "ZygoteDied")
+    assert two.ended().end is AttemptEnd.COMPLETED
+    assert len(two.reports) == 1
+
+
+def test_a_trial_that_no_zygote_starts_is_lost_with_the_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ZygoteHandle, "wait_started", lambda self: self.take_over("started no process within 30 s"))
+
+    ended = machine.start("steady").ended()
+
+    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.LOST, "ZygoteSilent", 0)
+    assert "started no process within 30 s" in ended.error
 
 
 def test_a_checkpoint_that_is_gone_fails_the_attempt_with_its_name(machine: Machine) -> None:
