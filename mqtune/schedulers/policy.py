@@ -143,7 +143,8 @@ class PBTReplay(TimedScheduler[_Course]):
     - *A trial that fails* and is retried goes on with the config that it had.
     - *A trial without a checkpoint* when it is to go on with another config can't follow the policy: it is stopped early,
       and its reason says so.
-    - *By hand*: a trial that a person pauses is left alone until it is resumed.
+    - *By hand*: a trial that a person pauses is left alone until it is resumed, and one that a person starts with another
+      config than the policy's first for ever.
 
     **Cost.** A report costs two look-ups.
 
@@ -179,10 +180,12 @@ class PBTReplay(TimedScheduler[_Course]):
         """Let *trial* run to the next step.
 
         Raises:
-            ConfigurationError: it is new, and its config is not the policy's first.
+            ConfigurationError: the searcher's config is not the policy's first.
         """
         known = self._progress.get(trial.id)
-        if known is None and not is_same(trial.attempt.config, self._policy[0].config):
+        follows = known is not None or is_same(trial.attempt.config, self._policy[0].config)
+        by_hand = bool(trial.history) and trial.history[0].by == "user"
+        if not follows and not by_hand:
             raise ConfigurationError(
                 f"PBTReplay: trial {trial.id} begins with {trial.attempt.config!r}, and the policy with "
                 f"{self._policy[0].config!r}; give replay.config as the space"
@@ -193,6 +196,9 @@ class PBTReplay(TimedScheduler[_Course]):
         if trial.id in self._waiting:
             self._waiting.discard(trial.id)
             course.index += 1
+        if not follows:
+            # It is at no step, and comes to none.
+            course.index = len(self._policy)
         course.is_due = False
         course.next_level = self._time_of(course.index + 1)
         course.decision = CONTINUE

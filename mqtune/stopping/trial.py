@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mqtune.errors import ConfigurationError, MetricMissing
+from mqtune.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.status import TrialStatus
 from mqtune.stopping.base import (
     ITERATION,
@@ -304,12 +304,12 @@ class FunctionRule(StopRule):
         """Return that the function says so, or an empty text.
 
         Raises:
-            ConfigurationError: the function raises an error, which is its cause.
+            UserCodeFailed: the function raises an error, which is its cause.
         """
         try:
             return f"{self._name} says so" if self._function(trial, report) else ""
         except Exception as error:
-            raise ConfigurationError(
+            raise UserCodeFailed(
                 f"stop: {self._name} failed on report {report.sequence} of trial {report.trial}: "
                 f"{type(error).__name__}: {error}; it is called with the trial and the report, whose metrics are report.metrics"
             ) from error

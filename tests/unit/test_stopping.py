@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtune.errors import ConfigurationError, MetricMissing
+from mqtune.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.experiment import Experiment
 from mqtune.status import TrialStatus
 from mqtune.stopping import (
@@ -234,9 +234,7 @@ def test_anything_that_can_be_called_with_two_arguments_is_a_function(function: 
 def test_an_error_in_a_function_names_it_the_report_and_what_it_is_called_with() -> None:
     run = Run(bound(lambda trial, report: report["loss"] > 1))
 
-    with pytest.raises(
-        ConfigurationError, match=r"lambda> failed on report 1 of trial 0001: TypeError.*report\.metrics"
-    ):
+    with pytest.raises(UserCodeFailed, match=r"lambda> failed on report 1 of trial 0001: TypeError.*report\.metrics"):
         run.report(1.0)
 
 

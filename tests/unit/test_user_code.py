@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import Bench
 from simulation import NAME, SPACE, Simulation, curve
 
 from mqtune.backends.simulated import Simulated
@@ -16,7 +20,7 @@ from mqtune.errors import ConfigurationError, MqtuneError, UserCodeFailed
 from mqtune.experiment import Experiment
 from mqtune.limits import Limits
 from mqtune.messages import DecisionTaken, TrialStaged
-from mqtune.schedulers import ASHA, PromotionASHA, Scheduler
+from mqtune.schedulers import ASHA, PBTReplay, PolicyStep, PromotionASHA, Scheduler
 from mqtune.schedulers.base import Choice, Resume, Wait
 from mqtune.searchers import RandomSearcher, Searcher
 from mqtune.status import TrialStatus
@@ -287,12 +291,66 @@ def test_a_function_that_fails_names_the_report() -> None:
     assert "failed on report 1 of trial 0001: KeyError: 'accuracy'" in str(error)
 
 
+SCRIPT = """
+import mqtune
+
+def train(config):
+    pass
+
+class Mine(mqtune.FIFO):
+    def on_report(self, trial, report):
+        return self.judge(report)
+
+    def judge(self, report):
+        return report.metrics["accuracy"]  # the mistake
+
+reports = [{"seconds": 1.0, "lr": 0.5, "loss": 0.5}]
+mqtune.Tuner(
+    train, {"lr": 0.5}, metric="loss", mode="min", scheduler=Mine(), backend=mqtune.Simulated(reports), progress=False
+).run()
+"""
+
+
+def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path, mqtune_home: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert lines[-1].startswith(
+        "mqtune: UserCodeFailed: Mine.on_report raised KeyError: 'accuracy' (report 1 of trial 0001"
+    )
+    assert '    return report.metrics["accuracy"]  # the mistake' in lines
+    assert not [line for line in lines if "mqtune/driver.py" in line]
+
+
+def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_path: Path) -> None:
+    """It was refused behind its staging, and each later driver met it in the journal."""
+    policy = [PolicyStep(0, {"lr": 0.5, "depth": 3}), PolicyStep(2, {"lr": 0.25, "depth": 3})]
+    bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=lambda: PBTReplay(policy), searcher=Nothing)
+
+    bench.hand.start_trial({"lr": 0.1})
+    bench.start("0001").report("0001", 0.9, 0.8, 0.7)
+
+    assert bench.told("0001") == ""
+    bench.begin()
+    assert bench.trial("0001").config == {"lr": 0.1, "depth": 3}
+
+
+class Nothing(Searcher):
+    def suggest(self) -> Config | None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
 # What may be journaled at all.
 
 
 def test_nothing_is_journaled_that_could_not_be_read_again(tmp_path: Any) -> None:
-    from bench import Bench
-
     bench = Bench(tmp_path).step().start("0001")
     before = len(bench.events())
     for call in (bench.hand.stop_trial, bench.hand.abandon_trial):
