@@ -198,6 +198,8 @@ class Experiment:
             _keep(trial, report.checkpoint, report.timestamp, report.metrics)
         if not is_current or trial.decision is not None:
             trial.late_reports += 1
+            if is_current:
+                trial.late_metrics = report.metrics
             return None
         attempt.reports = report.sequence
         trial.reports += 1
@@ -260,6 +262,7 @@ class Experiment:
         trial.config = event.config
         trial.ttl_s = event.ttl_s
         trial.decision = trial.restart = None
+        trial.late_metrics = {}
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
         if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
             # A person brought it: from here on it is the trial's own, as what it saves itself.

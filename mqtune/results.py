@@ -303,7 +303,8 @@ class Results:
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
             # What a trial still reported between the decision to stop it and its end was run all the same.
-            time: Any = trial.last_metrics.get(scheduler.get("time_attr", _ITERATION))
+            last = trial.late_metrics or trial.last_metrics
+            time: Any = last.get(scheduler.get("time_attr", _ITERATION))
             if not is_number(time) or not math.isfinite(time):
                 time = trial.attempt.reports + trial.late_reports
             used += time

@@ -267,6 +267,8 @@ class Trial:
     reason: str = ""
     reports: int = 0
     late_reports: int = 0
+    #: The last report of the current attempt that came after its decision.
+    late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
     has_metric: bool = False
     last_metrics: Metrics = field(default_factory=dict)

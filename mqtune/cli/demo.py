@@ -20,7 +20,7 @@ _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 def command(name: str | None) -> None:
     """Tune a small neural network on handwritten digits, with a server and workers on this machine alone.
 
-    150 trials under ASHA in well under a minute. The code is mqtune/demo.py, fit to be copied.
+    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/demo.py, fit to be copied.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:

@@ -322,6 +322,17 @@ def test_the_budget_is_in_the_units_of_the_schedulers_time(tmp_path: Path):
     assert results_of(book).budget == (300, 700)
 
 
+def test_what_a_trial_ran_on_after_the_decision_is_not_saved(tmp_path: Path):
+    book = Book(tmp_path / "asha", scheduler=ASHA)
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0, "training_iteration": 1})
+    book.decide("0001")
+    book.report("0001", {"loss": 1.0, "training_iteration": 2}, {"loss": 1.0, "training_iteration": 7})
+    book.end("0001", AttemptEnd.STOPPED)
+
+    assert results_of(book).budget == (7, 2)
+
+
 def test_without_a_max_t_nothing_is_saved(book: Book):
     book.run("0001", 2.0, 1.0)
 
