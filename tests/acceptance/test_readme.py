@@ -129,7 +129,7 @@ def test_the_driver_script_works_as_written(tmp_path: Path, mqtune_home: Path):
     results = Results.load("quickstart")
     assert len(results.trials) == 64
     # It shows what ASHA is for: trials are stopped before they have run to their ends.
-    run = sum(trial.reports + trial.late_reports for trial in results.trials)
+    run = sum(result.trial.reports + result.trial.late_reports for result in results)
     assert f"{run} epochs run, {64 * 27 - run} saved by ASHA" in done.stdout
     assert run < 64 * 27 / 2
 
