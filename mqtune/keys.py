@@ -5,6 +5,7 @@ The fleet, shared by all experiments::
     mqtune:fleet                    stream  workers that joined or left, newest some 1,000
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
     mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
+    mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
     mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
     mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
@@ -71,6 +72,7 @@ __all__ = [
     "control_channel",
     "drain_key",
     "is_name",
+    "name_key",
     "worker_key",
 ]
 
@@ -94,6 +96,11 @@ def is_name(name: object) -> bool:
 def worker_key(worker: str) -> str:
     """Return the key of a worker's description."""
     return f"mqtune:worker:{worker}"
+
+
+def name_key(worker: str) -> str:
+    """Return the key that says which process has a worker's name."""
+    return f"mqtune:name:{worker}"
 
 
 def drain_key(worker: str) -> str:

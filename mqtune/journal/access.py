@@ -23,6 +23,7 @@ from mqtune.keys import (
     ExperimentKeys,
     control_channel,
     drain_key,
+    name_key,
     worker_key,
 )
 from mqtune.resources import EVERY, QUEUES, check_experiments
@@ -156,6 +157,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         # Its own place in the fleet. It only listens to what drivers say.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
         Rule("get mget set del", (worker_key("*"),)),
+        Rule("evalsha eval get set del pttl", (name_key("*"),)),
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
         Rule("subscribe", channels=(control_channel("*"),)),

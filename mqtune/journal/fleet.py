@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import reprlib
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import redis
 
-from mqtune.errors import BrokerUnavailable, MessageVersionError
+from mqtune.errors import BrokerUnavailable, MessageVersionError, NameTaken
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying
-from mqtune.keys import FLEET, WORKERS, control_channel, drain_key, worker_key
+from mqtune.journal.scripts import script
+from mqtune.keys import FLEET, WORKERS, control_channel, drain_key, name_key, worker_key
+from mqtune.machine import describe_process
 from mqtune.messages import WorkerInfo
 from mqtune.wire import decode_value, encode_value
 
@@ -45,9 +49,18 @@ class Fleet:
         client: a checked connection.
         patience_s: how long a call goes on trying while the server is away.
         closing: once set, calls stop trying.
+        token: what tells the worker's process from any other that wants its name; by default one of this object.
     """
 
-    def __init__(self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        patience_s: float,
+        closing: threading.Event | None = None,
+        token: str = "",
+    ) -> None:
+        self.token = token or f"{describe_process()} {uuid.uuid4().hex}"
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._patience_s = patience_s
@@ -56,14 +69,41 @@ class Fleet:
     def _retrying(self, call: Callable[[], T]) -> T:
         return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
+    def take_name(self, worker: str, hold_s: float, *, dead: str = "") -> None:
+        """Have a worker's name, or keep it, for *hold_s* seconds.
+
+        Args:
+            worker: the name.
+            hold_s: how long it is held.
+            dead: the token of a worker that is known to be dead; its name is taken without waiting.
+
+        Raises:
+            NameTaken: another process has it.
+        """
+        args = [self.token, round(hold_s * 1000), dead]
+        holder, left_ms = self._retrying(lambda: script("name")(self._client, [name_key(worker)], args))
+        if holder:
+            holder = holder.decode(errors="replace")
+            who = holder.rpartition(" ")[0]
+            raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=holder, left_s=left_ms / 1000)
+
     def join(self, info: WorkerInfo, hold_s: float) -> None:
-        """Enter a worker, forget those whose heartbeat ran out, and wake all drivers."""
+        """Enter a worker, forget those whose heartbeat ran out, and wake all drivers.
+
+        Raises:
+            NameTaken: another process has its name.
+        """
         self.keep(info, hold_s)
         self._retrying(self._sweep)
         self.announce(info.name, "joined")
 
     def keep(self, info: WorkerInfo, hold_s: float) -> bool:
-        """Keep a worker in the register for *hold_s* more seconds; return whether it should drain."""
+        """Keep a worker in the register for *hold_s* more seconds; return whether it should drain.
+
+        Raises:
+            NameTaken: another process has its name by now.
+        """
+        self.take_name(info.name, hold_s)
 
         def write() -> bool:
             seconds, _ = self._client.time()
@@ -93,8 +133,12 @@ class Fleet:
         self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
 
     def leave(self, worker: str) -> None:
-        """Take a worker out, and wake all drivers."""
+        """Take a worker out, and wake all drivers; nothing happens to another that has its name."""
+        with contextlib.suppress(NameTaken):
+            self.take_name(worker, 0)
+            self._remove(worker)
 
+    def _remove(self, worker: str) -> None:
         def write() -> None:
             with self._client.pipeline() as pipe:
                 pipe.delete(worker_key(worker))

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from mqtune.errors import JournalGone, MessageVersionError
 from mqtune.journal.base import Entry, Journal, LastAttempt
 from mqtune.journal.file import JournalFile
-from mqtune.journal.takeover import LOCK_S, describe_driver
+from mqtune.journal.takeover import LOCK_S
+from mqtune.machine import describe_process
 from mqtune.messages import AttemptEnded, ExperimentCreated, Reports, TrialStaged, decode_event
 from mqtune.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.wire import encode_value
@@ -138,7 +139,7 @@ def put_back(
         list(found.ends(at)),
         definition=definition or created,
         owner=owner,
-        description=describe_driver(),
+        description=describe_process(),
         hold_s=LOCK_S,
     )
     logger.warning(

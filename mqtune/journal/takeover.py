@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Final
 
 from mqtune.errors import NameTaken
 from mqtune.journal.base import Journal
+from mqtune.machine import describe_process, is_gone, is_here
 
-__all__ = ["KEEP_LOCK_S", "LOCK_S", "describe_driver", "take_lock"]
+__all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +34,14 @@ def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = 
     Raises:
         NameTaken: a living driver has it.
     """
-    here = _place()
     # In how many seconds the lock should run out at the next look, if nobody keeps it.
     dead, due_s = "", math.inf
     while True:
         try:
-            journal.lock(owner, describe_driver(), LOCK_S, dead=dead)
+            journal.lock(owner, describe_process(), LOCK_S, dead=dead)
         except NameTaken as taken:
-            _, pid, _, place = taken.holder.split(" ", 3)
-            if place == here:
-                if dead or _lives(int(pid)):
+            if is_here(taken.holder):
+                if dead or not is_gone(taken.holder):
                     raise
                 dead = taken.holder
                 continue
@@ -57,26 +54,3 @@ def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = 
             sleep(wait_s)
         else:
             return
-
-
-def describe_driver() -> str:
-    """Say who drives, for people, and for whoever wants to know whether this process still lives."""
-    return f"process {os.getpid()} on {_place()}"
-
-
-def _place() -> str:
-    """Return where process numbers mean the same: this host, and on Linux this namespace of it, such as a container."""
-    try:
-        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

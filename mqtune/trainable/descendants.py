@@ -6,7 +6,9 @@ import contextlib
 import os
 from collections.abc import Collection
 
-__all__ = ["children_of", "group_exists", "has_descendants", "own_children", "parent_of", "started_at"]
+from mqtune.machine import process_stat
+
+__all__ = ["children_of", "group_exists", "has_descendants", "own_children", "parent_of"]
 
 
 def own_children() -> list[int]:
@@ -61,24 +63,7 @@ def group_exists(group: int) -> bool:
 
 def parent_of(pid: int) -> int:
     """Return the process id of a process's parent; 0 when there is none to be seen."""
-    return _stat(pid)[1]
-
-
-def started_at(pid: int) -> int:
-    """Return when a process was started, in the kernel's ticks since the boot; 0 when there is none, or it is dead."""
-    state, _, began = _stat(pid)
-    return 0 if state in ("Z", "X") else began
-
-
-def _stat(pid: int) -> tuple[str, int, int]:
-    """Return a process's state, its parent and its start; the same numbers mean the same process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # Behind the name, in which there may be anything.
-            fields = file.read().rpartition(b")")[2].split()
-        return fields[0].decode(), int(fields[1]), int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return "", 0, 0
+    return process_stat(pid)[1]
 
 
 def _children(pid: int, task: int) -> list[int]:

@@ -46,10 +46,10 @@ from mqtune.worker.celery_settings import (
     check_broker,
     check_concurrency,
     check_folders,
-    check_name,
     check_options,
     check_settings,
     owned_settings,
+    take_name,
 )
 from mqtune.worker.consuming import watch_consuming
 from mqtune.worker.devices import SlotPlan
@@ -57,7 +57,7 @@ from mqtune.worker.family import family
 from mqtune.worker.leaving import THREADS_END_S, Leaving, leave_s
 from mqtune.worker.owner import end_with_owner
 from mqtune.worker.rows import Rows, Text, failure, latest_report
-from mqtune.worker.runtime import WorkerRuntime
+from mqtune.worker.runtime import LEASE_S, WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
 from mqtune.worker.transport import TrialTransport
 from mqtune.worker.uplink import Wake
@@ -289,6 +289,8 @@ class TrialApp(Celery):
     settings: WorkerSettings
     plan: SlotPlan
     client: Client
+    #: What the worker has its name by.
+    token: str
     #: Whether somebody may be listening to events.
     is_watched: bool
     trials: TrialPool
@@ -316,7 +318,9 @@ class TrialApp(Celery):
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
         self.client = connect(self.settings.broker, role="worker")
-        check_name(Fleet(self.client, patience_s=CONNECT_TIMEOUT_S), name)
+        fleet = Fleet(self.client, patience_s=CONNECT_TIMEOUT_S)
+        take_name(fleet, name, LEASE_S)
+        self.token = fleet.token
         # kombu keeps the names of their queues.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
@@ -355,6 +359,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             grace_s=settings.grace_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
+            token=app.token,
         )
         self._runtime.start()
         watch_consuming(worker, self._runtime, is_leaving=lambda: state.should_stop is not None)

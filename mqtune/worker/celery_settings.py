@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
-import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError, WorkerStartError
+from mqtune.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.journal.connection import celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
 from mqtune.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
+from mqtune.machine import describe_process, is_gone, is_here
 from mqtune.worker.settings import WorkerSettings
 
 __all__ = [
@@ -19,10 +21,10 @@ __all__ = [
     "TRANSPORT_OPTIONS",
     "celery_settings",
     "check_broker",
-    "check_name",
     "check_options",
     "check_settings",
     "owned_settings",
+    "take_name",
 ]
 
 #: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
@@ -63,6 +65,8 @@ TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
     "socket_timeout": 30,
     "visibility_timeout": 3600,
 }
+#: How often it is looked whether another worker keeps its name, which it does every few seconds.
+_LOOK_AGAIN_S: Final = 0.5
 _BY_SHAPE: Final = "the queue's name says what the slots offer"
 _OWN_PROCESS: Final = "each trial has a process of its own"
 _BY_SCHEDULER: Final = "how long a trial may take is its scheduler's to say"
@@ -178,26 +182,36 @@ def check_broker(broker: str, celerys: str) -> None:
         )
 
 
-def check_name(fleet: Fleet, name: str) -> None:
-    """Check that no other worker has this worker's name; one that was killed may be in the fleet for some seconds more.
+def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Take a worker's name, which no other worker may have; one that was killed is replaced as soon as that is sure.
+
+    On this machine it is at once. Whether a worker of another machine or container lives shows in that it keeps its name.
+
+    Args:
+        fleet: the register.
+        name: the worker's.
+        hold_s: how long the name is held, unless it is kept.
+        sleep: waits for some seconds.
 
     Raises:
-        WorkerStartError: one has.
+        WorkerStartError: a living worker has it.
     """
-    for info in fleet.workers():
-        if info.name == name and not (info.host == socket.gethostname() and _is_gone(info.pid)):
-            raise WorkerStartError(
-                f"the fleet has a worker {name} (process {info.pid} on {info.host}); call this one otherwise: "
-                "--name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
-            )
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether a worker that ran on this machine as *pid* does so no more; this process may have its number now."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return pid == os.getpid()
+    dead, due_s = "", math.inf
+    while True:
+        try:
+            fleet.take_name(name, hold_s, dead=dead)
+        except NameTaken as taken:
+            process = taken.holder.rpartition(" ")[0]
+            # One that has begun anew in its own process is the same process.
+            if not dead and (is_gone(process) or process == describe_process()):
+                dead = taken.holder
+                continue
+            # Kept in between, or seen to live.
+            if is_here(process) or taken.left_s > due_s:
+                raise WorkerStartError(
+                    f"{taken}; call this one otherwise: --name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
+                ) from None
+            due_s = taken.left_s
+            sleep(_LOOK_AGAIN_S)
+        else:
+            return

@@ -13,7 +13,8 @@ import signal
 import time
 from typing import Final
 
-from mqtune.trainable.descendants import parent_of, started_at
+from mqtune.machine import started_at
+from mqtune.trainable.descendants import parent_of
 
 __all__ = ["MARK", "end_leftovers", "mark_of", "own_mark"]
 

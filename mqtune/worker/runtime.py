@@ -16,7 +16,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Final
 
-from mqtune.errors import BrokerUnavailable, ConfigurationError
+from mqtune.errors import BrokerUnavailable, ConfigurationError, NameTaken
 from mqtune.fields import decode_definition
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
@@ -78,6 +78,7 @@ class WorkerRuntime:
         grace_s: how long trials have, once the worker is told to go, to save and to leave.
         wake_consumer: called, from any thread, when a slot becomes free or is about to.
         show: called now and then, from one thread, for each attempt that is here.
+        token: what it has its name by, if it has that already.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class WorkerRuntime:
         wake_consumer: Callable[[], None],
         show: Callable[[AttemptRun], None],
         experiments: str = EVERY,
+        token: str = "",
     ) -> None:
         self.name = name
         self.host = socket.gethostname()
@@ -107,9 +109,9 @@ class WorkerRuntime:
         self.uplink = Uplink(self.clock)
         self.queue = queue_name(plan.offer, experiments)
         self._experiments = experiments
-        self.scratch = Scratch(log_root, self.host)
+        self.scratch = Scratch(log_root)
         self._client = client
-        self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing)
+        self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
         self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self.manifests = CodeManifests(log_root, code_root)
@@ -333,6 +335,7 @@ class WorkerRuntime:
         """Yield what a heartbeat consists of, experiment by experiment."""
         yield self._tell_fleet
         yield self.memory_kills.look
+        yield self.scratch.keep
         for journal, runs in _by_journal(self._here - self.running).items():
             yield partial(self._hold, journal, runs)
         for journal, runs in _by_journal(self.running).items():
@@ -363,13 +366,21 @@ class WorkerRuntime:
         info = self._info()
         has_changed = (info.note, info.slots) != self._told
         self._told = (info.note, info.slots)
-        if self._fleet.keep(info, self.lease_s) and not self.draining:
-            logger.warning("told to drain: the trials are handed back, and then this worker ends")
-            self.hand_back_all("its worker was drained")
-            # From here it is as if an operator had ended it.
-            os.kill(os.getpid(), SIGTERM)
+        try:
+            if self._fleet.keep(info, self.lease_s):
+                self._go("told to drain", "its worker was drained")
+        except NameTaken as error:
+            # It was cut off, or frozen, for so long that another could take it for dead.
+            self._go(str(error), "another worker has its worker's name")
         if has_changed:
             self._fleet.announce(self.name, "changed")
+
+    def _go(self, why: str, reason: str) -> None:
+        if not self.draining:
+            logger.warning("%s: the trials are requeued, and then this worker ends", why)
+            self.hand_back_all(reason)
+            # From here it is as if an operator had ended it.
+            os.kill(os.getpid(), SIGTERM)
 
     def _hear(self) -> None:
         """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""

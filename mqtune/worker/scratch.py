@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import math
 import os
 import shutil
+import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from mqtune.journal.base import Claim
+from mqtune.machine import is_gone, is_here, process_mark
 from mqtune.trial import AttemptEnd
 
 __all__ = ["Scratch"]
 
 #: Below the log folder, which several workers of one or of many machines may share.
 _FOLDER: Final = ".scratch"
+#: How many words follow the host in the name of a worker's folder: process, place and start.
+_PARTS: Final = 3
+#: What the name of a worker's lock ends with.
+_LOCK: Final = ".lock"
+#: How often a worker sets its lock's time, and after how long without that one of another machine has gone: clocks may differ
+#: by minutes, and a machine that slept for so long has lost its attempts.
+_KEEP_S: Final = 60.0
+_LEFT_S: Final = 3600.0
 #: Below an attempt's folder: its working directory, if that is not kept.
 _WORK: Final = "work"
 
@@ -22,24 +36,65 @@ _WORK: Final = "work"
 class Scratch:
     """The folders of one worker's attempts; they are made by who first needs them.
 
+    Several machines may share the log folder, and have the same name. So a worker holds a lock on a file of its own there, whose
+    time it sets now and then; what is beside it is another's to delete only when that has gone.
+
     Args:
         log_root: the worker's log folder.
-        host: this machine's name.
+        clock: the time in seconds since the epoch.
     """
 
-    def __init__(self, log_root: Path, host: str) -> None:
+    def __init__(self, log_root: Path, clock: Callable[[], float] = time.time) -> None:
         self._log_root = log_root.absolute()
         self._all = self._log_root / _FOLDER
-        self._host = host
-        self._mine = self._all / f"{host}.{os.getpid()}"
+        self._clock = clock
+        # Without spaces: scripts get this path.
+        self._mine = self._all / f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
+        self._lock: int | None = None
+        self._kept_at = -math.inf
 
     def sweep(self) -> None:
-        """Delete what workers of this machine left that were killed."""
+        """Delete what workers left that were killed, and lock this one's own."""
         with contextlib.suppress(OSError):
-            for folder in list(self._all.iterdir()):
-                host, _, pid = folder.name.rpartition(".")
-                if host == self._host and pid.isdigit() and (folder == self._mine or not _lives(int(pid))):
-                    shutil.rmtree(folder, ignore_errors=True)
+            # An earlier worker of this process, which has begun anew, has left it.
+            shutil.rmtree(self._mine, ignore_errors=True)
+            self._all.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._lock_of(self._mine), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            for path in list(self._all.iterdir()):
+                worker = path.with_name(path.name.removesuffix(_LOCK))
+                if worker != self._mine and self._is_left(worker):
+                    shutil.rmtree(worker, ignore_errors=True)
+                    self._lock_of(worker).unlink(missing_ok=True)
+
+    def keep(self) -> None:
+        """Say that this worker lives; to be called every few seconds."""
+        now = time.monotonic()
+        if self._lock is not None and now - self._kept_at > _KEEP_S:
+            self._kept_at = now
+            with contextlib.suppress(OSError):
+                os.utime(self._lock)
+
+    def _lock_of(self, worker: Path) -> Path:
+        return worker.with_name(worker.name + _LOCK)
+
+    def _is_left(self, worker: Path) -> bool:
+        """Whether the worker whose folder this is has gone; not when there can be doubt."""
+        host, *parts = worker.name.rsplit(".", 3)
+        process = "process {} on {} ({}.{})".format(parts[0], host, *parts[1:]) if len(parts) == _PARTS else ""
+        if is_here(process):
+            return is_gone(process)
+        # It is of another machine, container or boot. A network's file system may keep locks to one machine, so its lock must
+        # have been left alone for long, too.
+        try:
+            with self._lock_of(worker).open("rb") as lock:
+                if self._clock() - os.fstat(lock.fileno()).st_mtime < _LEFT_S:
+                    return False
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def folder(self, experiment: str, claim: Claim) -> Path:
         """Return where an attempt's folder is to be."""
@@ -75,15 +130,10 @@ class Scratch:
         """Delete this worker's folder, unless something is still in it."""
         with contextlib.suppress(OSError):
             self._mine.rmdir()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            with contextlib.suppress(OSError):
+                self._lock_of(self._mine).unlink()
         with contextlib.suppress(OSError):
             self._all.rmdir()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

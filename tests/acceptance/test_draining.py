@@ -20,6 +20,7 @@ import mqtune
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.keys import name_key
 from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
 from mqtune.trial import AttemptEnd
@@ -135,6 +136,7 @@ def test_a_worker_that_can_not_be_reached_drains_when_it_is_back_and_one_of_its_
         fleet = Fleet(client, patience_s=5)
         (again,) = fleet.workers()
         assert again.name == info.name
+        fleet.token = client.get(name_key(again.name)).decode()
         assert not fleet.keep(again, 15.0), "it would be told to drain by its next heartbeat"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import redis
 from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.errors import BrokerUnavailable, NameTaken
 from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
@@ -659,6 +660,28 @@ class TestFleet:
         assert fleet.workers() == [INFO]
 
         assert len(caplog.records) == len(strange)
+
+    def test_a_name_is_one_processs_until_that_has_left_or_was_silent_for_too_long(
+        self, fleet: Fleet, redis_client: redis.Redis
+    ) -> None:
+        second = Fleet(redis_client, patience_s=1.0)
+        fleet.join(INFO, LONG_S)
+
+        for take in (lambda: second.take_name(INFO.name, LONG_S), lambda: second.join(replace(INFO, slots=9), LONG_S)):
+            with pytest.raises(NameTaken, match=rf"worker {INFO.name} \(process {os.getpid()} on ") as refused:
+                take()
+            assert refused.value.holder == fleet.token
+        second.leave(INFO.name)
+        assert fleet.workers() == [INFO]
+        assert fleet.keep(INFO, LONG_S) is False
+
+        second.take_name(INFO.name, LONG_S, dead=fleet.token)
+        with pytest.raises(NameTaken):
+            fleet.keep(INFO, LONG_S)
+        second.leave(INFO.name)
+        fleet.keep(INFO, SHORT_S)
+        time.sleep(2 * SHORT_S)
+        second.take_name(INFO.name, LONG_S)
 
     def test_a_name_that_is_no_text_hides_no_worker(
         self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture

@@ -204,7 +204,7 @@ class Machine:
         self.clock = time
         self.uplink = Uplink(self.clock)
         self.uplink.start()
-        self.scratch = Scratch(log_root, self.host)
+        self.scratch = Scratch(log_root)
         self.logs = Logs(log_root)
         self.manifests = CodeManifests(log_root, self.code_root)
         self.back_off, self.memory_kills = BackOff(), MemoryKills(None)

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import ConfigurationError, WorkerStartError
+from mqtune.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.machine import describe_process, process_mark, started_at
 from mqtune.worker.celery_settings import (
     OWNED_SETTINGS,
     check_broker,
     check_concurrency,
     check_folders,
-    check_name,
     check_options,
     check_settings,
     owned_settings,
+    take_name,
 )
 from mqtune.worker.settings import WorkerSettings
 
@@ -114,33 +115,88 @@ def test_a_log_root_that_can_not_be_is_named_with_the_way_out(tmp_path: Path) ->
         check_folders(tmp_path, tmp_path / "file/logs")
 
 
-def fleet_with(name: str, host: str, pid: int) -> Any:
-    return SimpleNamespace(workers=lambda: [SimpleNamespace(name=name, host=host, pid=pid)])
+class Names:
+    """The names of workers, of which one is held; time passes while somebody sleeps."""
+
+    def __init__(self, name: str, process: str, *, is_kept: bool = False) -> None:
+        self.held = {name: f"{process} token"}
+        self.is_kept = is_kept
+        self.left_s = 15.0
+        self.slept_s = 0.0
+
+    def take_name(self, name: str, hold_s: float, *, dead: str = "") -> None:
+        holder = self.held.get(name, "")
+        if holder and holder != dead and self.left_s > 0:
+            raise NameTaken(f"the fleet has a worker {name} ({holder})", holder=holder, left_s=self.left_s)
+        self.held[name] = "mine"
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self.left_s = 15.0 if self.is_kept and self.slept_s > 3 else self.left_s - seconds
+
+    def take(self, name: str) -> str:
+        take_name(self, name, 15.0, sleep=self.sleep)  # type: ignore[arg-type]
+        return self.held[name]
+
+
+def process(pid: int, mark: str = "") -> str:
+    return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
 
 
 def gone() -> int:
     """The id of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    return process.pid
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    return ended.pid
 
 
-@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
-def test_a_name_that_a_living_worker_has_is_refused_with_the_way_out(host: str) -> None:
+ELSEWHERE = "0123456789abcdef.77"
+
+
+def test_a_name_that_a_living_worker_has_is_refused_at_once_with_the_way_out() -> None:
+    parent = os.getppid()
+    place = process_mark().split(".")[0]
+    names = Names("gpu@a", process(parent, f"{place}.{started_at(parent)}"))
+
     with pytest.raises(WorkerStartError, match=r"process \d+ on .*; call this one otherwise: --name gpu1"):
-        check_name(fleet_with("gpu@a", host, os.getppid()), "gpu@a")
+        names.take("gpu@a")
+
+    assert names.slept_s == 0
 
 
-def test_a_name_of_a_worker_that_was_killed_can_be_taken() -> None:
-    check_name(fleet_with("gpu@a", socket.gethostname(), gone()), "gpu@a")
+def test_a_name_that_a_worker_of_another_machine_keeps_is_refused() -> None:
+    """Whatever that machine's name is: process numbers mean nothing here."""
+    names = Names("gpu@a", process(gone(), ELSEWHERE), is_kept=True)
+
+    with pytest.raises(WorkerStartError, match="call this one otherwise"):
+        names.take("gpu@a")
+
+    assert names.slept_s < 15
 
 
-def test_a_container_that_was_restarted_has_its_workers_number_again() -> None:
-    check_name(fleet_with("gpu@a", socket.gethostname(), os.getpid()), "gpu@a")
+def test_a_name_that_a_worker_of_another_machine_does_not_keep_is_free_when_it_has_run_out() -> None:
+    names = Names("gpu@a", process(gone(), ELSEWHERE))
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s >= 15
+
+
+def test_a_name_of_a_worker_that_was_killed_can_be_taken_at_once() -> None:
+    names = Names("gpu@a", process(gone()))
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s == 0
+
+
+def test_a_worker_that_begins_anew_in_its_process_has_its_name() -> None:
+    names = Names("gpu@a", describe_process())
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s == 0
 
 
 def test_other_names_are_no_matter() -> None:
-    check_name(fleet_with("gpu@b", "elsewhere", os.getppid()), "gpu@a")
+    assert Names("gpu@b", process(os.getppid())).take("gpu@a") == "mine"
 
 
 def test_a_worker_without_remote_control_sends_events_without_being_asked() -> None:

@@ -23,6 +23,7 @@ FLOORS: Final = {
     "clock": 0,
     "keys": 0,
     "labels": 0,
+    "machine": 0,
     "messages": 0,
     "resources": 0,
     "space": 0,
@@ -234,4 +235,16 @@ def test_a_trial_process_is_light(code: str) -> None:
     assert "mqtune.trainable.zygote" in loaded
     assert {name for name in loaded if name.split(".")[0] in NOT_IN_TRIALS} == set()
     own = {part_of(name.removeprefix("mqtune.")) for name in loaded if name.startswith("mqtune.")}
-    assert own <= {"checkpoints", "errors", "labels", "status", "trainable", "trial", "version", "wire", "words"}
+    in_trials = {
+        "checkpoints",
+        "errors",
+        "labels",
+        "machine",
+        "status",
+        "trainable",
+        "trial",
+        "version",
+        "wire",
+        "words",
+    }
+    assert own <= in_trials

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from mqtune.journal.base import Claim
+from mqtune.machine import process_mark, started_at
 from mqtune.trial import TrialId
 from mqtune.worker.scratch import Scratch
 
@@ -15,7 +21,7 @@ CLAIM = Claim(TrialId("0007"), 2, "0123456789abcdef")
 
 
 def test_an_attempts_folder_is_deleted_with_all_that_is_in_it(tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path, "here")
+    scratch = Scratch(tmp_path)
     folder = scratch.folder("mnist", CLAIM)
     assert not folder.exists()
     (folder / "deep").mkdir(parents=True)
@@ -29,27 +35,73 @@ def test_an_attempts_folder_is_deleted_with_all_that_is_in_it(tmp_path: Path) ->
 
 
 def test_two_claims_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path, "here")
+    scratch = Scratch(tmp_path)
 
     assert scratch.folder("mnist", CLAIM) != scratch.folder("mnist", CLAIM._replace(token="fedcba9876543210"))
-    assert scratch.folder("mnist", CLAIM) != Scratch(tmp_path, "there").folder("mnist", CLAIM)
+
+
+def dead() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
 
 
 def test_a_sweep_takes_what_dead_workers_of_this_machine_left_and_nothing_else(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
     left = tmp_path / ".scratch"
-    names = [f"here.{dead.pid}", f"here.{os.getpid()}", f"here.{os.getppid()}", f"there.{dead.pid}", "something"]
-    for name in names:
+    place, began = process_mark().split(".")
+    gone = [f"here.{dead()}.{place}.{began}", f"here.{os.getppid()}.{place}.12345"]
+    parents = f"{place}.{started_at(os.getppid())}"
+    kept = [f"here.{os.getppid()}.{parents}", "something", f"here.{dead()}"]
+    for name in gone + kept:
         (left / name / "attempt").mkdir(parents=True)
+    scratch = Scratch(tmp_path)
 
-    Scratch(tmp_path, "here").sweep()
+    scratch.sweep()
+    scratch.close()
 
-    # One that has this process's number is from a time before it had it.
-    assert sorted(path.name for path in left.iterdir()) == sorted(names[2:])
+    # One of another start than the process of its number is of one that has ended.
+    assert {path.name for path in left.iterdir()} == set(kept)
 
 
-def test_a_sweep_of_nothing_is_fine(tmp_path: Path) -> None:
-    Scratch(tmp_path, "here").sweep()
+def test_a_living_worker_of_another_machine_of_this_name_keeps_its_folders(tmp_path: Path) -> None:
+    """On a shared log root, a machine of the same image finds no process of that number, and knows nothing by that."""
+    theirs = tmp_path / ".scratch" / f"{socket.gethostname()}.{dead()}.0123456789abcdef.77"
+    (theirs / "attempt").mkdir(parents=True)
+    lock = theirs.with_name(f"{theirs.name}.lock")
+    hour_ago = time.time() - 3601
 
+    lock.touch()
+    swept(tmp_path)
+    assert theirs.exists(), "its worker has just said that it lives"
+
+    os.utime(lock, (hour_ago, hour_ago))
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        swept(tmp_path)
+        assert theirs.exists(), "its worker holds it"
+
+    swept(tmp_path)
+    assert not theirs.exists()
+    assert not lock.exists()
+
+
+def swept(root: Path) -> None:
+    scratch = Scratch(root)
+    scratch.sweep()
+    scratch.close()
+
+
+def test_a_worker_holds_its_lock_and_sets_its_time_until_it_closes(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    scratch.sweep()
+    (lock,) = (tmp_path / ".scratch").glob("*.lock")
+    os.utime(lock, (0, 0))
+
+    scratch.keep()
+
+    assert lock.stat().st_mtime > time.time() - 60
+    with lock.open("rb") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    scratch.close()
     assert list(tmp_path.iterdir()) == []

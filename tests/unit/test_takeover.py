@@ -13,6 +13,7 @@ from mqtune.errors import NameTaken
 from mqtune.interrupts import Interrupts
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S, take_lock
+from mqtune.machine import process_mark
 
 
 class Clock:
@@ -43,12 +44,23 @@ def held_by(server: MemoryServer, description: str) -> MemoryJournal:
     return journal
 
 
-def here() -> str:
-    return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+def described(pid: int, mark: str = "") -> str:
+    return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
 
 
 def test_a_driver_that_died_on_this_machine_is_replaced_at_once(server: MemoryServer, clock: Clock) -> None:
-    held_by(server, f"process {2**22 + 1} on {here()}")
+    held_by(server, described(2**22 + 1))
+
+    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+
+    assert clock.slept == []
+
+
+def test_a_driver_whose_number_is_another_processs_by_now_is_replaced_at_once(
+    server: MemoryServer, clock: Clock
+) -> None:
+    place, began = process_mark().split(".")
+    held_by(server, described(os.getpid(), f"{place}.{int(began) - 1}"))
 
     take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
 
@@ -56,12 +68,39 @@ def test_a_driver_that_died_on_this_machine_is_replaced_at_once(server: MemorySe
 
 
 def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer, clock: Clock) -> None:
-    held_by(server, f"process {os.getpid()} on {here()}")
+    held_by(server, described(os.getpid()))
 
     with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it 0 s ago"):
         take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
 
     assert clock.slept == []
+
+
+def test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced(
+    server: MemoryServer, clock: Clock
+) -> None:
+    """Machines made from one image, and containers with their host's network, may have one name, and no process in common."""
+    first = held_by(server, described(2**22 + 1, "0123456789abcdef.77"))
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        first.lock("first", "", LOCK_S)
+
+    with pytest.raises(NameTaken):
+        take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
+
+    assert server.experiments["x"].owner == "first"
+
+
+@pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
+def test_a_driver_that_says_nothing_of_itself_is_one_elsewhere(
+    server: MemoryServer, clock: Clock, description: str
+) -> None:
+    held_by(server, description)
+
+    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+
+    assert LOCK_S <= sum(clock.slept) <= LOCK_S + KEEP_LOCK_S
 
 
 def test_a_driver_that_died_elsewhere_is_replaced_when_its_lock_has_run_out(server: MemoryServer, clock: Clock) -> None:

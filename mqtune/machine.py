@@ -1,0 +1,89 @@
+"""Which machine this is, and whether a process that somebody names still lives: for whoever shares a Redis or a folder.
+
+A host's name says neither: machines made from one image, and containers with their host's network, may all have the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from functools import cache
+from importlib.util import source_hash
+from typing import Final
+
+__all__ = ["describe_process", "is_gone", "is_here", "process_mark", "process_stat", "started_at"]
+
+#: What tells machines, and their boots, apart, where the system has it (Linux). Machines made from one image may share the second.
+_IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
+#: What tells the process numbers of one container from those of another.
+_PID_NAMESPACE: Final = "/proc/self/ns/pid"
+#: How a process describes itself: its number, its host, the place where that number is its, and when it began there.
+_DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<place>[0-9a-f]+)\.(?P<began>\d+)\)")
+
+
+def describe_process() -> str:
+    """Say which process this is, for people, and for whoever wants to know whether it still lives."""
+    return f"process {os.getpid()} on {socket.gethostname()} ({process_mark()})"
+
+
+def process_mark() -> str:
+    """Return where this process is, and when it began: with its number, what no other process of any machine has."""
+    return f"{_place()}.{started_at(os.getpid())}"
+
+
+def is_here(description: str) -> bool:
+    """Whether a process that described itself so is, or was, of this boot of this machine, and of this container."""
+    found = _DESCRIPTION.fullmatch(description)
+    return found is not None and found["place"] == _place()
+
+
+def is_gone(description: str) -> bool:
+    """Whether a process that described itself so is seen to be no more; False for one of which nothing can be seen from here."""
+    found = _DESCRIPTION.fullmatch(description)
+    if found is None or found["place"] != _place():
+        return False
+    pid = int(found["pid"])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    # Its number may have become another's.
+    return started_at(pid) != int(found["began"])
+
+
+@cache
+def _place() -> str:
+    """Return what stands for this boot of this machine and, on Linux, this container: where process numbers mean the same."""
+    parts = []
+    for path in _IDS:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            parts.append(file.read())
+    with contextlib.suppress(OSError):
+        parts.append(os.readlink(_PID_NAMESPACE).encode())
+    if not parts:
+        # Another import costs each trial's process memory, and most never ask.
+        import uuid  # noqa: PLC0415
+
+        parts = [socket.gethostname().encode(), hex(uuid.getnode()).encode()]
+    return source_hash(b"\0".join(parts)).hex()
+
+
+def started_at(pid: int) -> int:
+    """Return when a process was started, in the kernel's ticks since the boot; 0 when there is none, or it is dead."""
+    state, _, began = process_stat(pid)
+    return 0 if state in ("Z", "X") else began
+
+
+def process_stat(pid: int) -> tuple[str, int, int]:
+    """Return a process's state, its parent and its start; the same numbers mean the same process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # Behind the name, in which there may be anything.
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[1]), int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return "", 0, 0
