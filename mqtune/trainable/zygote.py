@@ -143,14 +143,17 @@ class Zygote:
         files = loaded_files(self._code_root, script)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
-        differing = frozen().differing
-        if differing:
-            environment["differs"] = [os.path.relpath(path, self._code_root) for path in differing[:_MAX_DIFFERING]]
+        if differs := self._differs():
+            environment["differs"] = differs
         # Those that differ may be put right, also when nothing has imported them yet.
-        watched = {**{str(path): _time_of(path) for path in differing}, **dict(unfrozen(files))}
+        watched = {**{str(path): _time_of(path) for path in frozen().differing}, **dict(unfrozen(files))}
         self._channel.send({"is": "ready", "files": list(watched.items()), "environment": environment})
         while self._serve():
             pass
+
+    def _differs(self) -> list[str]:
+        """Return files that are not as the experiment's, for people."""
+        return [os.path.relpath(path, self._code_root) for path in frozen().differing[:_MAX_DIFFERING]]
 
     def _serve(self) -> bool:
         """Wait for one thing to happen, and see to it; False when the worker is gone."""
@@ -192,6 +195,8 @@ class Zygote:
                 extras_of(self._trainable)
         except BaseException as error:  # noqa: BLE001 - user code runs on import
             text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
+            if differs := self._differs():
+                text = f"{text.rstrip()}\n{', '.join(differs)} there is not as it was when the experiment began"
             self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
             return False
         # A trial that saves or loads a dict would take longer to import this than for all else until its first report.

@@ -991,6 +991,15 @@ def test_a_zygote_whose_code_differs_is_replaced_once_that_is_put_right(machine:
     assert two.reports[0].metrics["loss"] == 1
 
 
+def test_an_import_that_fails_says_which_code_is_not_the_experiments(versioned: Versioned) -> None:
+    versioned.write(2, more=" + (")
+
+    ended = versioned.run().ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "SyntaxError")
+    assert "versioned_first.py, versioned_later.py there is not as it was when the experiment began" in ended.error
+
+
 def test_with_strict_code_a_worker_whose_code_differs_runs_nothing(versioned: Versioned) -> None:
     versioned.write(2)
 
