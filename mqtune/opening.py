@@ -171,9 +171,12 @@ class BrokerPlace:
             store.create()
             plan.store = store.url
         clock = ServerClock(client)
-        if plan.overwrite:
-            _delete(journal, folder, store)
         plan.read_code()
+        if plan.overwrite:
+            if is_local:
+                # Nothing is deleted for what could never run here.
+                worker_options(plan.resources, self.local_slots)
+            _delete(journal, folder, store)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)

@@ -29,6 +29,7 @@ from mqtune.errors import (
     NameTaken,
     TrainableNotFound,
 )
+from mqtune.results import Results
 from mqtune.status import TrialStatus
 from mqtune.trial import AttemptEnd, Trial
 from mqtune.worker.devices import usable_cpus
@@ -376,10 +377,9 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def tuner(resources: mqtune.Resources) -> mqtune.Tuner:
-        return mqtune.Tuner(
-            trainables.steady, SPACE, metric="loss", mode="min", name="local", resources=resources, progress=False
-        )
+    def tuner(resources: mqtune.Resources, **options: Any) -> mqtune.Tuner:
+        given = {"metric": "loss", "mode": "min", "name": "local", "resources": resources, "progress": False}
+        return mqtune.Tuner(trainables.steady, SPACE, **{**given, **options})
 
     with pytest.raises(InsufficientResources, match="this machine can't give: it sees none"):
         tuner(mqtune.Resources(gpus=0.5)).run()
@@ -388,4 +388,7 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
     results = tuner(all_cores).run()
 
     assert [trial.status for trial in results] == [TrialStatus.COMPLETED]
+    with pytest.raises(InsufficientResources):
+        tuner(mqtune.Resources(gpus=0.5), overwrite=True).run()
+    assert Results.load("local").best.value == results.best.value
     assert "+big" in results.best.attempts[0].queue
