@@ -81,6 +81,12 @@ __all__ = ["command"]
     default=True,
     help="Whether Celery's remote commands (inspect, terminate, shutdown) are obeyed.",
 )
+@click.option(
+    "--user",
+    envvar="MQTUNE_USER",
+    default="",
+    help="Who the worker, and its trials, are to be, where root starts it; by default who starts it.",
+)
 @click.option("--name", help="The worker's Celery node name; @host is added.")
 @click.option(
     "--check",
@@ -103,6 +109,7 @@ def command(
     grace: float,
     experiments: str,
     remote_control: bool,
+    user: str,
     name: str | None,
     check: bool,
     loglevel: str,
@@ -121,9 +128,8 @@ def command(
 
         say(_check(broker, name))
         return
-    from mqtune.home import mqtune_home  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
-    from mqtune.worker.celery import create_app  # noqa: PLC0415
-    from mqtune.worker.settings import WorkerSettings  # noqa: PLC0415
+    from mqtune.worker.celery import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415
 
     settings = WorkerSettings(
         broker=broker,
@@ -135,10 +141,11 @@ def command(
         gpu_memory=gpu_memory,
         tags=tags,
         code_root=(code_root or Path.cwd()).absolute(),
-        log_root=(log_root or mqtune_home()).absolute(),
+        log_root=(log_root or default_log_root(user)).absolute(),
         grace_s=grace,
         experiments=experiments,
         remote_control=remote_control,
+        user=user,
         owner_fd=owner_fd,
     )
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"

@@ -56,6 +56,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.family import family
 from mqtune.worker.leaving import THREADS_END_S, Leaving, leave_s
 from mqtune.worker.owner import end_with_owner
+from mqtune.worker.privileges import become, conceal
 from mqtune.worker.rows import Rows, Text, failure, latest_report
 from mqtune.worker.runtime import LEASE_S, WorkerRuntime
 from mqtune.worker.settings import WorkerSettings
@@ -223,6 +224,9 @@ class TrialWorker(Worker):
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
+            conceal()
+            if self.app.settings.user:
+                become(self.app.settings.user)
             check_options(_is_given)
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)

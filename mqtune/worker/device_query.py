@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mqtune.worker.privileges import without_secrets
+
 __all__ = ["COMMAND", "DriverQuery"]
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class DriverQuery:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     bufsize=0,
+                    env=without_secrets(),
                     # A Ctrl-C in the worker's terminal is not meant for it.
                     start_new_session=True,
                 )

@@ -15,6 +15,7 @@ from typing import Final
 
 from mqtune.errors import ConfigurationError
 from mqtune.resources import Resources
+from mqtune.worker.privileges import without_secrets
 
 __all__ = ["SlotPlan", "find_gpu_memory", "find_gpus", "plan_slots"]
 
@@ -152,6 +153,7 @@ def _query(fields: str, *, otherwise: str) -> list[tuple[str, ...]]:
             encoding="utf-8",
             errors="replace",
             timeout=_QUERY_TIMEOUT_S,
+            env=without_secrets(),
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -13,8 +13,9 @@ from mqtune.errors import ConfigurationError
 from mqtune.home import mqtune_home
 from mqtune.resources import EVERY, check_experiments
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
+from mqtune.worker.privileges import home_of
 
-__all__ = ["WorkerSettings"]
+__all__ = ["WorkerSettings", "default_log_root"]
 
 #: How long trials have to save and to leave when their worker is told to go: some clouds leave a machine 30 s in all.
 GRACE_S: Final = 10.0
@@ -48,6 +49,8 @@ class WorkerSettings:
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
+    #: Who the worker becomes, and its trials with it, before it does anything; empty for who starts it.
+    user: str = ""
     #: A pipe whose other end the driver that started this worker holds.
     owner_fd: int | None = None
 
@@ -81,14 +84,14 @@ class WorkerSettings:
         """Return the settings in the environment.
 
         They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_GPU_MEMORY, MQTUNE_CPUS,
-        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT, MQTUNE_LOG_ROOT, MQTUNE_GRACE, MQTUNE_EXPERIMENTS and
+        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT, MQTUNE_LOG_ROOT, MQTUNE_GRACE, MQTUNE_EXPERIMENTS, MQTUNE_USER and
         MQTUNE_REMOTE_CONTROL (0 switches it off).
 
         Raises:
             ConfigurationError: the broker is missing, or a number is not one.
         """
         get = environment.get
-        broker = get("MQTUNE_BROKER")
+        broker, user = get("MQTUNE_BROKER"), get("MQTUNE_USER") or ""
         if not broker:
             raise ConfigurationError(
                 "MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0"
@@ -103,12 +106,22 @@ class WorkerSettings:
             gpu_memory=get("MQTUNE_GPU_MEMORY") or "auto",
             tags=get("MQTUNE_TAGS") or "",
             code_root=Path(get("MQTUNE_CODE_ROOT") or Path.cwd()).absolute(),
-            log_root=Path(get("MQTUNE_LOG_ROOT") or mqtune_home()).absolute(),
+            log_root=Path(get("MQTUNE_LOG_ROOT") or default_log_root(user)).absolute(),
+            user=user,
             grace_s=_seconds(environment, "MQTUNE_GRACE", GRACE_S),
             experiments=get("MQTUNE_EXPERIMENTS") or EVERY,
             remote_control=_number(environment, "MQTUNE_REMOTE_CONTROL") != 0,
             owner_fd=_number(environment, "MQTUNE_OWNER_FD"),
         )
+
+
+def default_log_root(user: str) -> Path:
+    """Return where the output of trials goes that run as this user, or as who starts the worker.
+
+    Raises:
+        ConfigurationError: there is no such user.
+    """
+    return home_of(user) / "mqtune" if user and not os.environ.get("MQTUNE_HOME") else mqtune_home()
 
 
 def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:

@@ -24,6 +24,7 @@ from mqtune.trainable.zygote import arguments
 from mqtune.wire import encode_value
 from mqtune.worker.family import family
 from mqtune.worker.logs import open_log
+from mqtune.worker.privileges import without_secrets
 
 __all__ = ["Gone", "ImportFailed", "ZygoteDied", "ZygoteHandle", "ZygoteKey", "ZygoteSilent"]
 
@@ -35,8 +36,6 @@ CLOSE_TIMEOUT_S: Final = 5.0
 EXCHANGE_S: Final = 10.0
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
-#: What carries the broker's password, which no trial needs, nor whoever logs a trial's environment.
-_SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
 
 
 class ZygoteDied(Exception):
@@ -115,7 +114,7 @@ class ZygoteHandle:
         with open_log(log) as output:
             self._process = family.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
-                {**{name: os.environ[name] for name in os.environ if name not in _SECRETS}, **environment},
+                {**without_secrets(), **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -93,6 +93,10 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         assert (task["id"], task["name"]) == ("face/0001/1", "face/slow")
         assert task["kwargs"] == in_words(tuner.get_trials()[0].config)
         assert process.pid in {parent.pid for parent in psutil.Process(task["worker_pid"]).parents()}
+        password = own_broker.partition("://:")[2].partition("@")[0].encode()
+        for member in family_of(process):
+            if sys.platform == "linux":
+                assert password not in Path(f"/proc/{member.pid}/environ").read_bytes(), member.cmdline()
         limited = run(own_broker, "control", "-d", node, "time_limit", "mqtune.run_trial", "60")
         assert "ttl_s=" in limited.stdout + limited.stderr
         pool = json.loads(run(own_broker, "inspect", "-d", node, "stats", "--json").stdout)[node]["pool"]

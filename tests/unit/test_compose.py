@@ -196,7 +196,7 @@ def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
 
 
 def test_the_values_in_the_example_are_taken_as_they_stand() -> None:
-    settings = WorkerSettings.from_environment({**example_settings(), "MQTUNE_GPUS": "0"})
+    settings = WorkerSettings.from_environment({**example_settings(), "MQTUNE_GPUS": "0", "MQTUNE_USER": ""})
 
     assert settings.code_root == Path("/srv/mqtune")
     assert settings.plan().offer == Resources(cpus=2, tags=["a100", "nvlink"])
