@@ -27,8 +27,14 @@ MetricFrom = Literal["first", "later"]
 _PLAIN: Final = frozenset({int, float})
 #: What a rule can read: a flag counts as 0 or 1, and None as missing.
 _READABLE: Final = frozenset({int, float, bool, type(None)})
-#: Where a trial is that has not reported yet: its attempt, and the time of its last report.
-_NOWHERE: Final = (0, -math.inf)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The attempt that a trial reported from last, and the time of that report."""
+
+    attempt: int
+    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,7 @@ class Screening:
         self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
         #: Whether any report had the scheduler's time.
         self._time_seen = self._time in ("", ITERATION)
-        #: The attempt that each trial reported from last, and the time of that report.
-        self._times: dict[TrialId, tuple[int, float]] = {}
+        self._times: dict[TrialId, _Progress] = {}
         #: The keys that were odd in each trial's reports.
         self._told: dict[TrialId, set[str]] = {}
 
@@ -119,17 +124,21 @@ class Screening:
     def _place(self, report: Report) -> str:
         """Take note of the time of a report, or return what is wrong with it."""
         time: Any = report.metrics.get(self._time)
-        if time is None:
-            if self._time != ITERATION:
-                return f"lacks {self._time!r}, by which {type(self._scheduler).__name__} goes"
-            time = report.sequence
-        elif not is_number(time) or not math.isfinite(time):
-            return f"has {self._time}={name_in_words(time)}, which is no finite number"
-        attempt, last = self._times.get(report.trial, _NOWHERE)
-        if time < last and attempt == report.attempt:
-            return f"has {self._time}={time!r} after {last!r}, and a time must never go down"
-        self._times[report.trial] = report.attempt, time
-        self._time_seen = True
+        if time.__class__ is not int:
+            if time is None:
+                if self._time != ITERATION:
+                    return f"lacks {self._time!r}, by which {type(self._scheduler).__name__} goes"
+                time = report.sequence
+            elif not is_number(time) or not math.isfinite(time):
+                return f"has {self._time}={name_in_words(time)}, which is no finite number"
+        known = self._times.get(report.trial)
+        if known is None or known.attempt != report.attempt:
+            self._times[report.trial] = _Progress(report.attempt, time)
+            self._time_seen = True
+        elif time < known.time:
+            return f"has {self._time}={time!r} after {known.time!r}, and a time must never go down"
+        else:
+            known.time = time
         return ""
 
     def _look(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
