@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqtune.errors import ConfigurationError
+from mqtune.machine import process_stat
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import are_current
 from mqtune.trainable.session import STOP_SIGNAL
@@ -34,8 +35,13 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 5.0
 #: How long the zygote may take to take a message, or to send the rest of one: a few milliseconds, where it isn't frozen.
 EXCHANGE_S: Final = 10.0
+#: What the process table says of a process that SIGSTOP has stopped.
+_STOPPED: Final = "T"
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
+#: How often a zygote that imports is looked at; one that is stopped at two looks in a row is killed. Nobody needs a stopped
+#: one, and an import may take minutes.
+IMPORT_LOOK_S: Final = 5.0
 
 
 class ZygoteDied(Exception):
@@ -142,17 +148,27 @@ class ZygoteHandle:
         Raises:
             ImportFailed: it can't be imported, or not within *timeout_s* seconds.
             ZygoteDied: the import ended the process.
+            ZygoteSilent: the process was stopped, as by SIGSTOP, for as long as two looks; it is gone.
         """
         if self._files is not None:
             return
-        readable, _, _ = select.select([self.fileno()], [], [], timeout_s)
-        if not readable:
-            raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
+        self._wait_for_import(timeout_s)
         message, _ = self._receive()
         if message["is"] == "broken":
             raise ImportFailed(message["error_type"], message["error"])
         self._files = [(path, mtime) for path, mtime in message["files"]]
         self.environment = message["environment"]
+
+    def _wait_for_import(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        was_stopped = False
+        while not select.select([self.fileno()], [], [], max(0.0, min(IMPORT_LOOK_S, deadline - time.monotonic())))[0]:
+            if time.monotonic() >= deadline:
+                raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
+            is_stopped = process_stat(self.pid)[0] == _STOPPED
+            if is_stopped and was_stopped:
+                self.take_over("was stopped while it imported")
+            was_stopped = is_stopped
 
     @property
     def was_killed(self) -> bool:

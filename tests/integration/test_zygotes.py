@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from waiting import eventually, lives
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.wire import decode_value
+from mqtune.worker import zygotes
 from mqtune.worker.control import Control
-from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
+from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey, ZygoteSilent
 
 #: What comes with every report.
 COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}
@@ -268,6 +270,7 @@ loop.add_signal_handler(signal.SIGCHLD, print)
 """,
     "raises": """
 import signal
+import sys
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
 """,
@@ -348,6 +351,18 @@ def test_what_a_module_starts_on_import_lives_as_long_as_its_zygote(tmp_path: Pa
     one.close()
 
     eventually(lambda: not lives(process))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process table says so on Linux alone")
+def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygotes, "IMPORT_LOOK_S", 0.1)
+    one = Trials(tmp_path, "steady", "fork", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n")
+
+    with pytest.raises(ZygoteSilent, match="was stopped while it imported, and so it was killed"):
+        one.zygote.wait_ready(30)
+
+    assert one.zygote.was_killed
+    one.close()
 
 
 def test_a_spare_that_is_killed_costs_no_trial(trials) -> None:
