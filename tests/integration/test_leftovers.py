@@ -12,6 +12,7 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
+from mqtune.worker import leftovers
 from mqtune.worker.leftovers import MARK, end_leftovers, own_mark
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
@@ -19,6 +20,14 @@ WORKER = "import time; from mqtune.worker.leftovers import own_mark; print(own_m
 SLEEPER = ("-c", "import time; time.sleep(60)")
 
 Start = Callable[..., psutil.Process]
+
+
+def is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark
+    except psutil.Error:
+        # Another worker that starts on this machine was quicker.
+        return True
 
 
 @pytest.fixture
@@ -33,7 +42,7 @@ def start() -> Iterator[Start]:
             stack.callback(process.wait)
             stack.callback(process.kill)
             found = psutil.Process(process.pid)
-            eventually(lambda: found.environ().get(MARK) == mark)
+            eventually(lambda: is_marked(found, mark))
             return found
 
         yield begin
@@ -63,7 +72,7 @@ def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(
     worker.kill()
     eventually(lambda: not lives(psutil.Process(worker.pid)))
 
-    assert left.pid in end_leftovers(5)
+    end_leftovers(5)
     eventually(lambda: not lives(left))
 
 
@@ -72,7 +81,8 @@ def test_a_number_that_another_process_has_now_is_no_living_worker(start: Start)
 
     left = start(f"{me}.12.{namespace}", *SLEEPER)
 
-    assert left.pid in end_leftovers(5)
+    end_leftovers(5)
+    eventually(lambda: not lives(left))
 
 
 def test_what_the_same_process_left_when_it_was_a_worker_before_is_killed(start: Start) -> None:
@@ -89,15 +99,8 @@ def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark
     assert lives(other)
 
 
-def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(
-    worker: subprocess.Popen[str], start: Start
-) -> None:
-    mark = mark_of(worker)
-    worker.kill()
-    worker.wait()
-    inner = "from mqtune.worker.leftovers import end_leftovers; end_leftovers(5)"
-    code = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {inner!r}]).returncode)"
+def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, line = own_mark(), (os.getpid(), os.getppid())
+    monkeypatch.setattr(leftovers, "mark_of", lambda pid: mark if pid in line else "")
 
-    process = subprocess.run([sys.executable, "-c", code], env={**os.environ, MARK: mark}, check=False)
-
-    assert process.returncode == 0
+    assert end_leftovers(5) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,10 @@ def orphans(config):
 
 def looks_for(config):
     mqtune.report({"lives": os.path.exists(f"/proc/{HELPER.pid}")})
+
+def stays(config):
+    leaves(config)
+    time.sleep(60)
 
 def leaves(config):
     code = "import time; time.sleep(60)"
@@ -374,6 +379,37 @@ def test_a_spare_that_is_killed_costs_no_trial(trials) -> None:
 
     assert [kind for kind, _ in frames(pipe)] == [FRAME_REPORT, FRAME_END]
     assert one.wait_ended() == 0
+
+
+#: A worker that dies while its zygote is frozen; it tells of that one, of its trial, and of what the trial has started.
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from test_zygotes import Trials, frames
+one = Trials(Path(sys.argv[1]), "stays", "fork")
+one.zygote.wait_ready(30)
+trial, pipe = one.start({})
+_, (_, left) = next(frames(pipe))
+os.kill(one.zygote.pid, signal.SIGSTOP)
+print(one.zygote.pid, trial, left["outer"], flush=True)
+os._exit(1)
+"""
+
+
+def test_a_zygote_that_is_frozen_when_its_worker_dies_ends_its_trial_all_the_same(tmp_path: Path) -> None:
+    folders = os.pathsep.join(str(Path(__file__).parents[n]) for n in (0, 1))
+
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": folders},
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3
+    eventually(lambda: not any(psutil.pid_exists(pid) and lives(psutil.Process(pid)) for pid in pids))
 
 
 def test_code_that_changes_makes_a_zygote_stale(trials, tmp_path: Path, start_method: str) -> None:
