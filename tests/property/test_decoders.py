@@ -234,10 +234,13 @@ def assume_a_list(data: bytes) -> list[Any]:
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_an_end_of_an_attempt_that_there_is_not_ends_no_other(attempt: int):
     experiment = an_experiment()
-    ended = AttemptEnded(trial=TRIAL, attempt=attempt, end=AttemptEnd.COMPLETED, at=3.0)
+    ended = AttemptEnded(trial=TRIAL, attempt=1, end=AttemptEnd.COMPLETED, at=3.0)
+    version, kind, body = decode_value(ended.encode())
+    # Nobody of this mqtune writes one that is below 1.
+    packed = encode_value([version, kind, {**body, "attempt": attempt}])
 
     with pytest.raises((InvalidTransition, MessageVersionError), match=r"attempt"):
-        experiment.apply(decode_event(ended.encode()))  # type: ignore[arg-type]
+        experiment.apply(decode_event(packed))  # type: ignore[arg-type]
 
     assert experiment.trials[TRIAL].attempt.end is None
 
