@@ -31,6 +31,7 @@ _OF_OPERATORS: Final = frozenset(
         "SLOTS",
         "SLOTS_PER_GPU",
         "TAGS",
+        "USER",
     )
 )
 

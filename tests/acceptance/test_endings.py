@@ -192,7 +192,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
         wait_for_trials(process, mqtune_home, 3)
         family = family_of(process)
         if is_frozen:
-            next(each for each in family if "server" in Path(each.exe()).name).suspend()
+            next(each for each in family if "server" in each.name()).suspend()
         os.killpg(process.pid, signal.SIGINT)
         output = read_until(process, "Ctrl-C again ends at once")
         pressed = time.monotonic()

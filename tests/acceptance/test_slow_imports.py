@@ -68,7 +68,9 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
     trial = ExperimentKeys("imports-long").trial("0001")
     options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
     program = (str(HERE / "quick_worker.py"),)
-    with running_worker(broker, gate.parent / "worker.log", *options, code_root=gate.parent, program=program):
+    with running_worker(
+        broker, gate.parent / "worker.log", *options, name="slow", code_root=gate.parent, program=program
+    ):
         drive(tuner, lambda: "importing your code (" in tuner.debug_string())
         until = client.hget(trial, "held_until")
         assert until is not None
@@ -101,7 +103,10 @@ def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
     monkeypatch.syspath_prepend(tmp_path)
     code = importlib.import_module("imports_by_turns")
     options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
-    with running_worker(broker, tmp_path / "worker.log", *options, code_root=tmp_path), contextlib.ExitStack() as stack:
+    with (
+        running_worker(broker, tmp_path / "worker.log", *options, name="turns", code_root=tmp_path),
+        contextlib.ExitStack() as stack,
+    ):
         tuners = [
             mqtune.Tuner(
                 trainable,

@@ -20,8 +20,9 @@ TRIALS: Final = 20
 #: Reports of each trial by the first look and until the second.
 FEW: Final = 10
 MANY: Final = 1_000
-#: By how much a driver may grow for each trial meanwhile: numbers become larger ones, and ASHA's rungs more by some.
-GROWTH_BYTES: Final = 1_000
+#: By how much a driver may grow for each trial meanwhile: numbers become larger ones, and ASHA's rungs more by four, which
+#: know what each trial had there.
+GROWTH_BYTES: Final = 1_500
 
 SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     "fifo": mqtune.FIFO,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mqtune
 from mqtune import keys
-from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
+from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, name_key, worker_key
 
 
 def keys_of(experiment: str) -> list[str]:
@@ -27,7 +27,16 @@ def test_all_keys_of_an_experiment_lie_in_one_slot_of_a_cluster() -> None:
 def test_no_two_things_share_a_key() -> None:
     names = ["a", "b", "a:meta", "a.b", "trial", "checkpoints", "0001"]
     found = [key for name in names for key in keys_of(name)]
-    found += [FLEET, WORKERS, EXPERIMENTS, worker_key("a"), worker_key("b"), control_channel("a"), control_channel("b")]
+    found += [
+        FLEET,
+        WORKERS,
+        EXPERIMENTS,
+        worker_key("a"),
+        worker_key("b"),
+        name_key("a"),
+        control_channel("a"),
+        control_channel("b"),
+    ]
     found += [ExperimentKeys("a").trial("0002")]
 
     assert len(set(found)) == len(found)
@@ -36,7 +45,7 @@ def test_no_two_things_share_a_key() -> None:
 def test_every_key_is_described_where_keys_are_made() -> None:
     described = keys.__doc__ or ""
     shown = {key.replace("{E}", "{{E}}") for key in re.findall(r"mqtune:\S+", described)}
-    made = {FLEET, WORKERS, EXPERIMENTS, worker_key("<worker>"), control_channel("<worker>")}
+    made = {FLEET, WORKERS, EXPERIMENTS, name_key("<worker>"), worker_key("<worker>"), control_channel("<worker>")}
     experiment = ExperimentKeys("E")
     made |= {getattr(experiment, name) for name in ExperimentKeys.__slots__ if not name.startswith("_")}
     made |= {experiment.trial("<trial>"), experiment.restored("<mark>"), drain_key("<worker>")}
