@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from mqtune.backends.base import Backend
 from mqtune.backends.celery import CeleryBackend
-from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, find_server
+from mqtune.backends.local import EmbeddedServer, ExternalServer, LocalWorker, binary_for, find_server
 from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.clock import Clock
@@ -251,7 +251,7 @@ class BrokerPlace:
         if isinstance(found, ExternalServer):
             return found.url, True, False
         make_folder(folder)
-        server = EmbeddedServer.start(folder, binary=found)
+        server = EmbeddedServer.start(folder, binary=binary_for(folder, found))
         self._held.callback(server.stop)
         return server.url, True, True
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.journal.server import EmbeddedServer, ExternalServer, find_server
+from mqtune.journal.server import EmbeddedServer, ExternalServer, binary_for, find_server
 
-__all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "find_server"]
+__all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "binary_for", "find_server"]
 
 #: A worker that is asked to end hands its trials back, which takes at most the stop ladder's 15 s.
 _STOP_TIMEOUT_S: Final = 20.0

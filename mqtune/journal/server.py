@@ -24,9 +24,9 @@ import redis
 from mqtune.errors import NameTaken, NoServer
 from mqtune.home import SERVER_FOLDER
 from mqtune.journal.connection import open_client, redact
-from mqtune.journal.server_binary import ExternalServer, ServerBinary, find_binary, find_server
+from mqtune.journal.server_binary import ExternalServer, ServerBinary, find_binaries, find_binary, find_server
 
-__all__ = ["EmbeddedServer", "ExternalServer", "ServerBinary", "find_binary", "find_server"]
+__all__ = ["EmbeddedServer", "ExternalServer", "ServerBinary", "binary_for", "find_binary", "find_server"]
 
 #: How long a server without data may take to answer: a thousand times what it needs on an idle machine.
 START_DEADLINE_S: Final = 10.0
@@ -48,6 +48,8 @@ PAUSE_GROWTH: Final = 1.2
 #: The first server that keeps its append-only file in a folder; older ones don't see it and start empty.
 MULTIPART_AOF_VERSION: Final = (7, 0)
 LOG_TAIL_LINES: Final = 12
+#: The file that names the program that wrote the data beside it.
+_PROGRAM: Final = "program"
 #: What the watcher sleeps between looks at a server that it told to end, as its script has it.
 WATCHER_PAUSE_S: Final = 0.05
 
@@ -123,6 +125,7 @@ class EmbeddedServer:
                 os.close(lock)
         try:
             server._wait_until_up(binary, log_start)
+            _write_private(home / _PROGRAM, str(binary.path))
             _write_private(home / "url", server.url)
         except BaseException:
             server.stop()
@@ -303,6 +306,20 @@ def _taken(folder: Path, lock: int) -> NameTaken:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def binary_for(folder: Path, otherwise: ServerBinary) -> ServerBinary:
+    """Return the program that wrote the data of an experiment's folder, if it is still there, else another.
+
+    Redis can't read what a later Valkey wrote, and what is first on the PATH may change between two runs.
+    """
+    try:
+        before = (folder.resolve() / SERVER_FOLDER / _PROGRAM).read_text(encoding="utf-8")
+    except OSError:
+        return otherwise
+    if before == str(otherwise.path):
+        return otherwise
+    return next((each for each in find_binaries([]) if str(each.path) == before), otherwise)
 
 
 def _check_data(home: Path, binary: ServerBinary) -> None:

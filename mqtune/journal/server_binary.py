@@ -104,6 +104,8 @@ def _version_of(path: Path) -> tuple[int, int]:
         capture_output=True,
         timeout=VERSION_TIMEOUT_S,
         check=True,
+        # Ctrl-C in the terminal is not for it: one that it ends would count as one that can't be used.
+        start_new_session=True,
     ).stdout.decode(errors="replace")
     found = re.search(r"\bv=(\d+)\.(\d+)", answer)
     if found is None:

