@@ -239,6 +239,7 @@ def test_stopping_leaves_no_process_and_no_secret_and_can_be_repeated(tmp_path: 
         "appendonly.aof",
         "appendonlydir",
         "lock",
+        "program",
         "server.log",
     }
 
