@@ -609,13 +609,17 @@ def test_what_a_script_wrote_for_syne_tune_is_a_checkpoint_that_it_is_resumed_fr
 def test_what_a_script_wrote_after_its_last_report_is_saved_at_its_end(trial: Trial, tmp_path: Path):
     store = f"{tmp_path}/store"
     open_store(store).create()
-    code = """
+    # It writes when its report has been sent: what it had written before would go with that.
+    code = f"""
         #!/bin/sh
-        echo '[tune-metric]: {"loss": 1}'
+        echo '[tune-metric]: {{"loss": 1}}'
+        for _ in $(seq 3000); do [ -e {tmp_path}/sent ] && break; sleep 0.01; done
         mkdir -p "$2" && echo done > "$2/model"
         """
 
     one = trial(code, store=store, name="run")
+    one.wait_for(lambda one: one.reports())
+    (tmp_path / "sent").touch()
 
     assert one.wait()["end"] == "completed", one.stderr()
     assert one.saved() == ["p-t1-1-1"]
