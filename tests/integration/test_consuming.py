@@ -16,6 +16,7 @@ from altered_worker import SPACE, altered_worker, held, let_go
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.errors import BrokerUnavailable
 from mqtune.journal.connection import connect
 from mqtune.journal.server import ServerBinary
 from mqtune.status import TrialStatus
@@ -88,9 +89,15 @@ def server(server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def client(server: Server) -> Iterator[redis.Redis]:
-    eventually(lambda: Path(server.url[len("unix://") :].partition("?")[0]).exists())
-    with contextlib.closing(connect(server.url)) as client:
+    # Its socket is there a moment before it listens.
+    with contextlib.closing(eventually(lambda: _connected(server.url))) as client:
         yield client
+
+
+def _connected(url: str) -> redis.Redis | None:
+    with contextlib.suppress(BrokerUnavailable):
+        return connect(url)
+    return None
 
 
 @pytest.fixture
