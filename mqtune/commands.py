@@ -190,27 +190,19 @@ class Commands:
             ConfigurationError: *source* has no checkpoint.
         """
         check_paused(trial)
-        if checkpoint:
-            return self.stage(
-                trial.id,
-                trial.config if config is None else config,
-                by=by,
-                reason=reason,
-                checkpoint=checkpoint,
-                source=source,
-                ttl_s=trial.ttl_s,
-            )
-        if source is None and config is None:
-            return self.again(trial, by=by, reason=reason)
-        checkpoint = trial.checkpoint if source is None else self.checkpoint_of(source)
-        kept = trial.attempt.source if source is None and checkpoint == trial.attempt.checkpoint else source
+        if not checkpoint:
+            if source is None and config is None:
+                return self.again(trial, by=by, reason=reason)
+            checkpoint = trial.checkpoint if source is None else self.checkpoint_of(source)
+            if source is None and checkpoint == trial.attempt.checkpoint:
+                source = trial.attempt.source
         return self.stage(
             trial.id,
             trial.config if config is None else config,
             by=by,
             reason=reason,
             checkpoint=checkpoint,
-            source=kept,
+            source=source,
             ttl_s=trial.ttl_s,
         )
 
