@@ -11,11 +11,11 @@ import os
 import sys
 import time
 
-from mqtune.errors import MqtuneError
-from mqtune.home import mqtune_home
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.errors import MqtuneError
+from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, Event, ExperimentEnded, Reports, TrialStaged
+from mqtune.core.home import mqtune_home
 from mqtune.journal.follow import follow
-from mqtune.journal.server import EmbeddedServer
-from mqtune.messages import AttemptEnded, AttemptStarted, DecisionTaken, Event, ExperimentEnded, Reports, TrialStaged
 
 
 def main() -> None:

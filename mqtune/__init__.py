@@ -5,15 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.version import __version__
+from mqtune.core.version import __version__
 
 if TYPE_CHECKING:
     from mqtune.backends.simulated import Simulated
-    from mqtune.callback import Callback
     from mqtune.checkpoints import Checkpoint, CheckpointStore, Retention
-    from mqtune.logs import follow_log
-    from mqtune.resources import Resources
-    from mqtune.results import Results
+    from mqtune.core.callback import Callback
+    from mqtune.core.resources import Resources
+    from mqtune.core.status import TrialStatus
+    from mqtune.core.trial import Action, Decision
+    from mqtune.results.logs import follow_log
+    from mqtune.results.results import Results
     from mqtune.schedulers import (
         ASHA,
         FIFO,
@@ -27,8 +29,20 @@ if TYPE_CHECKING:
         policy_of,
     )
     from mqtune.schedulers.base import Fork, Release, Resume, Start, Wait
-    from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
-    from mqtune.space import (
+    from mqtune.schedulers.stopping import (
+        ExperimentPlateau,
+        MaximumIteration,
+        MetricMaximum,
+        StopRule,
+        TargetReached,
+        TimeLimit,
+        TrialPlateau,
+        TrialsCompleted,
+        TrialsFailed,
+        TrialsStarted,
+    )
+    from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
+    from mqtune.search.space import (
         choice,
         grid_search,
         lograndint,
@@ -41,24 +55,10 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from mqtune.status import TrialStatus
-    from mqtune.stopping import (
-        ExperimentPlateau,
-        MaximumIteration,
-        MetricMaximum,
-        StopRule,
-        TargetReached,
-        TimeLimit,
-        TrialPlateau,
-        TrialsCompleted,
-        TrialsFailed,
-        TrialsStarted,
-    )
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.trainable.session import StopTrial
     from mqtune.trainable.stepping import Trainable
-    from mqtune.trial import Action, Decision
     from mqtune.tuner import Tuner
 
 __all__ = [
@@ -143,7 +143,7 @@ _HOMES: Final[dict[str, str]] = {
         "mqtune.schedulers",
     ),
     **dict.fromkeys(("Fork", "Release", "Resume", "Start", "Wait"), "mqtune.schedulers.base"),
-    **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher", "Searcher"), "mqtune.searchers"),
+    **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher", "Searcher"), "mqtune.search"),
     **dict.fromkeys(
         (
             "ExperimentPlateau",
@@ -157,7 +157,7 @@ _HOMES: Final[dict[str, str]] = {
             "TrialsFailed",
             "TrialsStarted",
         ),
-        "mqtune.stopping",
+        "mqtune.schedulers.stopping",
     ),
     **dict.fromkeys(
         ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
@@ -166,15 +166,15 @@ _HOMES: Final[dict[str, str]] = {
     "StopTrial": "mqtune.trainable.session",
     "checkpoint_dir": "mqtune.trainable.function",
     "Trainable": "mqtune.trainable.stepping",
-    **dict.fromkeys(("Action", "Decision"), "mqtune.trial"),
+    **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
     **dict.fromkeys(("Checkpoint", "CheckpointStore", "Retention"), "mqtune.checkpoints"),
-    "Callback": "mqtune.callback",
-    "TrialStatus": "mqtune.status",
-    "Resources": "mqtune.resources",
-    "Results": "mqtune.results",
+    "Callback": "mqtune.core.callback",
+    "TrialStatus": "mqtune.core.status",
+    "Resources": "mqtune.core.resources",
+    "Results": "mqtune.results.results",
     "Tuner": "mqtune.tuner",
     "Simulated": "mqtune.backends.simulated",
-    "follow_log": "mqtune.logs",
+    "follow_log": "mqtune.results.logs",
 }
 
 
@@ -185,6 +185,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mqtune' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "mqtune.space")), name)
+    value = getattr(import_module(_HOMES.get(name, "mqtune.search.space")), name)
     globals()[name] = value
     return value

@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mqtune.attaching import attached
-from mqtune.callback import Callback
 from mqtune.checkpoints import Retention
-from mqtune.experiment import Mode
+from mqtune.core.callback import Callback
+from mqtune.core.experiment import Mode
+from mqtune.core.resources import Resources
+from mqtune.core.trial import Config
+from mqtune.core.uncaught import say_in_one_line
+from mqtune.driver.attach import attached
+from mqtune.driver.checkpoints import Deletes
+from mqtune.driver.connect import place_of
+from mqtune.driver.limits import FailFast
+from mqtune.driver.running import Running
+from mqtune.driver.screening import MetricFrom, OnOddReport
+from mqtune.driver.settings import DRIVER_LOSS_GRACE_S, CodePolicy, KeepWorkingDir, Plan, Sync, WorkingDir
 from mqtune.journal.base import LossPolicy
-from mqtune.keeping import Deletes
-from mqtune.limits import FailFast
-from mqtune.opening import place_of
-from mqtune.plan import DRIVER_LOSS_GRACE_S, CodePolicy, KeepWorkingDir, Plan, Sync, WorkingDir
-from mqtune.resources import Resources
-from mqtune.running import Running
 from mqtune.schedulers import Scheduler
-from mqtune.screening import MetricFrom, OnOddReport
-from mqtune.searchers import Searcher
-from mqtune.space import Space
+from mqtune.search import Searcher
+from mqtune.search.space import Space
 from mqtune.trainable.spec import AnyTrainable
-from mqtune.trial import Config
-from mqtune.uncaught import say_in_one_line
 
 __all__ = ["Tuner"]
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from waiting import DEADLINE_S
 
 from mqtune.checkpoints import open_store
+from mqtune.core.codec import decode_value
 from mqtune.trainable import process, session
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP
@@ -31,7 +32,6 @@ from mqtune.trainable.session import (
 )
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
-from mqtune.wire import decode_value
 from mqtune.worker.zygotes import Gone, ZygoteHandle
 
 

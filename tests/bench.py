@@ -8,26 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.callback import Callback
-from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.checkpoints import CheckpointStore, Retention
-from mqtune.control import Control
-from mqtune.driver import Driver
-from mqtune.errors import LogUnavailable
-from mqtune.experiment import Experiment
-from mqtune.journal.base import Claim, Entry, Grant, Segment
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
-from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.keeping import Deletes, Keeping
-from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
-from mqtune.plan import Plan
-from mqtune.resources import Resources
-from mqtune.results import Results
-from mqtune.schedulers.base import START, Choice, Scheduler
-from mqtune.searchers import RandomSearcher, Searcher
-from mqtune.space import Space, uniform
-from mqtune.trial import (
+from mqtune.core.callback import Callback
+from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
+from mqtune.core.errors import LogUnavailable
+from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
+from mqtune.core.trial import (
     CONTINUE,
     Attempt,
     AttemptEnd,
@@ -39,7 +27,19 @@ from mqtune.trial import (
     TrialId,
     checkpoint_id,
 )
-from mqtune.wire import encode_value, pack_metrics, segment_bytes
+from mqtune.driver.checkpoints import Deletes, Keeping
+from mqtune.driver.control import Control
+from mqtune.driver.loop import Driver
+from mqtune.driver.settings import Plan
+from mqtune.journal.base import Claim, Entry, Grant, Segment
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.results import Results
+from mqtune.schedulers.base import START, Choice, Scheduler
+from mqtune.search import RandomSearcher, Searcher
+from mqtune.search.space import Space, uniform
 
 NAME: Final = "x"
 SPACE: Final = Space({"lr": uniform(0, 1), "depth": 3})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mqtune.journal.base import Entry
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.messages import (
+from mqtune.core.codec import encode_value
+from mqtune.core.events import (
     START,
     VERSION,
     AttemptEnded,
@@ -19,8 +18,9 @@ from mqtune.messages import (
     Reports,
     TrialStaged,
 )
-from mqtune.trial import AttemptEnd, Intent, TrialId
-from mqtune.wire import encode_value
+from mqtune.core.trial import AttemptEnd, Intent, TrialId
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
 
 ASHA = {"scheduler": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3, "time_attr": "training_iteration"}
 

@@ -18,8 +18,8 @@ from servers import the_server
 from waiting import eventually
 from watchdog import RUN_MARK, processes_of_run
 
+from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, ServerBinary
 
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0

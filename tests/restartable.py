@@ -16,7 +16,7 @@ import psutil
 import redis
 from waiting import eventually
 
-from mqtune.journal.server import find_binary
+from mqtune.backends.local.server import find_binary
 
 #: How long a server may take to be up on a machine that runs other tests.
 UP_S = 30.0

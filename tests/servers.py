@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from mqtune.errors import NoServer
-from mqtune.journal.server_binary import ServerBinary, find_binaries, find_binary
+from mqtune.backends.local.server_binary import ServerBinary, find_binaries, find_binary
+from mqtune.core.errors import NoServer
 
 __all__ = ["EACH_SERVER", "started_on", "the_server"]
 

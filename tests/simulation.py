@@ -11,21 +11,21 @@ from typing import Any, Final, TypeVar
 from mqtune.backends.simulated import Simulated, SimulatedBackend
 from mqtune.backends.simulated.fleet import SimulatedFleet
 from mqtune.backends.simulated.journal import SimulatedJournal
-from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.checkpoints import Retention
-from mqtune.driver import Driver
-from mqtune.experiment import Experiment
+from mqtune.core.events import Event, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
+from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.limits import Limits
+from mqtune.driver.loop import Driver
+from mqtune.driver.screening import Reading
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended
 from mqtune.journal.file import JournalFile
-from mqtune.keeping import Keeping
-from mqtune.limits import Limits
-from mqtune.messages import Event, decode_event
-from mqtune.resources import Resources
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
 from mqtune.schedulers import FIFO, Scheduler
-from mqtune.screening import Reading
-from mqtune.searchers import RandomSearcher, Searcher
-from mqtune.space import Space, uniform
-from mqtune.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.search import RandomSearcher, Searcher
+from mqtune.search.space import Space, uniform
 
 T = TypeVar("T")
 

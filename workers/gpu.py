@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mqtune.errors import MqtuneError
+from mqtune.core.errors import MqtuneError
 from mqtune.worker.celery import create_app
 from mqtune.worker.settings import WorkerSettings
 

@@ -12,7 +12,7 @@ from benchmarks.measurement import Context, Figures
 from benchmarks.work.catch_up import BATCHES
 
 if TYPE_CHECKING:
-    from mqtune.driver import Driver
+    from mqtune.driver.loop import Driver
     from mqtune.journal.base import Claim
     from mqtune.journal.redis import RedisJournal
 
@@ -25,9 +25,9 @@ _MAX_T: Final = 10**9
 
 def measure(context: Context) -> Figures:
     """Measure the time from a driver's first read to where it could go on, without a copy of the journal and with one."""
+    from mqtune.backends.local.server import EmbeddedServer
     from mqtune.journal.connection import connect
     from mqtune.journal.redis import RedisJournal
-    from mqtune.journal.server import EmbeddedServer
 
     figures: Figures = {}
     for name, (trials, batch) in BATCHES.items():
@@ -47,9 +47,9 @@ def measure(context: Context) -> Figures:
 
 def _fill(journal: RedisJournal, trials: int, reports: int, batch: int) -> int:
     """Write as many reports, as workers would, and return how many these are."""
+    from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
+    from mqtune.core.events import ExperimentCreated
     from mqtune.journal.base import Segment
-    from mqtune.messages import ExperimentCreated
-    from mqtune.wire import encode_value, pack_metrics, segment_bytes
 
     created = ExperimentCreated(name=journal.experiment, definition={}, at=1.0)
     journal.record(created.encode(), definition=encode_value({}))
@@ -74,9 +74,9 @@ def _fill(journal: RedisJournal, trials: int, reports: int, batch: int) -> int:
 
 
 def _start(journal: RedisJournal, number: int) -> Claim:
+    from mqtune.core.events import START, AttemptStarted, TrialStaged
+    from mqtune.core.trial import TrialId
     from mqtune.journal.base import Assignment, Claim
-    from mqtune.messages import START, AttemptStarted, TrialStaged
-    from mqtune.trial import TrialId
 
     trial = TrialId(f"{number:04d}")
     staged = TrialStaged(trial=trial, attempt=1, config={}, at=1.0, cursor=START, suggested=False, by="user")
@@ -99,17 +99,17 @@ def _catch_up(journal: RedisJournal, folder: Path, trials: int, reports: int) ->
 
 
 def _driver(journal: RedisJournal, folder: Path) -> Driver:
-    from mqtune.callbacks.dispatch import CallbackDispatcher
     from mqtune.checkpoints import Retention
-    from mqtune.driver import Driver
-    from mqtune.experiment import Experiment
+    from mqtune.core.experiment import Experiment
+    from mqtune.driver.checkpoints import Keeping
+    from mqtune.driver.limits import Limits
+    from mqtune.driver.loop import Driver
     from mqtune.journal.clock import ServerClock
     from mqtune.journal.file import JournalFile
-    from mqtune.keeping import Keeping
-    from mqtune.limits import Limits
+    from mqtune.results.callbacks.dispatch import CallbackDispatcher
     from mqtune.schedulers import ASHA
-    from mqtune.searchers import RandomSearcher
-    from mqtune.space import Space, uniform
+    from mqtune.search import RandomSearcher
+    from mqtune.search.space import Space, uniform
 
     scheduler = ASHA(_MAX_T, grace_period=_MAX_T)
     scheduler.bind("loss", "min")

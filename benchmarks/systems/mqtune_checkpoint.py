@@ -16,7 +16,7 @@ from benchmarks.work.base import percentiles
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import CheckpointStore
-    from mqtune.trial import CheckpointId
+    from mqtune.core.trial import CheckpointId
 
 __all__ = ["measure_dicts", "measure_directory", "measure_stream"]
 

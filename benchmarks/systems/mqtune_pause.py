@@ -16,8 +16,8 @@ from benchmarks.measurement import Context, Figures
 from benchmarks.work import pause
 
 if TYPE_CHECKING:
+    from mqtune.core.trial import Attempt, Report, Trial
     from mqtune.schedulers import Scheduler
-    from mqtune.trial import Attempt, Report, Trial
 
 __all__ = ["measure"]
 
@@ -56,7 +56,7 @@ def measure(context: Context) -> Figures:
     """Pause one trial over and over, and time each resume that the other worker took."""
     import mqtune
     from benchmarks import trainables_saving
-    from mqtune.journal.server import EmbeddedServer
+    from mqtune.backends.local.server import EmbeddedServer
 
     moves = Moves(context.sizes["moves"] + pause.WARM_UP)
     with EmbeddedServer.start(context.folder / "server") as server, _workers(context.folder, server.url):
@@ -85,10 +85,10 @@ def _parts(before: Attempt, now: Attempt, reported_at: float) -> dict[str, float
 
 def _pausing(moves: Moves) -> Scheduler:
     """Return a scheduler that pauses its only trial and resumes it at once, until the moves are done."""
+    from mqtune.core.status import TrialStatus
+    from mqtune.core.trial import CONTINUE, Action, Decision
     from mqtune.schedulers import Scheduler
     from mqtune.schedulers.base import START, Choice, Resume
-    from mqtune.status import TrialStatus
-    from mqtune.trial import CONTINUE, Action, Decision
 
     class Pausing(Scheduler):
         def __init__(self) -> None:

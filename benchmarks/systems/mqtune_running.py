@@ -50,8 +50,8 @@ def observing(
     inner: Scheduler, observed: Observed, *, stop_at: int | None = None, on_end: Callable[[], None] | None = None
 ) -> Scheduler:
     """Return a scheduler that decides as *inner* and notes when; with *stop_at* it stops at that many reports."""
+    from mqtune.core.trial import Action, Decision, Report, Trial
     from mqtune.schedulers import Scheduler
-    from mqtune.trial import Action, Decision, Report, Trial
 
     class Observing(Scheduler):
         def bind(self, metric: str, mode: str) -> None:
@@ -84,7 +84,7 @@ def run(
 ) -> Run:
     """Run a trainable so often, to the end."""
     import mqtune
-    from mqtune.status import TrialStatus
+    from mqtune.core.status import TrialStatus
 
     tuner = mqtune.Tuner(
         trainable,

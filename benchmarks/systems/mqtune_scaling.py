@@ -47,10 +47,10 @@ class _Driver:
     """An experiment with *trials* running trials under ASHA; ends those that it stops, as a tuner would."""
 
     def __init__(self, trials: int) -> None:
-        from mqtune.experiment import Experiment
-        from mqtune.messages import AttemptStarted, Cursor, TrialStaged
+        from mqtune.core.events import AttemptStarted, Cursor, TrialStaged
+        from mqtune.core.experiment import Experiment
+        from mqtune.core.trial import TrialId
         from mqtune.schedulers import ASHA
-        from mqtune.trial import TrialId
 
         self._experiment = Experiment("scaling", metric="loss", mode="min")
         self._scheduler = ASHA(max_t=MAX_EPOCHS)
@@ -68,7 +68,7 @@ class _Driver:
 
     def report(self, rounds: int) -> None:
         """Let every running trial report once a round."""
-        from mqtune.trial import Action, Report
+        from mqtune.core.trial import Action, Report
 
         for sequence in range(1, rounds + 1):
             going_on = []
@@ -87,8 +87,8 @@ class _Driver:
             self._running = going_on
 
     def _end(self, trial: Any, sequence: int, decision: Any) -> None:
-        from mqtune.messages import AttemptEnded, Cursor, DecisionTaken
-        from mqtune.trial import AttemptEnd, Intent
+        from mqtune.core.events import AttemptEnded, Cursor, DecisionTaken
+        from mqtune.core.trial import AttemptEnd, Intent
 
         self._experiment.apply(
             DecisionTaken(

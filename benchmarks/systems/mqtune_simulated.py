@@ -13,7 +13,7 @@ from benchmarks.measurement import Context, Figures
 from benchmarks.work import simulated
 
 if TYPE_CHECKING:
-    from mqtune.driver import Driver
+    from mqtune.driver.loop import Driver
     from mqtune.schedulers import Scheduler
 
 __all__ = ["measure"]
@@ -81,16 +81,16 @@ def _curve(epochs: int) -> Any:
 
 def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -> Driver:
     from mqtune.backends.simulated import Simulated
-    from mqtune.callbacks.dispatch import CallbackDispatcher
     from mqtune.checkpoints import Retention
-    from mqtune.driver import Driver
-    from mqtune.experiment import Experiment
+    from mqtune.core.experiment import Experiment
+    from mqtune.driver.checkpoints import Keeping
+    from mqtune.driver.limits import Limits
+    from mqtune.driver.loop import Driver
     from mqtune.journal.file import JournalFile
     from mqtune.journal.takeover import LOCK_S
-    from mqtune.keeping import Keeping
-    from mqtune.limits import Limits
-    from mqtune.searchers import RandomSearcher
-    from mqtune.space import Space, uniform
+    from mqtune.results.callbacks.dispatch import CallbackDispatcher
+    from mqtune.search import RandomSearcher
+    from mqtune.search.space import Space, uniform
 
     backend = Simulated(_curve(epochs), slots=workers, checkpoints=False).open("simulated")
     journal = backend.journal()

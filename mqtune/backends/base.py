@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mqtune.core.resources import Resources
+from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.journal.logs import LogChunk, LogStream
-from mqtune.resources import Resources
-from mqtune.trial import Attempt, Config, TrialId
 
 __all__ = ["Backend"]
 

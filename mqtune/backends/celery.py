@@ -17,18 +17,18 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 
-from mqtune.errors import AccessDenied, ConfigurationError, InsufficientResources
+from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
+from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.text import in_words
+from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
+from mqtune.core.version import __version__
 from mqtune.journal.client import Client, OneClient
 from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.logs import LogChunk, LogExchange, LogStream
 from mqtune.journal.redis import retrying
-from mqtune.keys import EVENT_EXCHANGE, TASK_NAME
-from mqtune.messages import WorkerInfo, busy_as
-from mqtune.resources import Resources, queue_name
-from mqtune.trial import Attempt, AttemptEnd, Config, TrialId
-from mqtune.version import __version__
-from mqtune.words import in_words
 
 __all__ = ["CeleryBackend"]
 

@@ -12,7 +12,7 @@ from mqtune.checkpoints.content import copy_hashed
 from mqtune.checkpoints.files import create_file, remove_tree, token, write_all
 from mqtune.checkpoints.manifest import Manifest, StoredFile
 from mqtune.checkpoints.store import myself
-from mqtune.errors import CheckpointBroken, ConfigurationError, StoreUnavailable
+from mqtune.core.errors import CheckpointBroken, ConfigurationError, StoreUnavailable
 
 __all__ = ["Arrival", "arriving"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
-from mqtune.trial import CheckpointId
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CheckpointId
 
 __all__ = ["Checkpoint"]
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 
 __all__ = ["CHUNK_BYTES", "Listing", "SourceFile", "copy_hashed", "open_source", "scan"]
 

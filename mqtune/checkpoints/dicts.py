@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mqtune.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
-from mqtune.wire import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 __all__ = ["MAX_DICT_BYTES", "decode_dict", "encode_dict", "plain_counters"]
 

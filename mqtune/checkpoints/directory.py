@@ -27,8 +27,8 @@ from mqtune.checkpoints.files import (
 from mqtune.checkpoints.manifest import MANIFEST, Manifest, StoredFile
 from mqtune.checkpoints.mark import MARK, checked_name, new_mark, with_name
 from mqtune.checkpoints.store import SWEEP_AFTER_S, CheckpointStore, check_id, gone, is_id, myself
-from mqtune.errors import CheckpointBroken, CheckpointExists, StoreUnavailable
-from mqtune.trial import CheckpointId
+from mqtune.core.errors import CheckpointBroken, CheckpointExists, StoreUnavailable
+from mqtune.core.trial import CheckpointId
 
 __all__ = ["DirectoryStore"]
 

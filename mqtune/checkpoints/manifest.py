@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from mqtune.errors import CheckpointBroken, CheckpointVersionError
-from mqtune.trial import CheckpointId
-from mqtune.version import __version__
+from mqtune.core.errors import CheckpointBroken, CheckpointVersionError
+from mqtune.core.trial import CheckpointId
+from mqtune.core.version import __version__
 
 __all__ = ["MANIFEST", "Manifest", "StoredFile"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from mqtune.checkpoints.files import token
 from mqtune.checkpoints.store import myself
-from mqtune.errors import CheckpointVersionError, StoreUnavailable
+from mqtune.core.errors import CheckpointVersionError, StoreUnavailable
 
 __all__ = ["MARK", "checked_name", "new_mark", "split_name", "with_name"]
 

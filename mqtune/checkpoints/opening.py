@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.mark import split_name
 from mqtune.checkpoints.store import CheckpointStore, check_id
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 
 __all__ = ["experiment_url", "open_store"]
 

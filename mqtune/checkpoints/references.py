@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from mqtune.trial import CheckpointId
+from mqtune.core.trial import CheckpointId
 
 __all__ = ["References"]
 

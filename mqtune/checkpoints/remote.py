@@ -17,8 +17,8 @@ from mqtune.checkpoints.files import DISK_FULL, token
 from mqtune.checkpoints.manifest import Manifest, StoredFile
 from mqtune.checkpoints.mark import MARK, checked_name, new_mark, with_name
 from mqtune.checkpoints.store import SWEEP_AFTER_S, CheckpointStore, check_id, gone, is_id, myself
-from mqtune.errors import CheckpointBroken, CheckpointExists, ConfigurationError, MqtuneError, StoreUnavailable
-from mqtune.trial import CheckpointId
+from mqtune.core.errors import CheckpointBroken, CheckpointExists, ConfigurationError, MqtuneError, StoreUnavailable
+from mqtune.core.trial import CheckpointId
 
 __all__ = ["FsspecStore"]
 

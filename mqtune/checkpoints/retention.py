@@ -7,8 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mqtune.errors import ConfigurationError
-from mqtune.trial import CheckpointId, SavedCheckpoint, is_in_memory
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
 __all__ = ["Retention"]
 

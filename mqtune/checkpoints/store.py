@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.checkpoints.files import remove_tree
-from mqtune.errors import CheckpointGone, ConfigurationError
-from mqtune.trial import CheckpointId
+from mqtune.core.errors import CheckpointGone, ConfigurationError
+from mqtune.core.trial import CheckpointId
 
 __all__ = ["SWEEP_AFTER_S", "CheckpointStore", "check_id", "gone", "is_id", "myself"]
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 
-from mqtune.errors import MqtuneError
-from mqtune.version import __version__
-from mqtune.words import printable, replace_unencodable
+from mqtune.core.errors import MqtuneError
+from mqtune.core.text import printable, replace_unencodable
+from mqtune.core.version import __version__
 
 __all__ = ["main"]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
 
 __all__ = ["command"]

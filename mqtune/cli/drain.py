@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mqtune.cli.output import say
-from mqtune.errors import ConfigurationError, MqtuneError
+from mqtune.core.errors import ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
+    from mqtune.core.events import WorkerInfo
     from mqtune.journal.fleet import Fleet
-    from mqtune.messages import WorkerInfo
 
 __all__ = ["command"]
 

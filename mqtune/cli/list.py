@@ -13,15 +13,15 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.callbacks.view import short_value
 from mqtune.cli.output import output
-from mqtune.errors import MqtuneError
-from mqtune.home import mqtune_home
+from mqtune.core.errors import MqtuneError
+from mqtune.core.home import mqtune_home
+from mqtune.core.labels import NO_LABELS, Labels
+from mqtune.core.text import printable
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.labels import NO_LABELS, Labels
-from mqtune.results import SUMMARY_FILE, Results
-from mqtune.saved import saved_experiments, standing, standing_of
-from mqtune.words import printable
+from mqtune.results.callbacks.view import short_value
+from mqtune.results.results import SUMMARY_FILE, Results
+from mqtune.results.saved import saved_experiments, standing, standing_of
 
 __all__ = ["command"]
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from mqtune.callbacks.view import printable
+from mqtune.results.callbacks.view import printable
 
 __all__ = ["command"]
 
@@ -39,7 +39,7 @@ def command(
     It is read where it is: on this machine, in a folder that the worker shares with it, or over the broker from the
     machine of its worker. In a terminal, what would steer that is made visible; elsewhere the bytes are as they are.
     """
-    from mqtune.logs import follow_log  # noqa: PLC0415 - --help needs none of it
+    from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
 
     is_terminal = sys.stdout.isatty()
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

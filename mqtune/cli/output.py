@@ -8,7 +8,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from mqtune.words import printable
+from mqtune.core.text import printable
 
 __all__ = ["output", "say"]
 

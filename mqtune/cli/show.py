@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.callbacks.view import best_text, counts_text, entries, ranked, short_value, trial_table
 from mqtune.cli.output import output, say
-from mqtune.errors import ConfigurationError
-from mqtune.home import mqtune_home
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.home import mqtune_home
+from mqtune.core.labels import Labels
+from mqtune.core.text import printable
+from mqtune.core.trial import Attempt
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.labels import Labels
-from mqtune.results import Results, TrialResult
-from mqtune.saved import duration, saved_experiments, standing, standing_of
-from mqtune.trial import Attempt
-from mqtune.words import printable
+from mqtune.results.callbacks.view import best_text, counts_text, entries, ranked, short_value, trial_table
+from mqtune.results.results import Results, TrialResult
+from mqtune.results.saved import duration, saved_experiments, standing, standing_of
 
 __all__ = ["command", "show_experiment"]
 

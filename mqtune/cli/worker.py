@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from mqtune.errors import BrokerUnavailable, MqtuneError
+from mqtune.core.errors import BrokerUnavailable, MqtuneError
 
 __all__ = ["command"]
 

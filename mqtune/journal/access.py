@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from mqtune.errors import ConfigurationError
-from mqtune.keys import (
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.keys import (
     CONTROL_EXCHANGE,
     EVENT_EXCHANGE,
     EXPERIMENTS,
@@ -26,8 +26,8 @@ from mqtune.keys import (
     name_key,
     worker_key,
 )
-from mqtune.resources import EVERY, QUEUES, check_experiments
-from mqtune.trial import AttemptEnd
+from mqtune.core.resources import EVERY, QUEUES, check_experiments
+from mqtune.core.trial import AttemptEnd
 
 __all__ = ["ROLES", "Role", "Rule", "account", "password_hash", "rules_of"]
 

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from mqtune.errors import MessageVersionError
-from mqtune.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.wire import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import MessageVersionError
+from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 
 __all__ = [
     "FENCED",

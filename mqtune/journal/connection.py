@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
+from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
 from mqtune.journal.client import Client, Connects
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 import msgpack
 
-from mqtune.errors import MessageVersionError
+from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
 
 __all__ = ["JOURNAL_FILE", "JournalFile"]

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 
 import redis
 
-from mqtune.errors import BrokerUnavailable, MessageVersionError, NameTaken
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import BrokerUnavailable, MessageVersionError, NameTaken
+from mqtune.core.events import WorkerInfo
+from mqtune.core.keys import FLEET, WORKERS, control_channel, drain_key, name_key, worker_key
+from mqtune.core.machine import describe_process
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying
 from mqtune.journal.scripts import script
-from mqtune.keys import FLEET, WORKERS, control_channel, drain_key, name_key, worker_key
-from mqtune.machine import describe_process
-from mqtune.messages import WorkerInfo
-from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Fleet", "Hints"]
 

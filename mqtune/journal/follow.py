@@ -10,12 +10,12 @@ from typing import Any, Final, Self
 
 import redis
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import START, Event, ExperimentEnded, decode_event
+from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import retrying
-from mqtune.keys import EXPERIMENTS, ExperimentKeys
-from mqtune.messages import START, Event, ExperimentEnded, decode_event
 
 __all__ = ["Follower", "follow"]
 

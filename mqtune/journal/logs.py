@@ -13,11 +13,11 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import redis
 
-from mqtune.errors import LogUnavailable
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import LogUnavailable
+from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
+from mqtune.core.trial import TrialId
 from mqtune.journal.redis import retrying
-from mqtune.keys import ExperimentKeys, control_channel, is_name, worker_key
-from mqtune.trial import TrialId
-from mqtune.wire import decode_value, encode_value
 
 __all__ = [
     "CHUNK_BYTES",

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, TrialStaged, decode_event
+from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal, retrying
-from mqtune.keys import EXPERIMENTS, ExperimentKeys
-from mqtune.messages import START, DriverStarted, ExperimentCreated, ExperimentEnded, TrialStaged, decode_event
 
 __all__ = ["BrokerExperiments", "Stand"]
 

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from mqtune.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     FENCED,
     GAP,
@@ -26,8 +28,6 @@ from mqtune.journal.base import (
     Segment,
 )
 from mqtune.journal.memory_state import ExperimentState, TrialState
-from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["MemoryJournal", "MemoryServer"]
 

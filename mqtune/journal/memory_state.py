@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mqtune.core.trial import UNDRIVEN, CheckpointId, TrialId
 from mqtune.journal.base import Answer, Entry, OnLoss, entry_order
-from mqtune.trial import UNDRIVEN, CheckpointId, TrialId
 
 __all__ = ["ExperimentState", "TrialState"]
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mqtune.clock import Clock
-from mqtune.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
+from mqtune.core.clock import Clock
+from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
+from mqtune.core.events import START, Cursor, Event
+from mqtune.core.replay import driver_events
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.file import JournalFile
-from mqtune.messages import START, Cursor, Event
-from mqtune.replay import driver_events
 
 __all__ = ["JournalReader"]
 

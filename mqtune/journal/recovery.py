@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from mqtune.errors import JournalGone, MessageVersionError
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import JournalGone, MessageVersionError
+from mqtune.core.events import AttemptEnded, ExperimentCreated, Reports, TrialStaged, decode_event
+from mqtune.core.machine import describe_process
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.journal.base import Entry, Journal, LastAttempt
 from mqtune.journal.file import JournalFile
 from mqtune.journal.takeover import LOCK_S
-from mqtune.machine import describe_process
-from mqtune.messages import AttemptEnded, ExperimentCreated, Reports, TrialStaged, decode_event
-from mqtune.trial import FORGOTTEN, AttemptEnd, TrialId
-from mqtune.wire import encode_value
 
 __all__ = ["PutBack", "bring_back", "bring_back_end", "entries_behind", "kept_definition", "put_back"]
 

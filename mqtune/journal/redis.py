@@ -22,7 +22,10 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
 )
 
-from mqtune.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
+from mqtune.core.codec import REPORTS_PREFIX
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
+from mqtune.core.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     Answer,
     Assignment,
@@ -41,9 +44,6 @@ from mqtune.journal.base import (
 from mqtune.journal.client import Client, Connects
 from mqtune.journal.connection import BLOCKING_READ_MAX_S
 from mqtune.journal.scripts import script
-from mqtune.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
-from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import REPORTS_PREFIX
 
 __all__ = ["RedisJournal", "retrying"]
 

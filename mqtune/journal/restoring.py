@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from mqtune.clock import Clock
-from mqtune.errors import CheckpointGone, JournalGone
+from mqtune.core.clock import Clock
+from mqtune.core.errors import CheckpointGone, JournalGone
+from mqtune.core.events import START, Cursor, Event
+from mqtune.core.trial import CheckpointId, Intent, TrialId, is_in_memory
 from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal, Reconciled
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.recovery import bring_back_end, entries_behind, put_back
-from mqtune.messages import START, Cursor, Event
-from mqtune.trial import CheckpointId, Intent, TrialId, is_in_memory
 
 __all__ = ["RestoringJournal"]
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mqtune.errors import NameTaken
+from mqtune.core.errors import NameTaken
+from mqtune.core.machine import describe_process, is_gone, is_here
 from mqtune.journal.base import Journal
-from mqtune.machine import describe_process, is_gone, is_here
 
 __all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 
 __all__ = ["count", "exact", "flag", "name", "number", "plain"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.schedulers.halving import RungHalving
 from mqtune.schedulers.rungs import rank_of
 from mqtune.schedulers.timed import Progress
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 
 __all__ = ["ASHA"]
 

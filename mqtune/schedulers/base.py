@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple
 
-from mqtune.errors import ConfigurationError
-from mqtune.space import Space
-from mqtune.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
+from mqtune.search.space import Space
 
 __all__ = ["START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
 

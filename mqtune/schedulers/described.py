@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from mqtune.describing import rebuilt
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import rebuilt
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.fifo import FIFO
@@ -15,7 +15,7 @@ from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pbt import PBT
 from mqtune.schedulers.policy import PBTReplay, PolicyStep
 from mqtune.schedulers.promotion import PromotionASHA
-from mqtune.space.described import domain_of, nested
+from mqtune.search.space.described import domain_of, nested
 
 __all__ = ["scheduler_of"]
 

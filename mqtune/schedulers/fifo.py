@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mqtune.core.trial import CONTINUE, Decision, Report, Trial
 from mqtune.schedulers.base import Scheduler
-from mqtune.trial import CONTINUE, Decision, Report, Trial
 
 __all__ = ["FIFO"]
 

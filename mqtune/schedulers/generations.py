@@ -8,11 +8,11 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from mqtune.core.trial import Action, Decision, Report, TrialId
 from mqtune.schedulers.base import START, Choice, Wait
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.population import Copy, Copying, Member, Pace, Ranking, may_be_copied, resume_of
 from mqtune.schedulers.rungs import Rank, Waiting
-from mqtune.trial import Action, Decision, Report, TrialId
 
 __all__ = ["Generations"]
 

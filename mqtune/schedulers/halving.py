@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
+from mqtune.core.trial import Action, Decision, Trial, TrialId
 from mqtune.schedulers.arguments import exact, number
 from mqtune.schedulers.rungs import Rank, Rung, levels_of
 from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
-from mqtune.trial import Action, Decision, Trial, TrialId
 
 __all__ = ["Halving", "RungHalving"]
 

@@ -10,12 +10,12 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers.arguments import exact, plain
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving
 from mqtune.schedulers.rungs import Rank, Waiting, rank_of
 from mqtune.schedulers.timed import ITERATION, Progress
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 
 __all__ = ["HyperBand", "Round"]
 

@@ -9,10 +9,10 @@ import heapq
 import math
 from typing import Any
 
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.schedulers.arguments import count
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 
 __all__ = ["MedianStopping"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 from mqtune.schedulers.arguments import exact, number, plain
 
 __all__ = ["Milestones"]

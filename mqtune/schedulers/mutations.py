@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config
 from mqtune.schedulers.arguments import exact, number
-from mqtune.space import Domain, Space, choice, plain_value
-from mqtune.space.domains import Choice, Interval, Multiples, Normal
-from mqtune.space.values import copy_value, is_same
-from mqtune.trial import Config
+from mqtune.search.space import Domain, Space, choice, plain_value
+from mqtune.search.space.domains import Choice, Interval, Multiples, Normal
+from mqtune.search.space.values import copy_value, is_same
 
 __all__ = ["Exploration", "Explore"]
 

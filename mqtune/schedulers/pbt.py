@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, Decision, Report, Trial
 from mqtune.schedulers.arguments import count, exact, flag, number
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.generations import Generations
@@ -19,8 +20,7 @@ from mqtune.schedulers.population import Copying, Member, Pace
 from mqtune.schedulers.rungs import rank_of
 from mqtune.schedulers.timed import ITERATION, TimedScheduler
 from mqtune.schedulers.turns import Turns
-from mqtune.space import Space
-from mqtune.trial import CONTINUE, Decision, Report, Trial
+from mqtune.search.space import Space
 
 __all__ = ["PBT"]
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from mqtune.errors import ConfigurationError
-from mqtune.messages import CheckpointSaved, Event, Reports, TrialStaged
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import CheckpointSaved, Event, Reports, TrialStaged
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.arguments import number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.rungs import Waiting
 from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
-from mqtune.space import Space
-from mqtune.space.values import copy_value, is_same
-from mqtune.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, is_number
+from mqtune.search.space import Space
+from mqtune.search.space.values import copy_value, is_same
 
 __all__ = ["PBTReplay", "PolicyStep", "policy_of"]
 
@@ -46,7 +46,7 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
     so are resumes with the same config.
 
     Args:
-        events: a journal's, in order, as ``mqtune.saved.saved_events`` yields them.
+        events: a journal's, in order, as ``mqtune.results.saved.saved_events`` yields them.
         trial: the trial's id.
         time_attr: the key of the time in the reports; a report without it counts by its sequence number.
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from mqtune.core.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Choice, Resume
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.mutations import Exploration
 from mqtune.schedulers.rungs import Rank
 from mqtune.schedulers.timed import Progress
-from mqtune.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
 
 __all__ = ["Copy", "Copying", "Member", "Pace", "Ranking", "may_be_copied", "resume_of"]
 

@@ -10,11 +10,11 @@ from bisect import bisect_right
 from enum import Enum
 from typing import Final
 
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import RungHalving
 from mqtune.schedulers.rungs import Rank, Waiting, rank_of
 from mqtune.schedulers.timed import ITERATION, Progress
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial
 
 __all__ = ["PromotionASHA"]
 

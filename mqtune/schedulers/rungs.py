@@ -7,9 +7,9 @@ import math
 from fractions import Fraction
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import TrialId
 from mqtune.schedulers.arguments import exact, plain
-from mqtune.trial import TrialId
 
 __all__ = ["Rank", "Rung", "Waiting", "levels_of", "rank_of"]
 

@@ -7,11 +7,11 @@ from abc import abstractmethod
 from numbers import Integral, Real
 from typing import Any, Final, Generic, TypeVar
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import name_in_words, names_in_words
+from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId
 from mqtune.schedulers import arguments
 from mqtune.schedulers.base import Scheduler
-from mqtune.trial import CONTINUE, Decision, Report, Trial, TrialId
-from mqtune.words import name_in_words, names_in_words
 
 __all__ = ["ITERATION", "Progress", "TimedScheduler"]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial, TrialId, trial_of
 from mqtune.schedulers.base import START, Choice, Wait
 from mqtune.schedulers.milestones import Milestones
 from mqtune.schedulers.population import Copy, Copying, Member, Pace, Ranking, may_be_copied, resume_of
 from mqtune.schedulers.rungs import Rank, Waiting
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, CheckpointId, Decision, Report, Trial, TrialId, trial_of
 
 __all__ = ["Turns"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import mqtune
-from mqtune.trial import Config, Metrics
+from mqtune.core.trial import Config, Metrics
 
 __all__ = ["ENDLESS", "NEVER", "SPACE", "play", "play_unsaved", "played", "reports"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mqtune.checkpoints import CheckpointStore
-from mqtune.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
-from mqtune.trial import CheckpointId, checkpoint_id
+from mqtune.core.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
+from mqtune.core.trial import CheckpointId, checkpoint_id
 
 __all__ = ["Damage", "StoreContract", "files_in", "saved_id", "write_files"]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mqtune.wire import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value
 
 __all__ = ["Channel"]
 

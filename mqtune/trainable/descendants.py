@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Collection
 
-from mqtune.machine import process_stat
+from mqtune.core.machine import process_stat
 
 __all__ = ["children_of", "group_exists", "has_descendants", "own_children", "parent_of"]
 

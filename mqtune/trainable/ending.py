@@ -6,7 +6,7 @@ import os
 import traceback
 from typing import Final, NamedTuple
 
-from mqtune.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd
 
 __all__ = ["PIPE_CLOSED", "PIPE_CLOSED_CODE", "Ending", "describe_error"]
 

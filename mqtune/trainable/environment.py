@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from importlib.util import source_hash
 from typing import Any, Final
 
+from mqtune.core.version import __version__
 from mqtune.trainable.experiment_code import fingerprint
 from mqtune.trainable.frozen import frozen
-from mqtune.version import __version__
 
 __all__ = ["describe_environment"]
 

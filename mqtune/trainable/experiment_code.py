@@ -17,8 +17,8 @@ from importlib.util import source_hash
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.errors import TrainableNotFound
-from mqtune.wire import decode_value, encode_value
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import TrainableNotFound
 
 if TYPE_CHECKING:
     from mqtune.trainable.spec import TrainableSpec

@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.trainable.saving import make_folder, remove_folder
 from mqtune.trainable.session import Session, StopTrial, here
 from mqtune.trainable.spec import extras_of
-from mqtune.wire import decode_value, encode_value
 
 __all__ = ["Reporter", "checkpoint_dir", "run_function"]
 

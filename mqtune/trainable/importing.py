@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from mqtune.errors import TrainableNotFound
+from mqtune.core.errors import TrainableNotFound
 
 __all__ = ["imported_on_worker", "refuse_on_import"]
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from mqtune.errors import ReportingClosed
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import ReportingClosed
+from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.ending import PIPE_CLOSED_CODE, Ending, describe_error
@@ -19,8 +21,6 @@ from mqtune.trainable.function import run_function
 from mqtune.trainable.output import take_over_output
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 from mqtune.trainable.spec import Loaded
-from mqtune.trial import AttemptEnd
-from mqtune.wire import encode_value
 
 __all__ = [
     "become_subreaper",

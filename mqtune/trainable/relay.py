@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mqtune import errors
-from mqtune.errors import ReportingClosed
+from mqtune.core import errors
+from mqtune.core.codec import pack_metrics
+from mqtune.core.errors import ReportingClosed
+from mqtune.core.trial import CheckpointId, TrialId
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RELAY, Told
 from mqtune.trainable.ending import PIPE_CLOSED
 from mqtune.trainable.saving import check_savable
 from mqtune.trainable.session import Context, StopTrial, file_of
-from mqtune.trial import CheckpointId, TrialId
-from mqtune.wire import pack_metrics
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

@@ -6,10 +6,10 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mqtune.core.codec import pack_metrics
 from mqtune.trainable import session
 from mqtune.trainable.saving import check_savable
 from mqtune.trainable.session import Context
-from mqtune.wire import pack_metrics
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import session
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import are_current, loaded_files, unfrozen
@@ -25,7 +26,6 @@ from mqtune.trainable.process import flush, flush_native, run_attempt
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
 from mqtune.trainable.stepping import Steps, Trainable
-from mqtune.trial import AttemptEnd, CheckpointId
 
 if TYPE_CHECKING:
     from mqtune.trainable.saving import Savable

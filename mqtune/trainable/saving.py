@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mqtune.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
-from mqtune.trial import CheckpointId, checkpoint_id, is_in_memory
+from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
+from mqtune.core.trial import CheckpointId, checkpoint_id, is_in_memory
 
 if TYPE_CHECKING:
     # Most trials save nothing, and their processes should start without what it takes.

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.errors import ConfigurationError, MqtuneError, ReportTooLarge
+from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
+from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RELAY
 from mqtune.trainable.ending import Ending
@@ -25,7 +26,6 @@ from mqtune.trainable.metric_lines import MetricLines
 from mqtune.trainable.relay import address_of
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
 from mqtune.trainable.watched_folder import WatchedFolder
-from mqtune.trial import AttemptEnd
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

@@ -15,13 +15,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.errors import ReportingClosed
+from mqtune.core.codec import decode_value, encode_value, pack_metrics
+from mqtune.core.errors import ReportingClosed
+from mqtune.core.trial import CheckpointId, TrialId
 from mqtune.trainable.context import Context
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
 from mqtune.trainable.ending import PIPE_CLOSED
 from mqtune.trainable.saving import Saver, make_folder
-from mqtune.trial import CheckpointId, TrialId
-from mqtune.wire import decode_value, encode_value, pack_metrics
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, cast, get_args
 
-from mqtune.errors import TrainableNotFound
+from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.frozen import frozen
 from mqtune.trainable.importing import imported_on_worker
 

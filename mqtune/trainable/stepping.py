@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, seconds
 
 if TYPE_CHECKING:

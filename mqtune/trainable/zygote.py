@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, cast
 
 # What trials call is imported here once, and not in each of them.
 import mqtune.trainable.reporting  # noqa: F401
-from mqtune.errors import TrainableNotFound
+from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import loaded_files, unfrozen
 from mqtune.trainable.descendants import group_exists, has_descendants, own_children

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import uuid
 
+from mqtune.core.events import AttemptEnded, AttemptStarted
+from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal.base import Claim
 from mqtune.journal.connection import Client
 from mqtune.journal.redis import RedisJournal
-from mqtune.messages import AttemptEnded, AttemptStarted
-from mqtune.trial import AttemptEnd, TrialId
 from mqtune.worker.runtime import WorkerRuntime
 
 __all__ = ["abandon"]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.core.codec import decode_value
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.events import AttemptEnded, AttemptStarted
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
-from mqtune.messages import AttemptEnded, AttemptStarted
-from mqtune.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
-from mqtune.wire import decode_value
 from mqtune.worker.control import Control
 from mqtune.worker.ending import Evidence
 from mqtune.worker.host import Host

@@ -32,13 +32,13 @@ from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.objects import cached_property
 
-from mqtune.errors import BrokerUnavailable, MqtuneError, TrialFailed
+from mqtune.core.errors import BrokerUnavailable, MqtuneError, TrialFailed
+from mqtune.core.keys import TASK_NAME
+from mqtune.core.resources import queue_name
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
-from mqtune.keys import TASK_NAME
-from mqtune.resources import queue_name
-from mqtune.trial import AttemptEnd
 from mqtune.worker.abandon import abandon
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.celery_settings import (

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
+from mqtune.core.machine import describe_process, is_gone, is_here
 from mqtune.journal.connection import celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
-from mqtune.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
-from mqtune.machine import describe_process, is_gone, is_here
 from mqtune.worker.settings import WorkerSettings
 
 __all__ = [

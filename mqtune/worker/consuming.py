@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, Protocol
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.worker.attempt import stop_s
 from mqtune.worker.runtime import WorkerRuntime
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mqtune.errors import ConfigurationError
-from mqtune.resources import Resources
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.resources import Resources
 from mqtune.worker.privileges import without_secrets
 
 __all__ = ["SlotPlan", "find_gpu_memory", "find_gpus", "plan_slots"]

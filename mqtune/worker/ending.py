@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.trainable.ending import PIPE_CLOSED, PIPE_CLOSED_CODE
 from mqtune.trainable.session import STOP_SIGNAL
-from mqtune.trial import AttemptEnd, Intent
 
 __all__ = ["Ending", "Evidence"]
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mqtune.clock import Clock
+from mqtune.core.clock import Clock
 from mqtune.worker.back_off import BackOff
 from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.logs import Logs

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Final
 
-from mqtune.machine import started_at
+from mqtune.core.machine import started_at
 from mqtune.trainable.descendants import parent_of
 
 __all__ = ["MARK", "end_leftovers", "mark_of", "own_mark"]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from mqtune.errors import MqtuneError
+from mqtune.core.errors import MqtuneError
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion
 from mqtune.worker.logs import Logs

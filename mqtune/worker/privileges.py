@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 
 __all__ = ["become", "conceal", "home_of", "without_secrets"]
 

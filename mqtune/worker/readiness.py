@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from mqtune.errors import CodeDiffers, MqtuneError
+from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.host import Host
 from mqtune.worker.slots import Slot, Turn

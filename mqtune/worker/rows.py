@@ -9,11 +9,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqtune.errors import TrialFailed
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd
-from mqtune.wire import decode_value
-from mqtune.words import in_words
+from mqtune.core.codec import decode_value
+from mqtune.core.errors import TrialFailed
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import in_words
+from mqtune.core.trial import AttemptEnd
 from mqtune.worker.attempt import AttemptRun, Outcome
 
 __all__ = ["Rows", "Text", "failure", "latest_report"]

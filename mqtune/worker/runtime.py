@@ -16,18 +16,18 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Final
 
-from mqtune.errors import BrokerUnavailable, ConfigurationError, NameTaken
-from mqtune.fields import decode_definition
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, NameTaken
+from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.fields import decode_definition
+from mqtune.core.keys import is_name
+from mqtune.core.resources import EVERY, queue_name
+from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
-from mqtune.keys import is_name
-from mqtune.messages import WorkerInfo, busy_as
-from mqtune.resources import EVERY, queue_name
-from mqtune.version import __version__
 from mqtune.worker.attempt import AttemptRun, Outcome
 from mqtune.worker.back_off import BackOff
 from mqtune.worker.code_manifests import CodeManifests

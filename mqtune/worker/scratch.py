@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from mqtune.core.machine import is_gone, is_here, process_mark
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim
-from mqtune.machine import is_gone, is_here, process_mark
-from mqtune.trial import AttemptEnd
 
 __all__ = ["Scratch"]
 

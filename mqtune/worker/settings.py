@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mqtune.errors import ConfigurationError
-from mqtune.home import mqtune_home
-from mqtune.resources import EVERY, check_experiments
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.home import mqtune_home
+from mqtune.core.resources import EVERY, check_experiments
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 from mqtune.worker.privileges import home_of
 

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from mqtune.checkpoints import MAX_DICT_BYTES
-from mqtune.clock import Clock
-from mqtune.errors import BrokerUnavailable
+from mqtune.core.clock import Clock
+from mqtune.core.codec import MAX_REPORT_BYTES, PLAIN, WITH_CHECKPOINT, check_depth, decode_value, segment_bytes
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.events import CheckpointSaved
+from mqtune.core.trial import AttemptEnd, CheckpointId, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
-from mqtune.messages import CheckpointSaved
 from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.trial import AttemptEnd, CheckpointId, is_checkpoint_of, is_in_memory
-from mqtune.wire import MAX_REPORT_BYTES, PLAIN, WITH_CHECKPOINT, check_depth, decode_value, segment_bytes
 
 __all__ = ["Stream", "Uplink", "Wake"]
 

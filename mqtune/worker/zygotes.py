@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from mqtune.errors import ConfigurationError
-from mqtune.machine import process_stat
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.machine import process_stat
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.code_files import are_current
 from mqtune.trainable.session import STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.zygote import arguments
-from mqtune.wire import encode_value
 from mqtune.worker.family import family
 from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets

@@ -12,10 +12,10 @@ from typing import Any
 from running import running_worker
 
 import mqtune
-from mqtune.errors import MqtuneError
-from mqtune.status import TrialStatus
+from mqtune.core.errors import MqtuneError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Trial
 from mqtune.testing.backends.world import Nothing, drive
-from mqtune.trial import Trial
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=5)

@@ -14,7 +14,7 @@ import trainables
 from started import started, wait_for_worker
 
 import mqtune
-from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.backends.local.server import EmbeddedServer, find_binary
 
 HERE = Path(__file__).parent
 

@@ -24,8 +24,12 @@ from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 import mqtune
-from mqtune import logs
-from mqtune.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
+from mqtune.core.events import ExperimentEnded, decode_event
+from mqtune.core.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.access import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment
 from mqtune.journal.connection import connect
@@ -33,12 +37,8 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.scripts import script
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
-from mqtune.messages import ExperimentEnded, decode_event
-from mqtune.status import TrialStatus
+from mqtune.results import logs
 from mqtune.testing.backends.world import drive
-from mqtune.trial import Intent, TrialId
 
 TEAM = "team-a-*"
 OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")

@@ -20,7 +20,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.errors import (
+from mqtune.core.errors import (
     BrokerRefused,
     BrokerUnavailable,
     ConfigurationError,
@@ -29,9 +29,9 @@ from mqtune.errors import (
     NameTaken,
     TrainableNotFound,
 )
-from mqtune.results import Results
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd, Trial
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd, Trial
+from mqtune.results.results import Results
 from mqtune.worker.devices import usable_cpus
 
 Tune = Callable[..., mqtune.Tuner]

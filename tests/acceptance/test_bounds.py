@@ -18,10 +18,10 @@ from test_cli_show import run
 from waiting import eventually
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import experiment_url, open_store
-from mqtune.journal.server import EmbeddedServer, ServerBinary
-from mqtune.status import TrialStatus
-from mqtune.trial import Report, Trial
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Report, Trial
 from mqtune.worker.logs import MAX_BYTES
 
 Tune = Callable[..., mqtune.Tuner]
@@ -88,7 +88,7 @@ def test_a_config_of_a_megabyte_arrives_and_a_larger_one_is_refused_with_its_siz
     results = bound("has_a_large_config", {"text": "x" * 10**6}).run()
 
     assert results.best.value == 10**6
-    with pytest.raises(mqtune.errors.ConfigurationError, match=r"has 2,000,\d+ bytes .* is 'text' with 2,000,"):
+    with pytest.raises(mqtune.core.errors.ConfigurationError, match=r"has 2,000,\d+ bytes .* is 'text' with 2,000,"):
         bound("has_a_large_config", {"text": "x" * 2 * 10**6}).run()
 
 
@@ -170,7 +170,7 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
 
 
 def test_an_error_that_names_thousands_of_metrics_names_some(bound: Tune):
-    with pytest.raises(mqtune.errors.MetricMissing) as caught:
+    with pytest.raises(mqtune.core.errors.MetricMissing) as caught:
         bound("reports_large_things", metric="accuracy", metric_from="later").run()
 
     assert "and 4,987 more" in str(caught.value)

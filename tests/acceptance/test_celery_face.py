@@ -24,11 +24,11 @@ from terminal import terminal
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import in_words
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import celery_url
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd
-from mqtune.words import in_words
 
 Tune = Callable[..., mqtune.Tuner]
 

@@ -15,13 +15,13 @@ from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.errors import CheckpointGone, ConfigurationError, StoreUnavailable, TrainableNotFound
+from mqtune.core.errors import CheckpointGone, ConfigurationError, StoreUnavailable, TrainableNotFound
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CheckpointId
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
-from mqtune.keys import ExperimentKeys
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.trial import CheckpointId
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from terminal import terminal
 from waiting import eventually
 
 import mqtune
-from mqtune.results import Results
-from mqtune.status import TrialStatus
+from mqtune.core.status import TrialStatus
+from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]
 MQTUNE = (sys.executable, "-m", "mqtune")

@@ -20,13 +20,13 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.core.events import DecisionTaken, decode_event
+from mqtune.core.trial import Trial
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import connect
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.messages import DecisionTaken, decode_event
-from mqtune.results import Results
+from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
-from mqtune.trial import Trial
 
 HOUR_S: Final = 3600.0
 #: Far more than it takes here, far less than a clock is off; and how well a busy machine may know the server's time.

@@ -14,9 +14,9 @@ from terminal import processes_in, terminal
 from waiting import eventually
 
 from mqtune.cli import group
-from mqtune.errors import MqtuneError
-from mqtune.results import Results
-from mqtune.status import TrialStatus
+from mqtune.core.errors import MqtuneError
+from mqtune.core.status import TrialStatus
+from mqtune.results.results import Results
 
 MQTUNE = (sys.executable, "-m", "mqtune")
 #: Far more than the demo needs on two free cores, as other tests keep both busy here: beside them it took 50 to 65 s.

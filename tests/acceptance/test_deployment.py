@@ -17,7 +17,7 @@ import yaml
 from faces import ROOT, running, wait_until_joined
 from waiting import eventually
 
-from mqtune.journal.server import EmbeddedServer, find_binary
+from mqtune.backends.local.server import EmbeddedServer, find_binary
 
 BIN = Path(sys.executable).parent
 #: What README's example is, with fewer and shorter trials.

@@ -17,13 +17,13 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.keys import name_key
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.keys import name_key
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.trial import AttemptEnd
 
 pytestmark = pytest.mark.timeout(120)
 

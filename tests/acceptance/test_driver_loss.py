@@ -20,18 +20,18 @@ from running import HERE, running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.errors import ConfigurationError, DriverFenced, NameTaken
+from mqtune.core.errors import ConfigurationError, DriverFenced, NameTaken
+from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import queue_name
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
-from mqtune.keys import ExperimentKeys
-from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
-from mqtune.resources import queue_name
-from mqtune.results import Results
-from mqtune.status import TrialStatus
+from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
-from mqtune.trial import UNDRIVEN, AttemptEnd, TrialId
 
 _names = itertools.count(1)
 
@@ -82,7 +82,7 @@ def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
     return mqtune.Tuner.attach(name, broker=broker, progress=False, **given)
 
 
-def running_trials(tuner: mqtune.Tuner, number: int = 2, reports: int = 3) -> list[mqtune.trial.Trial]:
+def running_trials(tuner: mqtune.Tuner, number: int = 2, reports: int = 3) -> list[mqtune.core.trial.Trial]:
     drive(tuner, lambda: sum(trial.attempt.reports >= reports for trial in tuner.get_trials()) == number)
     return tuner.running_trials
 
@@ -464,8 +464,8 @@ def test_with_stop_what_runs_is_handed_back_with_its_state_and_goes_on_when_a_dr
 
 def test_a_trial_may_lose_its_driver_as_often_as_it_likes():
     """Only what a worker does counts: lost and handed back attempts have a budget."""
-    from mqtune.experiment import LOST_BUDGET, Experiment
-    from mqtune.messages import START, TrialStaged
+    from mqtune.core.events import START, TrialStaged
+    from mqtune.core.experiment import LOST_BUDGET, Experiment
 
     experiment, trial = Experiment("x", metric="loss", mode="min"), TrialId("0001")
     for attempt in range(1, LOST_BUDGET + 4):

@@ -19,12 +19,12 @@ from running import running_worker
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.keys import ExperimentKeys
-from mqtune.results import Results
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd
+from mqtune.results.results import Results
 
 SCRIPT = """
 import time

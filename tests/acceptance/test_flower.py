@@ -22,8 +22,8 @@ from trainables import raises, slow, steady
 from waiting import eventually
 
 import mqtune
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.status import TrialStatus
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.status import TrialStatus
 
 Row = dict[str, Any]
 #: Flower asks workers for events every 5 s, and a worker puts rows right every 3 s.

@@ -21,17 +21,17 @@ from tap import Tap
 from waiting import eventually
 
 import mqtune
-from mqtune.errors import MessageVersionError
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import MessageVersionError
+from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
+from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
-from mqtune.messages import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.trial import TrialId
-from mqtune.wire import decode_value, encode_value
 
 QUEUE: Final = "mqtune-0-1.gpu0.cpu5"
 REMOTE: Final = "/0.mqtune.pidbox"
@@ -310,7 +310,7 @@ def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, 
 def test_a_trial_whose_key_is_deleted_runs_again_with_the_reason(
     worker: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mqtune.upkeep.RECONCILE_S", 0.3)
+    monkeypatch.setattr("mqtune.driver.timers.RECONCILE_S", 0.3)
     url, _, _ = worker
     with contextlib.closing(connect(url)) as client, tuners(url, tmp_path / "store") as tune:
         tuner = tune(saving.Counts, counting(), name="robbed")

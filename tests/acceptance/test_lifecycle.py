@@ -15,9 +15,9 @@ from pair import OPTIONS, SPACE, Tune, both_run, counting, finished, paused, row
 from running import running_worker
 
 import mqtune
-from mqtune.status import TrialStatus
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision
 from mqtune.testing.backends.world import Rule, drive
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def tune(pair: str, tmp_path: Path) -> Iterator[Tune]:
         yield build
 
 
-def iterations(tuner: mqtune.Tuner, trial: mqtune.trial.Trial) -> list[list[int]]:
+def iterations(tuner: mqtune.Tuner, trial: mqtune.core.trial.Trial) -> list[list[int]]:
     return [[row["step"] for row in rows(tuner, trial, attempt.number)] for attempt in trial.attempts]
 
 
@@ -125,7 +125,7 @@ def test_population_based_training_copies_real_checkpoints(tune: Tune):
         sync="lockstep",
     )
 
-    def copying() -> list[tuple[mqtune.trial.Trial, mqtune.trial.Attempt]]:
+    def copying() -> list[tuple[mqtune.core.trial.Trial, mqtune.core.trial.Attempt]]:
         return [(t, a) for t in tuner.get_trials() for a in t.attempts if a.source and a.reports]
 
     drive(tuner, lambda: len(copying()) >= 2)

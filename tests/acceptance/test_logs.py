@@ -13,11 +13,11 @@ import pytest
 from waiting import DEADLINE_S, eventually
 
 import mqtune
-from mqtune import logs
-from mqtune.errors import ConfigurationError
-from mqtune.status import TrialStatus
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd
+from mqtune.results import logs
 from mqtune.testing.backends.world import drive
-from mqtune.trial import AttemptEnd
 
 
 @pytest.fixture

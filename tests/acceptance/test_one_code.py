@@ -14,9 +14,9 @@ import pytest
 from running import running_worker
 
 import mqtune
-from mqtune.errors import CodeDiffers
-from mqtune.resources import Resources
-from mqtune.status import TrialStatus
+from mqtune.core.errors import CodeDiffers
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
 from mqtune.testing.backends.world import drive
 
 MODULES = ("code_main", "code_helper")

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from mqtune.callbacks.view import trial_table
-from mqtune.experiment import Experiment
+from mqtune.backends.local.server import find_binary
+from mqtune.core.experiment import Experiment
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.server import find_binary
-from mqtune.results import Results
-from mqtune.saved import saved_experiments
+from mqtune.results.callbacks.view import trial_table
+from mqtune.results.results import Results
+from mqtune.results.saved import saved_experiments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

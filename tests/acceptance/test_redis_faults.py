@@ -18,13 +18,13 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.errors import JournalGone
+from mqtune.core.errors import JournalGone
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import FORGOTTEN
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.keys import ExperimentKeys
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.trial import FORGOTTEN
 
 #: How long anything here may take to come back, on a machine that runs other tests.
 BACK_S = 45.0

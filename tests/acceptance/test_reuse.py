@@ -18,9 +18,9 @@ from trainables_reusing import Reuses
 from waiting import eventually, lives
 
 import mqtune
-from mqtune.status import TrialStatus
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Trial
 from mqtune.testing.backends.world import Nothing, drive
-from mqtune.trial import Trial
 
 #: Shapes that no other test's workers have; the second is for workers that end.
 CPUS = 9

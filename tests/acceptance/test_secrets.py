@@ -25,10 +25,10 @@ from test_flower import Flower
 from waiting import eventually
 
 import mqtune
-from mqtune.errors import BrokerRefused, BrokerUnavailable
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.errors import BrokerRefused, BrokerUnavailable
+from mqtune.core.status import TrialStatus
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.status import TrialStatus
 
 #: With what has a meaning in a URL.
 PASSWORD: Final = "h4sh/me@n0t:ever?"

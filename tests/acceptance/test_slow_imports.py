@@ -15,12 +15,12 @@ from running import HERE, running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
+from mqtune.driver.timers import Upkeep
 from mqtune.journal.connection import connect
-from mqtune.keys import ExperimentKeys
-from mqtune.resources import Resources
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.upkeep import Upkeep
 
 #: No other test's workers have it.
 TAG = "imports"

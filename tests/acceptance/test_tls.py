@@ -22,10 +22,10 @@ from running import running_worker
 from tls import Authority, TlsProxy
 
 import mqtune
-from mqtune.errors import BrokerUnavailable
+from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.status import TrialStatus
 from mqtune.journal.connection import celery_tls, celery_url, connect
-from mqtune.journal.server import EmbeddedServer, find_binary
-from mqtune.status import TrialStatus
 from mqtune.worker.celery_settings import celery_settings
 from mqtune.worker.settings import WorkerSettings
 

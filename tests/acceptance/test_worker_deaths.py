@@ -19,12 +19,12 @@ from running import HERE, running_worker
 from waiting import eventually, lives
 
 import mqtune
+from mqtune.core.events import WorkerInfo
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd, Trial
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.messages import WorkerInfo
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.trial import AttemptEnd, Trial
 
 pytestmark = pytest.mark.timeout(120)
 

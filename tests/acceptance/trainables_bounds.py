@@ -41,7 +41,7 @@ def reports_large_things(config):
     for value in ("x" * 2 * MB, nested(5_000), {(1, 2): 3}):
         try:
             mqtune.report({"loss": 2.0, "culprit": value})
-        except (mqtune.errors.ReportTooLarge, TypeError) as error:
+        except (mqtune.core.errors.ReportTooLarge, TypeError) as error:
             refused.append(str(error))
     # The best, and so what is shown.
     mqtune.report({"loss": 1.0, **large["keys"], "refused": refused, "text": "y" * 100_000, "n" * 10_000: 3.0})
@@ -73,7 +73,7 @@ def meets_a_full_store(config):
     resource.setrlimit(resource.RLIMIT_FSIZE, (MB // 2, hard))
     try:
         mqtune.report({"loss": 1.0}, checkpoint=folder)
-    except mqtune.errors.StoreUnavailable as error:
+    except mqtune.core.errors.StoreUnavailable as error:
         refused = str(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     mqtune.report({"loss": 0.5, "refused": refused}, checkpoint=folder)

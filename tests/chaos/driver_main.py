@@ -15,10 +15,10 @@ import times
 from counting import Counts, counts
 
 import mqtune
-from mqtune.errors import ConfigurationError, MqtuneError, RunInterrupted
+from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
+from mqtune.core.trial import Decision, Report, Trial
 from mqtune.schedulers.base import Choice, Scheduler
-from mqtune.space import Space
-from mqtune.trial import Decision, Report, Trial
+from mqtune.search.space import Space
 
 #: How it ends: with an experiment that is finished, one that is to go on, or an error that mqtune explains.
 FINISHED: Final = 0

@@ -14,7 +14,7 @@ import redis
 from befalling import Run
 from observed import SET_BACK_S
 
-from mqtune.keys import TASK_NAME
+from mqtune.core.keys import TASK_NAME
 
 
 def _cut_off(run: Run, begin: str, *, longest_s: float) -> str:

@@ -15,7 +15,7 @@ TIMES: Final = "MQTUNE_CHAOS_TIMES"
 SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
     "mqtune.journal.takeover": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
-    "mqtune.upkeep": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
+    "mqtune.driver.timers": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
     "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
 }
 OWN: Final[dict[str, dict[str, float]]] = {}

@@ -25,10 +25,10 @@ import times as run_times
 from driver_main import ATTACH, FINISHED, REFUSED, TO_GO_ON
 from faulty_proxy import FaultyProxy
 
+from mqtune.backends.local.server import find_binary
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import Resources, queue_name
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.server import find_binary
-from mqtune.keys import ExperimentKeys
-from mqtune.resources import Resources, queue_name
 
 HERE: Final = Path(__file__).parent
 #: In the environment of all that a run starts, so that what has lost its parents is found too.

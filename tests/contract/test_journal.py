@@ -17,15 +17,17 @@ import redis
 from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
-from mqtune.errors import BrokerUnavailable, NameTaken
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import BrokerUnavailable, NameTaken
+from mqtune.core.events import VERSION, WorkerInfo
+from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
 from mqtune.journal.scripts import script
-from mqtune.journal.server import EmbeddedServer
-from mqtune.keys import WORKERS, ExperimentKeys, control_channel, worker_key
-from mqtune.messages import VERSION, WorkerInfo
 from mqtune.testing import journals
 from mqtune.testing.journals import JournalContract, World
 from mqtune.testing.journals.world import (
@@ -49,8 +51,6 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
-from mqtune.trial import Intent, TrialId
-from mqtune.wire import decode_value, encode_value
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)

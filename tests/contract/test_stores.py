@@ -10,8 +10,8 @@ import pytest
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
+from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import Damage, StoreContract
-from mqtune.trial import CheckpointId
 
 
 def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> None:

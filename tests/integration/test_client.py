@@ -9,10 +9,10 @@ import pytest
 import redis
 from waiting import eventually
 
+from mqtune.backends.local.server import EmbeddedServer
 from mqtune.journal import client as client_module
 from mqtune.journal.client import Client
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ import pytest
 import redis
 from servers import EACH_SERVER, started_on
 
-from mqtune.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.journal.connection import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
@@ -28,7 +29,6 @@ from mqtune.journal.connection import (
     open_client,
     redact,
 )
-from mqtune.journal.server import EmbeddedServer
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"

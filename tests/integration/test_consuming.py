@@ -16,12 +16,12 @@ from altered_worker import SPACE, altered_worker, held, let_go
 from waiting import eventually, lives
 
 import mqtune
-from mqtune.errors import BrokerUnavailable
+from mqtune.backends.local.server import ServerBinary
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import connect
-from mqtune.journal.server import ServerBinary
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
-from mqtune.trial import AttemptEnd
 
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
 QUICK = """

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import redis
 
-from mqtune.errors import BrokerUnavailable, ConfigurationError
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError
+from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.trial import TrialId
 from mqtune.journal import follow as module
 from mqtune.journal.connection import connect
 from mqtune.journal.follow import Follower, follow
 from mqtune.journal.redis import RedisJournal
-from mqtune.journal.server import EmbeddedServer
-from mqtune.keys import ExperimentKeys
-from mqtune.messages import START, ExperimentCreated, ExperimentEnded, TrialStaged
-from mqtune.trial import TrialId
-from mqtune.wire import encode_value
 
 NAME = "followed"
 KEYS = ExperimentKeys(NAME)

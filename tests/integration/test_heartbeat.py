@@ -9,7 +9,7 @@ import pytest
 import redis
 from waiting import DEADLINE_S, eventually
 
-from mqtune.resources import Resources
+from mqtune.core.resources import Resources
 from mqtune.worker import runtime as runtime_module
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.runtime import WorkerRuntime

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import redis
 
-from mqtune.errors import LogUnavailable
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import LogUnavailable
+from mqtune.core.keys import ExperimentKeys, control_channel, worker_key
+from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal import logs as module
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import CHUNK_BYTES, LOGS, LogChunk, LogExchange
-from mqtune.keys import ExperimentKeys, control_channel, worker_key
-from mqtune.logs import Output
-from mqtune.trial import Attempt, TrialId
-from mqtune.wire import decode_value, encode_value
+from mqtune.results.logs import Output
 from mqtune.worker.log_server import LogServer
 from mqtune.worker.logs import Logs
 

@@ -12,14 +12,16 @@ from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from waiting import DEADLINE_S, eventually
 
-from mqtune.errors import BrokerUnavailable, JournalGone
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import BrokerUnavailable, JournalGone
+from mqtune.core.events import START, AttemptEnded, ExperimentCreated, decode_event
+from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal.base import FENCED, GAP, Claim
 from mqtune.journal.connection import open_client
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Hints
 from mqtune.journal.recovery import bring_back, bring_back_end, put_back
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.messages import START, AttemptEnded, ExperimentCreated, decode_event
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
     LONG_S,
@@ -33,8 +35,6 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
-from mqtune.trial import FORGOTTEN, TrialId
-from mqtune.wire import encode_value
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3

@@ -15,13 +15,13 @@ from altered_worker import SPACE, altered_worker, held, let_go
 from waiting import eventually
 
 import mqtune
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.events import WorkerInfo
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Trial
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.server import EmbeddedServer
-from mqtune.messages import WorkerInfo
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
-from mqtune.trial import Trial
 
 GB = 1_000_000_000
 #: Answers as the driver would, with what a file says, and notes that it was asked.

@@ -11,12 +11,12 @@ import pytest
 import redis
 
 from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.events import WorkerInfo
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.trial import TrialId
+from mqtune.core.version import __version__
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.server import EmbeddedServer
-from mqtune.messages import WorkerInfo
-from mqtune.resources import Resources, queue_name
-from mqtune.trial import TrialId
-from mqtune.version import __version__
 
 #: Longer than a test takes.
 HOLD_S: Final = 100.0

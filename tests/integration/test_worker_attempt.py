@@ -17,10 +17,8 @@ import pytest
 from waiting import DEADLINE_S, eventually, lives
 
 from mqtune.checkpoints import decode_dict, open_store
-from mqtune.errors import StoreUnavailable
-from mqtune.journal.base import Assignment, Claim, Cleared
-from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.messages import (
+from mqtune.core.errors import StoreUnavailable
+from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
@@ -30,10 +28,12 @@ from mqtune.messages import (
     TrialStaged,
     decode_event,
 )
-from mqtune.resources import Resources
+from mqtune.core.resources import Resources
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
+from mqtune.journal.base import Assignment, Claim, Cleared
+from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, Outcome

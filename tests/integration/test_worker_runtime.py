@@ -9,14 +9,14 @@ import pytest
 import redis
 from waiting import eventually
 
+from mqtune.core.codec import encode_value
+from mqtune.core.events import START, AttemptStarted, TrialStaged
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.resources import Resources
+from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.client import Client
 from mqtune.journal.redis import RedisJournal
-from mqtune.keys import ExperimentKeys
-from mqtune.messages import START, AttemptStarted, TrialStaged
-from mqtune.resources import Resources
-from mqtune.trial import TrialId
-from mqtune.wire import encode_value
 from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.runtime import WorkerRuntime

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.journal.client import Client
-from mqtune.journal.server import EmbeddedServer
 from mqtune.worker import celery as worker_module
 from mqtune.worker.celery import TrialApp, create_app
 from mqtune.worker.settings import WorkerSettings

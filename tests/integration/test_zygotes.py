@@ -15,9 +15,9 @@ import pytest
 from attempts import gone
 from waiting import eventually, lives
 
+from mqtune.core.codec import decode_value
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.wire import decode_value
 from mqtune.worker import zygotes
 from mqtune.worker.control import Control
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey, ZygoteSilent

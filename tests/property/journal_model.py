@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mqtune.core.codec import decode_value
+from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     FENCED,
     GAP,
@@ -23,8 +25,6 @@ from mqtune.journal.base import (
     OnLoss,
     Segment,
 )
-from mqtune.trial import UNDRIVEN, CheckpointId, Intent, TrialId
-from mqtune.wire import decode_value
 
 __all__ = ["DRIVER_FENCED", "JOURNAL_GONE", "Driver", "Model", "Run", "Taken"]
 

@@ -19,24 +19,24 @@ from hypothesis import strategies as st
 
 from mqtune.checkpoints import decode_dict
 from mqtune.checkpoints.manifest import Manifest, _seal
-from mqtune.errors import (
+from mqtune.core.codec import decode_value, encode_value, pack_metrics
+from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointVersionError,
     InvalidTransition,
     MessageVersionError,
     TrainableNotFound,
 )
-from mqtune.experiment import Experiment
+from mqtune.core.events import START, AttemptEnded, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import AttemptEnd, CheckpointId, TrialId
 from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.file import JournalFile
 from mqtune.journal.fleet import _headers
-from mqtune.messages import START, AttemptEnded, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
 from mqtune.trainable.channel import Channel
 from mqtune.trainable.control import RECORD
 from mqtune.trainable.session import FRAME, Session
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trial import AttemptEnd, CheckpointId, TrialId
-from mqtune.wire import decode_value, encode_value, pack_metrics
 from mqtune.worker.uplink import Stream, Uplink
 
 WIRE: Final = Path(__file__).parents[1] / "wire"

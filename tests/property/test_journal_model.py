@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from journal_model import DRIVER_FENCED, JOURNAL_GONE, Driver, Model, Taken
 
-from mqtune.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.codec import REPORTS_PREFIX, decode_value, pack_metrics, segment_bytes
+from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.events import Reports, decode_event
+from mqtune.core.keys import ExperimentKeys, control_channel
+from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import (
     Assignment,
     Claim,
@@ -32,10 +36,6 @@ from mqtune.journal.base import (
 )
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import RedisJournal
-from mqtune.keys import ExperimentKeys, control_channel
-from mqtune.messages import Reports, decode_event
-from mqtune.trial import CheckpointId, Intent, TrialId, checkpoint_id
-from mqtune.wire import REPORTS_PREFIX, decode_value, pack_metrics, segment_bytes
 
 EXPERIMENT: Final = "x"
 #: The unit in which time passes: much more than an example takes, so that on Redis nothing runs out by itself.

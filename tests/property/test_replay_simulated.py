@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulation import Killed, Simulation
 from worlds import SCHEDULERS, World, worlds
 
-from mqtune.messages import CheckpointsDropped, DriverStarted, Event, Reports
+from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports
 
 EVERY = pytest.mark.parametrize("name", SCHEDULERS)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from simulation import Simulation
 from worlds import MAX_T, SCHEDULERS, Watched, World, worlds
 
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, Intent, TrialId
 from mqtune.schedulers import HyperBand, PromotionASHA, Scheduler
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, Intent, TrialId
 
 #: Of each property, for each scheduler.
 EXAMPLES = 40

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from simulation import SPACE, Simulation
 
 from mqtune.backends.simulated import Simulated
-from mqtune.limits import Limits
+from mqtune.core.trial import Action, Config, Decision, Report, Trial
+from mqtune.driver.limits import Limits
 from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
 from mqtune.schedulers.base import Choice
-from mqtune.searchers import RandomSearcher
-from mqtune.space import uniform
-from mqtune.trial import Action, Config, Decision, Report, Trial
+from mqtune.search import RandomSearcher
+from mqtune.search.space import uniform
 
 __all__ = ["MAX_T", "SCHEDULERS", "Watched", "World", "worlds"]
 

@@ -7,11 +7,8 @@ from typing import Any
 
 from scheduler_play import scattered
 
-from mqtune.schedulers import PBT, PBTReplay
-from mqtune.schedulers.base import Choice, Resume
-from mqtune.space import randint, uniform
-from mqtune.status import TrialStatus
-from mqtune.trial import (
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import (
     Attempt,
     CheckpointId,
     Config,
@@ -22,6 +19,9 @@ from mqtune.trial import (
     Trial,
     TrialId,
 )
+from mqtune.schedulers import PBT, PBTReplay
+from mqtune.schedulers.base import Choice, Resume
+from mqtune.search.space import randint, uniform
 
 
 def pbt(mode: str = "min", interval: float = 2, **arguments: Any) -> PBT:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from mqtune.messages import START, Event, TrialStaged
-from mqtune.schedulers.base import Choice, Release, Resume, Scheduler, Start, Wait
-from mqtune.status import TrialStatus
-from mqtune.trial import (
+from mqtune.core.events import START, Event, TrialStaged
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import (
     CONTINUE,
     Action,
     Attempt,
@@ -27,6 +26,7 @@ from mqtune.trial import (
     TrialId,
     checkpoint_id,
 )
+from mqtune.schedulers.base import Choice, Release, Resume, Scheduler, Start, Wait
 
 #: The metrics that a config reports at an iteration; None when it has ended by itself before, an error when it failed.
 Curve = Callable[[Config, int], Metrics | Exception | None]

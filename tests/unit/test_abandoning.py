@@ -12,13 +12,7 @@ from bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtune.schedulers import ASHA, PBT, MedianStopping, PromotionASHA, Scheduler
-from mqtune.schedulers.base import Resume, Start
-from mqtune.schedulers.rungs import Rung, rank_of
-from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
-from mqtune.space import Space, choice, grid_search, uniform
-from mqtune.stopping import ExperimentPlateau
-from mqtune.trial import (
+from mqtune.core.trial import (
     Action,
     Attempt,
     AttemptEnd,
@@ -30,6 +24,12 @@ from mqtune.trial import (
     Trial,
     TrialId,
 )
+from mqtune.schedulers import ASHA, PBT, MedianStopping, PromotionASHA, Scheduler
+from mqtune.schedulers.base import Resume, Start
+from mqtune.schedulers.rungs import Rung, rank_of
+from mqtune.schedulers.stopping import ExperimentPlateau
+from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
+from mqtune.search.space import Space, choice, grid_search, uniform
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 FINITE = Space({"depth": choice([1, 2, 3])})
@@ -68,7 +68,7 @@ def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
 
 
 def ranked_of(bench: Bench) -> list[Trial]:
-    from mqtune.callbacks.view import ranked
+    from mqtune.results.callbacks.view import ranked
 
     return ranked(bench.experiment)
 

@@ -5,9 +5,9 @@ from importlib import resources
 
 import pytest
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.keys import ExperimentKeys
 from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
-from mqtune.keys import ExperimentKeys
 
 #: What a script may be handed that is not a worker's.
 DRIVERS = ("driver", "experiments", "restored")

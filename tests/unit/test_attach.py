@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune import plan as plans
-from mqtune.attaching import attached
-from mqtune.errors import ConfigurationError, MessageVersionError, NameTaken
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
+from mqtune.core.events import ExperimentCreated
+from mqtune.driver import settings as plans
+from mqtune.driver.attach import attached
+from mqtune.driver.connect import BrokerPlace
+from mqtune.driver.settings import Plan
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
-from mqtune.messages import ExperimentCreated
-from mqtune.opening import BrokerPlace
-from mqtune.plan import Plan
-from mqtune.space import Space
-from mqtune.wire import decode_value, encode_value
+from mqtune.search.space import Space
 
 BROKER = "redis://:secret@nowhere:6379/0"
 SPACE: dict[str, Any] = {"lr": mqtune.loguniform(1e-5, 1), "net": {"width": mqtune.qrandint(8, 64, 8)}, "depth": 3}

@@ -85,6 +85,6 @@ def test_one_that_starts_puts_it_back_in_order(clock: Clock) -> None:
 
 def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -> None:
     """Else one broken worker could end it before anybody else had a try."""
-    from mqtune.experiment import LOST_BUDGET
+    from mqtune.core.experiment import LOST_BUDGET
 
     assert IN_A_ROW < LOST_BUDGET

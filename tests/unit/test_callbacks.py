@@ -12,15 +12,25 @@ from typing import Any
 import pytest
 from waiting import eventually
 
-from mqtune.callback import Callback
-from mqtune.callbacks import dispatch
-from mqtune.callbacks.dispatch import CallbackDispatcher
-from mqtune.callbacks.error_log import ErrorLog
-from mqtune.callbacks.progress import Progress
-from mqtune.errors import ConfigurationError
-from mqtune.experiment import Experiment
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, Attempt, CheckpointId, Decision, Report, SavedCheckpoint, Transition, Trial, TrialId
+from mqtune.core.callback import Callback
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import (
+    Action,
+    Attempt,
+    CheckpointId,
+    Decision,
+    Report,
+    SavedCheckpoint,
+    Transition,
+    Trial,
+    TrialId,
+)
+from mqtune.results.callbacks import dispatch
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks.error_log import ErrorLog
+from mqtune.results.callbacks.progress import Progress
 
 T0 = 1_700_000_000.0
 DEADLINE_S = 10.0

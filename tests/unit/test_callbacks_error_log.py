@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from book import Book
 
-from mqtune.callbacks.error_log import ErrorLog
-from mqtune.experiment import Experiment
-from mqtune.messages import AttemptEnded, decode_event
-from mqtune.trial import AttemptEnd
+from mqtune.core.events import AttemptEnded, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import AttemptEnd
+from mqtune.results.callbacks.error_log import ErrorLog
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in f\n\nValueError: no data'
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from mqtune.backends import celery as module
 from mqtune.backends.celery import CeleryBackend
-from mqtune.errors import AccessDenied, InsufficientResources
-from mqtune.messages import WorkerInfo, busy_as
-from mqtune.resources import EVERY, Resources, queue_name
-from mqtune.trial import Attempt, TrialId
-from mqtune.version import __version__
+from mqtune.core.errors import AccessDenied, InsufficientResources
+from mqtune.core.events import WorkerInfo, busy_as
+from mqtune.core.resources import EVERY, Resources, queue_name
+from mqtune.core.trial import Attempt, TrialId
+from mqtune.core.version import __version__
 
 SMALL: Final = Resources(cpus=2)
 LARGE: Final = Resources(cpus=8)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import ConfigurationError, NameTaken, WorkerStartError
-from mqtune.machine import describe_process, process_mark, started_at
+from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.machine import describe_process, process_mark, started_at
 from mqtune.worker.celery_settings import (
     OWNED_SETTINGS,
     check_broker,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from bench import Bench
 
-from mqtune.messages import DriverStarted
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd, Report, Trial
+from mqtune.core.events import DriverStarted
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd, Report, Trial
 
 
 @pytest.fixture

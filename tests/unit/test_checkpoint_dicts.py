@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtune.checkpoints import MAX_DICT_BYTES, Checkpoint, decode_dict, encode_dict
-from mqtune.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
-from mqtune.wire import encode_value
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 VALUES = st.recursive(
     st.none()

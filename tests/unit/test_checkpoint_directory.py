@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.errors import (
+from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,
     CheckpointGone,

@@ -15,7 +15,7 @@ import pytest
 from mqtune.checkpoints import experiment_url, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
-from mqtune.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
+from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqtune.cli import drain
-from mqtune.errors import ConfigurationError, MqtuneError
-from mqtune.messages import WorkerInfo
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.events import WorkerInfo
 
 
 def worker(name: str, joined_at: float = 1.0) -> WorkerInfo:

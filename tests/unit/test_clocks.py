@@ -16,15 +16,15 @@ from book import Book
 from click.testing import CliRunner
 from simulation import Simulation, noisy_curve
 
-import mqtune.driver
+import mqtune.driver.loop
 from mqtune.backends.simulated import Simulated
 from mqtune.cli.show import command
+from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
+from mqtune.driver.limits import Limits
 from mqtune.journal.clock import ASK_AGAIN_S, ServerClock
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.limits import Limits
-from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
 from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
-from mqtune.space import uniform
+from mqtune.search.space import uniform
 from mqtune.trainable.watched_folder import WatchedFolder
 
 HOUR_S = 3600.0
@@ -192,7 +192,7 @@ def test_times_that_are_hours_off_and_step_back_change_no_decision_and_no_order(
     name: str, lockstep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, workers = run(SCHEDULERS[name], lockstep=lockstep), Workers()
-    monkeypatch.setattr(mqtune.driver, "decode_event", workers.decode)
+    monkeypatch.setattr(mqtune.driver.loop, "decode_event", workers.decode)
 
     wrong = run(SCHEDULERS[name], lockstep=lockstep)
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
-from mqtune.commands import next_trial_id
-from mqtune.errors import ConfigurationError, DriverFenced, InvalidTransition
+from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransition
+from mqtune.core.events import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId
+from mqtune.core.version import __version__
+from mqtune.driver.actions import next_trial_id
 from mqtune.journal.memory import MemoryJournal
-from mqtune.messages import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId
-from mqtune.version import __version__
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 

@@ -21,11 +21,11 @@ from celery.bin.celery import celery
 from flower.command import is_flower_envvar, is_flower_option
 from waiting import eventually
 
+from mqtune.backends.local.server import find_binary
 from mqtune.cli import group
-from mqtune.errors import BrokerRefused, NoServer
+from mqtune.core.errors import BrokerRefused, NoServer
+from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
-from mqtune.journal.server import find_binary
-from mqtune.resources import Resources
 from mqtune.worker.celery import create_app
 from mqtune.worker.leaving import leave_s
 from mqtune.worker.settings import GRACE_S, WorkerSettings

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.worker import consuming
 from mqtune.worker.consuming import LOOKS, ConsumingWatch
 

@@ -15,10 +15,10 @@ from pages import CODE, ROOT, absent_tests, definitions, table_lines
 
 import mqtune
 from mqtune.checkpoints import open_store
-from mqtune.messages import TrialStaged
-from mqtune.status import TrialStatus
+from mqtune.core.events import TrialStaged
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Attempt, Trial, TrialId, checkpoint_id
 from mqtune.trainable.saving import Saver
-from mqtune.trial import Attempt, Trial, TrialId, checkpoint_id
 
 PAGE: Final = ROOT / "docs" / "contracts.md"
 HEADING: Final = ["theirs", "ours", "test", "differs, because"]
@@ -185,8 +185,8 @@ def test_a_name_that_is_not_there_is_found() -> None:
     assert not _is_public("mqtune.Tuner.stop_trial", "why")
     assert not _is_public("mqtune.Tuner.halt_trial", None)
     assert not _is_public("mqtune.tuner.Tuner", None)
-    assert "Driver.step" in definitions("mqtune/driver.py")
-    assert "Driver.halt" not in definitions("mqtune/driver.py")
+    assert "Driver.step" in definitions("mqtune/driver/loop.py")
+    assert "Driver.halt" not in definitions("mqtune/driver/loop.py")
 
 
 def test_nothing_is_left_to_do_on_the_page() -> None:

@@ -14,7 +14,7 @@ import pytest
 from bench import NAME, Bench, Obedient
 
 from mqtune.checkpoints import Checkpoint, Retention, encode_dict, open_store
-from mqtune.errors import (
+from mqtune.core.errors import (
     CheckpointGone,
     ConfigurationError,
     ExperimentFinished,
@@ -22,15 +22,15 @@ from mqtune.errors import (
     NothingResumes,
     SpaceError,
 )
+from mqtune.core.events import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
 from mqtune.journal.logs import made_mark
-from mqtune.messages import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
-from mqtune.resources import Resources
 from mqtune.schedulers.base import Wait
-from mqtune.searchers import RandomSearcher
-from mqtune.space import Space, randint, uniform
-from mqtune.status import TrialStatus
+from mqtune.search import RandomSearcher
+from mqtune.search.space import Space, randint, uniform
 from mqtune.trainable.stepping import Trainable
-from mqtune.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

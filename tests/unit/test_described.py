@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mqtune
-from mqtune import schedulers, searchers, space, stopping
-from mqtune.describing import described
-from mqtune.errors import ConfigurationError, SpaceError
-from mqtune.schedulers import PolicyStep, Scheduler
+from mqtune import schedulers
+from mqtune import search as searchers
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.registry import described
+from mqtune.schedulers import PolicyStep, Scheduler, stopping
 from mqtune.schedulers.described import scheduler_of
-from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
-from mqtune.searchers.described import searcher_of
-from mqtune.space import Space
-from mqtune.space.described import space_of
-from mqtune.stopping import StopRule
-from mqtune.stopping.described import rule_of
-from mqtune.wire import decode_value, encode_value
+from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.stopping.described import rule_of
+from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher, space
+from mqtune.search.described import searcher_of
+from mqtune.search.space import Space
+from mqtune.search.space.described import space_of
 
 SPACE = Space(
     {
@@ -268,4 +269,4 @@ def test_a_description_of_another_version_is_a_clear_error(description: dict[str
 def test_space_functions_are_all_known() -> None:
     made = {name for name in space.__all__ if name[0].islower() and name not in ("plain_value", "sample_from")}
 
-    assert made == set(__import__("mqtune.space.described", fromlist=["x"])._FUNCTIONS)
+    assert made == set(__import__("mqtune.search.space.described", fromlist=["x"])._FUNCTIONS)

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from waiting import eventually
 
-from mqtune.resources import Resources
+from mqtune.core.resources import Resources
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import device_memory, kept_zygotes
 from mqtune.worker.device_memory import TOLERANCE_BYTES, DeviceMemory

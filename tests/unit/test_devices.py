@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import ConfigurationError
-from mqtune.resources import Resources
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.resources import Resources
 from mqtune.worker import devices
 from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.settings import WorkerSettings

@@ -15,12 +15,14 @@ import pytest
 from test_layers import FLOORS, part_of
 
 import mqtune
-from mqtune import errors, schedulers, stopping
-from mqtune.callback import Callback
+from mqtune import schedulers
 from mqtune.checkpoints import MAX_DICT_BYTES
-from mqtune.experiment import LOST_BUDGET
-from mqtune.status import ALLOWED, TrialStatus
-from mqtune.trial import Attempt, AttemptEnd, Trial, checkpoint_id
+from mqtune.core import errors
+from mqtune.core.callback import Callback
+from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.status import ALLOWED, TrialStatus
+from mqtune.core.trial import Attempt, AttemptEnd, Trial, checkpoint_id
+from mqtune.schedulers import stopping
 from mqtune.worker.attempt import PAUSE_GRACE_S, TERMINATE_GRACE_S, TOLD_GRACE_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -206,4 +208,4 @@ def test_the_floors_of_the_design_are_those_that_imports_are_held_to():
     assert told == {part: FLOORS[part] for part in told}
     package = ROOT / "mqtune"
     parts = {path.name.removesuffix(".py") for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert parts - {"__init__", "__main__", "__pycache__", "version"} == set(told)
+    assert parts - {"__init__", "__main__", "__pycache__"} == set(told)

@@ -14,20 +14,11 @@ from typing import Any, Final, TypeVar
 import pytest
 from bench import Bench
 
-from mqtune.callback import Callback
-from mqtune.callbacks.dispatch import CallbackDispatcher
 from mqtune.checkpoints import Retention
-from mqtune.driver import Driver
-from mqtune.errors import DriverFenced, MetricMissing, TrainableNotFound
-from mqtune.experiment import Experiment
-from mqtune.filling import Addition
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
-from mqtune.journal.file import JournalFile
-from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
-from mqtune.keeping import Keeping
-from mqtune.limits import Limits
-from mqtune.messages import (
+from mqtune.core.callback import Callback
+from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
+from mqtune.core.errors import DriverFenced, MetricMissing, TrainableNotFound
+from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
     Cursor,
@@ -39,15 +30,24 @@ from mqtune.messages import (
     TrialStaged,
     decode_event,
 )
-from mqtune.replay import events_in_order
-from mqtune.resources import Resources
+from mqtune.core.experiment import Experiment
+from mqtune.core.replay import events_in_order
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
+from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.limits import Limits
+from mqtune.driver.loop import Driver
+from mqtune.driver.slots import Addition
+from mqtune.driver.timers import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
+from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
+from mqtune.journal.file import JournalFile
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
 from mqtune.schedulers import ASHA, FIFO
-from mqtune.searchers import RandomSearcher, Searcher
-from mqtune.space import Space, uniform
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
-from mqtune.upkeep import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
-from mqtune.wire import encode_value, pack_metrics, segment_bytes
+from mqtune.search import RandomSearcher, Searcher
+from mqtune.search.space import Space, uniform
 
 T = TypeVar("T")
 
@@ -716,7 +716,7 @@ def test_an_heir_that_goes_on_otherwise_writes_that_down_and_one_that_does_not_d
 def test_a_driver_that_catches_up_for_long_keeps_its_lock(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqtune.driver._LOOK_EVERY", 1)
+    monkeypatch.setattr("mqtune.driver.loop._LOOK_EVERY", 1)
     world.finish(world.driver())
 
     class Slow(WatchedASHA):

@@ -13,7 +13,7 @@ import pytest
 from book import Book
 
 import mqtune
-from mqtune.words import replace_unencodable
+from mqtune.core.text import replace_unencodable
 
 PACKAGE = Path(mqtune.__file__).parent
 #: What reads or writes text, and how many arguments come before the encoding.

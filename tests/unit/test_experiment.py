@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import InvalidTransition
-from mqtune.experiment import LOST_BUDGET, Experiment, Mode
-from mqtune.messages import (
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
@@ -19,8 +18,9 @@ from mqtune.messages import (
     Reports,
     TrialStaged,
 )
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId
+from mqtune.core.experiment import LOST_BUDGET, Experiment, Mode
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 

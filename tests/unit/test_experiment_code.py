@@ -13,9 +13,11 @@ import pytest
 from bench import Bench
 
 import mqtune
-from mqtune.errors import CodeDiffers, ConfigurationError
-from mqtune.experiment import CodeChange, Experiment
-from mqtune.messages import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import CodeDiffers, ConfigurationError
+from mqtune.core.events import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
+from mqtune.core.experiment import CodeChange, Experiment
+from mqtune.core.trial import TrialId
 from mqtune.trainable.experiment_code import (
     MOST_BYTES,
     changed_files,
@@ -30,8 +32,6 @@ from mqtune.trainable.experiment_code import (
 )
 from mqtune.trainable.frozen import FrozenCode
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trial import TrialId
-from mqtune.wire import encode_value
 
 TRAIN = TrainableSpec("train", module="train")
 
@@ -381,7 +381,7 @@ def test_a_worker_with_other_code_is_told_of_once(tmp_path: Path, caplog: pytest
         bench.driver.telling.apply(event)
 
     bench.step()
-    with caplog.at_level(logging.WARNING, logger="mqtune.telling"):
+    with caplog.at_level(logging.WARNING, logger="mqtune.driver.dispatch"):
         started("0001", "good@h")
         started("0002", "old@h", "train.py", "model.py")
         started("0003", "old@h", "train.py", "model.py")

@@ -10,7 +10,7 @@ from waiting import eventually
 #: A searcher, say, that is in the middle of C code, where no Python handler can run.
 BUSY = """
 import hashlib, sys
-from mqtune.interrupts import Interrupts
+from mqtune.driver.interrupts import Interrupts
 
 with Interrupts().handled(lambda: "kept in /somewhere"):
     print("busy", flush=True)
@@ -20,7 +20,7 @@ with Interrupts().handled(lambda: "kept in /somewhere"):
 
 WAITS = """
 import time
-from mqtune import interrupts
+from mqtune.driver import interrupts
 
 interrupts.ORDERLY_S = 0.2
 with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtune.errors import MessageVersionError
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JournalFile
-from mqtune.wire import encode_value
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.errors import BrokerUnavailable, JournalGone
+from mqtune.core.errors import BrokerUnavailable, JournalGone
+from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
+from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
 from mqtune.journal.file import JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.reader import RETRY_S, JournalReader
-from mqtune.messages import START, ExperimentCreated, ExperimentEnded, TrialStaged
-from mqtune.trial import TrialId
 
 
 class Clock:

@@ -13,11 +13,11 @@ from waiting import eventually
 
 from mqtune.checkpoints import Retention, open_store
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.errors import ConfigurationError, StoreUnavailable
-from mqtune.messages import CheckpointsDropped
+from mqtune.core.errors import ConfigurationError, StoreUnavailable
+from mqtune.core.events import CheckpointsDropped
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, CheckpointId, Decision, TrialId
 from mqtune.schedulers.base import Resume
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, CheckpointId, Decision, TrialId
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

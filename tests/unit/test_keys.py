@@ -4,8 +4,17 @@ import re
 from pathlib import Path
 
 import mqtune
-from mqtune import keys
-from mqtune.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, name_key, worker_key
+from mqtune.core import keys
+from mqtune.core.keys import (
+    EXPERIMENTS,
+    FLEET,
+    WORKERS,
+    ExperimentKeys,
+    control_channel,
+    drain_key,
+    name_key,
+    worker_key,
+)
 
 
 def keys_of(experiment: str) -> list[str]:
@@ -71,7 +80,7 @@ def test_every_field_of_a_hash_is_described_where_keys_are_made() -> None:
 
 def test_nobody_else_spells_a_key_out() -> None:
     root = Path(mqtune.__file__).parent
-    files = [path for pattern in ("*.py", "*.lua") for path in root.rglob(pattern) if path != root / "keys.py"]
+    files = [path for pattern in ("*.py", "*.lua") for path in root.rglob(pattern) if path != root / "core" / "keys.py"]
 
     assert len(files) > 30
     assert [path.name for path in files if re.search(r"['\"]mqtune:[a-z{]", path.read_text())] == []

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import mqtune
 from mqtune.cli import group
-from mqtune.errors import ConfigurationError
-from mqtune.labels import Labels
-from mqtune.messages import Labelled
-from mqtune.results import Results
-from mqtune.status import TrialStatus
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import Labelled
+from mqtune.core.labels import Labels
+from mqtune.core.status import TrialStatus
+from mqtune.results.results import Results
 
 ONE, TWO = "0001", "0002"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from bench import Bench
 
-from mqtune.errors import ConfigurationError, TrialFailed
-from mqtune.limits import LOOK_S, Limits
-from mqtune.messages import DecisionTaken
-from mqtune.status import TrialStatus
-from mqtune.stopping import MaximumIteration, TargetReached, TrialsCompleted
+from mqtune.core.errors import ConfigurationError, TrialFailed
+from mqtune.core.events import DecisionTaken
+from mqtune.core.status import TrialStatus
+from mqtune.driver.limits import LOOK_S, Limits
+from mqtune.schedulers.stopping import MaximumIteration, TargetReached, TrialsCompleted
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

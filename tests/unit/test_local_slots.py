@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from mqtune import local_slots
-from mqtune.backends import local
+from mqtune.backends.local import worker as local
 from mqtune.cli.worker import command
-from mqtune.errors import ConfigurationError, InsufficientResources
-from mqtune.local_slots import worker_options
-from mqtune.resources import Resources
+from mqtune.core.errors import ConfigurationError, InsufficientResources
+from mqtune.core.resources import Resources
+from mqtune.driver import local_slots
+from mqtune.driver.local_slots import worker_options
 from mqtune.worker.settings import WorkerSettings
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.trial import AttemptEnd, Intent
+from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.worker import memory_kills
 from mqtune.worker.ending import Evidence
 from mqtune.worker.memory_kills import MemoryKills, find_counter

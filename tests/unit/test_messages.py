@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mqtune
-from mqtune import messages
-from mqtune.errors import MessageVersionError, ReportTooLarge
-from mqtune.export import json_text
-from mqtune.messages import (
+from mqtune.core import events as messages
+from mqtune.core.codec import MAX_REPORT_BYTES, REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
+from mqtune.core.errors import MessageVersionError, ReportTooLarge
+from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
@@ -39,9 +39,9 @@ from mqtune.messages import (
     busy_as,
     decode_event,
 )
-from mqtune.status import TrialStatus
-from mqtune.trial import Action, AttemptEnd, Intent, Report, TrialId, checkpoint_id
-from mqtune.wire import MAX_REPORT_BYTES, REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, Intent, Report, TrialId, checkpoint_id
+from mqtune.results.export import json_text
 
 WIRE = Path(__file__).parents[1] / "wire"
 

@@ -112,7 +112,7 @@ def test_celery_and_its_settings_know_json_alone():
 def test_msgpack_makes_nothing_but_plain_values_of_an_extension():
     import msgpack
 
-    from mqtune.wire import decode_value
+    from mqtune.core.codec import decode_value
 
     value = decode_value(msgpack.packb(msgpack.ExtType(42, b"cposix\nsystem\n(S'true'\ntR.")))
 

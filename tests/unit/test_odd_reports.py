@@ -12,16 +12,23 @@ from bench import Bench
 from simulation import Simulation, simulate
 
 from mqtune.backends.simulated import Simulated
-from mqtune.errors import ConfigurationError, MetricMissing
-from mqtune.limits import Limits
-from mqtune.messages import DecisionTaken, Reports
+from mqtune.core.errors import ConfigurationError, MetricMissing
+from mqtune.core.events import DecisionTaken, Reports
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+from mqtune.driver.limits import Limits
+from mqtune.driver.screening import Reading
 from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
-from mqtune.screening import Reading
-from mqtune.searchers import RandomSearcher
-from mqtune.space import Space, uniform
-from mqtune.status import TrialStatus
-from mqtune.stopping import ExperimentPlateau, MaximumIteration, MetricBounds, StopRule, TrialPlateau, as_rule
-from mqtune.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+from mqtune.schedulers.stopping import (
+    ExperimentPlateau,
+    MaximumIteration,
+    MetricBounds,
+    StopRule,
+    TrialPlateau,
+    as_rule,
+)
+from mqtune.search import RandomSearcher
+from mqtune.search.space import Space, uniform
 
 NAN, INF = float("nan"), float("inf")
 ONE, TWO = TrialId("0001"), TrialId("0002")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from mqtune.messages import (
+from mqtune.core.codec import REPORTS_PREFIX, encode_value, pack_metrics, segment_bytes
+from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
@@ -11,9 +12,8 @@ from mqtune.messages import (
     ExperimentEnded,
     TrialStaged,
 )
-from mqtune.replay import driver_events, events_in_order
-from mqtune.trial import AttemptEnd, Intent, Report, TrialId
-from mqtune.wire import REPORTS_PREFIX, encode_value, pack_metrics, segment_bytes
+from mqtune.core.replay import driver_events, events_in_order
+from mqtune.core.trial import AttemptEnd, Intent, Report, TrialId
 
 ONE, TWO = TrialId("0001"), TrialId("0002")
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqtune.errors import ConfigurationError
-from mqtune.resources import Resources, queue_name
-from mqtune.version import __version__
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.resources import Resources, queue_name
+from mqtune.core.version import __version__
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

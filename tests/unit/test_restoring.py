@@ -13,19 +13,19 @@ import pytest
 from bench import Bench, Obedient
 from losing import set_back, snapshot
 
-from mqtune.callback import Callback
 from mqtune.checkpoints import open_store
-from mqtune.errors import DriverFenced, JournalGone
-from mqtune.experiment import LOST_BUDGET
+from mqtune.core.callback import Callback
+from mqtune.core.errors import DriverFenced, JournalGone
+from mqtune.core.events import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, TrialStaged
+from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
 from mqtune.journal.base import FENCED
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.memory import MemoryJournal
 from mqtune.journal.recovery import bring_back
 from mqtune.journal.takeover import KEEP_LOCK_S
-from mqtune.messages import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, TrialStaged
 from mqtune.schedulers.base import Fork
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

@@ -13,14 +13,14 @@ import pytest
 from book import ASHA, Book
 from click.testing import CliRunner
 
-from mqtune.callbacks.view import best_text
 from mqtune.cli import show
-from mqtune.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
+from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.results import Results
-from mqtune.status import TrialStatus
-from mqtune.trial import AttemptEnd
-from mqtune.wire import REPORTS_PREFIX, pack_metrics, segment_bytes
+from mqtune.results.callbacks.view import best_text
+from mqtune.results.results import Results
 
 NAN, INF = math.nan, math.inf
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.trial import AttemptEnd
-from mqtune.wire import encode_value
+from mqtune.core.codec import encode_value
+from mqtune.core.trial import AttemptEnd
 from mqtune.worker.attempt import Outcome
 from mqtune.worker.rows import Rows, Text, failure, latest_report
 

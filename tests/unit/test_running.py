@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.errors import ConfigurationError
-from mqtune.results import Results
+from mqtune.core.errors import ConfigurationError
+from mqtune.results.results import Results
 
 
 def curve(config: dict[str, Any]) -> list[dict[str, float]]:

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId
 from mqtune.schedulers import MedianStopping
 from mqtune.schedulers.base import START
 from mqtune.schedulers.median import _Median
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId
 
 NAN, INF = math.nan, math.inf
 

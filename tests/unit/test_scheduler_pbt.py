@@ -15,13 +15,25 @@ from hypothesis import strategies as st
 from population_table import MUTATIONS, Table, curve, pbt, starting
 from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 
-from mqtune.errors import ConfigurationError, SpaceError
-from mqtune.messages import START as BEGINNING
-from mqtune.messages import CheckpointSaved, Reports, TrialStaged
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.events import START as BEGINNING
+from mqtune.core.events import CheckpointSaved, Reports, TrialStaged
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import (
+    CONTINUE,
+    Action,
+    CheckpointId,
+    Config,
+    Decision,
+    Metrics,
+    Report,
+    SavedCheckpoint,
+    TrialId,
+)
 from mqtune.schedulers import PBT, PBTReplay, PolicyStep, policy_of
 from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.mutations import Exploration
-from mqtune.space import (
+from mqtune.search.space import (
     Space,
     choice,
     lograndint,
@@ -32,18 +44,6 @@ from mqtune.space import (
     randint,
     sample_from,
     uniform,
-)
-from mqtune.status import TrialStatus
-from mqtune.trial import (
-    CONTINUE,
-    Action,
-    CheckpointId,
-    Config,
-    Decision,
-    Metrics,
-    Report,
-    SavedCheckpoint,
-    TrialId,
 )
 
 NAN, INF = math.nan, math.inf

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from population_table import MUTATIONS, Table, curve, pbt, starting
 from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId
 from mqtune.schedulers import PBT
 from mqtune.schedulers.base import START, Resume, Wait
-from mqtune.space import uniform
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId
+from mqtune.search.space import uniform
 
 # Taking turns
 

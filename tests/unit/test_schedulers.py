@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers import ASHA, FIFO, Scheduler
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

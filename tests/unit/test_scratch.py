@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mqtune.core.machine import process_mark, started_at
+from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
-from mqtune.machine import process_mark, started_at
-from mqtune.trial import TrialId
 from mqtune.worker.scratch import Scratch
 
 CLAIM = Claim(TrialId("0007"), 2, "0123456789abcdef")

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mqtune
-from mqtune.errors import ConfigurationError, SpaceError
-from mqtune.searchers import GridSearcher, PointsFirst, RandomSearcher, Searcher
-from mqtune.space import (
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
+from mqtune.search.space import (
     Space,
     choice,
     grid_search,
@@ -26,7 +27,6 @@ from mqtune.space import (
     sample_from,
     uniform,
 )
-from mqtune.trial import Config, Report, Trial, TrialId
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

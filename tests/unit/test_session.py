@@ -21,7 +21,8 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.errors import (
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointGone,
     ConfigurationError,
@@ -29,6 +30,7 @@ from mqtune.errors import (
     ReportTooLarge,
     StoreUnavailable,
 )
+from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import process, session
 from mqtune.trainable.control import Told
 from mqtune.trainable.ending import Ending
@@ -43,8 +45,6 @@ from mqtune.trainable.session import (
     Session,
     StopTrial,
 )
-from mqtune.trial import AttemptEnd, CheckpointId
-from mqtune.wire import decode_value, encode_value
 from mqtune.worker.control import Control
 
 

@@ -10,16 +10,16 @@ from simulation import NAME, Simulation, curve, simulate
 from mqtune.backends.simulated import Simulated, fleet
 from mqtune.backends.simulated.time import STARTS_AT
 from mqtune.checkpoints.dicts import decode_dict
-from mqtune.errors import ConfigurationError, MqtuneError
-from mqtune.limits import Limits
-from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
-from mqtune.resources import Resources
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.driver.limits import Limits
 from mqtune.schedulers import ASHA, Scheduler
 from mqtune.schedulers.base import START, Choice, Fork, Resume
-from mqtune.searchers import GridSearcher
-from mqtune.space import Space, grid_search
-from mqtune.status import TrialStatus
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.search import GridSearcher
+from mqtune.search.space import Space, grid_search
 
 
 class Scripted(Scheduler):

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mqtune.errors import ConfigurationError, SpaceError
-from mqtune.space import (
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.search.space import (
     Domain,
     Space,
     choice,

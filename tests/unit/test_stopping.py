@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtune.errors import ConfigurationError, MetricMissing, UserCodeFailed
-from mqtune.experiment import Experiment
-from mqtune.status import TrialStatus
-from mqtune.stopping import (
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId
+from mqtune.schedulers.stopping import (
     AllRule,
     AnyRule,
     ExperimentPlateau,
@@ -33,8 +35,6 @@ from mqtune.stopping import (
     TrialsStarted,
     as_rule,
 )
-from mqtune.trial import Attempt, CheckpointId, Report, Trial, TrialId
-from mqtune.wire import decode_value, encode_value
 
 NAN, INF = math.nan, math.inf
 T0 = 1_700_000_000.0

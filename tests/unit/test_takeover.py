@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqtune.errors import NameTaken
-from mqtune.interrupts import Interrupts
+from mqtune.core.errors import NameTaken
+from mqtune.core.machine import process_mark
+from mqtune.driver.interrupts import Interrupts
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S, take_lock
-from mqtune.machine import process_mark
 
 
 class Clock:

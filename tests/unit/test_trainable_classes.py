@@ -13,10 +13,10 @@ from attempts import AttemptHere
 
 import mqtune
 from mqtune.checkpoints import Checkpoint, decode_dict, open_store
-from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.stepping import export_model
-from mqtune.trial import AttemptEnd
 
 COUNTERS = {
     "training_iteration",

@@ -15,11 +15,11 @@ from attempts import AttemptHere
 
 import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict
-from mqtune.errors import TrainableNotFound
+from mqtune.core.errors import TrainableNotFound
+from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import Reporter
 from mqtune.trainable.session import Session
 from mqtune.trainable.spec import TrainableSpec, extras_of
-from mqtune.trial import AttemptEnd
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attempts import TrialProcess
 
-from mqtune.errors import TrainableNotFound
+from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.control import PAUSE
 from mqtune.trainable.spec import TrainableSpec
 

@@ -17,7 +17,7 @@ from attempts import Worker, gone
 from waiting import DEADLINE_S, eventually, lives
 
 import mqtune
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.control import PAUSE, STOP
 from mqtune.trainable.session import FRAME_END, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from waiting import eventually, lives
 
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable.control import PAUSE, STOP
 from mqtune.trainable.metric_lines import MetricLines
 from mqtune.trainable.script import arguments_of
@@ -392,7 +392,7 @@ def test_a_script_that_has_closed_its_channel_is_told_so_and_writes_nothing_else
         own = [open(sys.argv[2], "ab", buffering=0) for _ in range(20)]
         try:
             mqtune.report({"loss": 2})
-        except mqtune.errors.ReportingClosed as error:
+        except mqtune.core.errors.ReportingClosed as error:
             print(error)
         """
     one = trial(code, {"own": str(tmp_path / "own")})

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mqtune.errors import InvalidTransition
-from mqtune.status import TrialStatus
-from mqtune.trial import (
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import (
     CONTINUE,
     Action,
     Attempt,

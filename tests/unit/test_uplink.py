@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from waiting import DEADLINE_S, eventually
 
-from mqtune.errors import BrokerUnavailable
+from mqtune.core.codec import encode_value, pack_metrics
+from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.events import START, AttemptStarted, CheckpointSaved, Reports, TrialStaged, decode_event
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.messages import START, AttemptStarted, CheckpointSaved, Reports, TrialStaged, decode_event
 from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.trial import CheckpointId, Intent, TrialId
-from mqtune.wire import encode_value, pack_metrics
 from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
 
 

@@ -14,18 +14,18 @@ from bench import Bench
 from simulation import NAME, SPACE, Simulation, curve
 
 from mqtune.backends.simulated import Simulated
-from mqtune.callback import Callback
-from mqtune.callbacks.dispatch import CallbackDispatcher
-from mqtune.errors import ConfigurationError, MqtuneError, UserCodeFailed
-from mqtune.experiment import Experiment
-from mqtune.limits import Limits
-from mqtune.messages import DecisionTaken, TrialStaged
+from mqtune.core.callback import Callback
+from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
+from mqtune.core.events import DecisionTaken, TrialStaged
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId
+from mqtune.driver.limits import Limits
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
 from mqtune.schedulers import ASHA, PBTReplay, PolicyStep, PromotionASHA, Scheduler
 from mqtune.schedulers.base import Choice, Resume, Wait
-from mqtune.searchers import RandomSearcher, Searcher
-from mqtune.status import TrialStatus
-from mqtune.stopping import MaximumIteration, StopRule, as_rule
-from mqtune.trial import Action, Config, Decision, Report, Trial, TrialId
+from mqtune.schedulers.stopping import MaximumIteration, StopRule, as_rule
+from mqtune.search import RandomSearcher, Searcher
 
 LENGTH = 12
 
@@ -323,7 +323,7 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
         "mqtune: UserCodeFailed: Mine.on_report raised KeyError: 'accuracy' (report 1 of trial 0001"
     )
     assert '    return report.metrics["accuracy"]  # the mistake' in lines
-    assert not [line for line in lines if "mqtune/driver.py" in line]
+    assert not [line for line in lines if "mqtune/driver/loop.py" in line]
 
 
 def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtune.words import in_words, name_in_words, names_in_words
+from mqtune.core.text import in_words, name_in_words, names_in_words
 
 
 def test_values_stand_on_one_line_with_numbers_in_short() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.trainable.session import STOP_SIGNAL
-from mqtune.trial import AttemptEnd, Intent
 from mqtune.worker.ending import Ending, Evidence
 
 WANTED = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
+from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
-from mqtune.trial import TrialId
 from mqtune.worker import logs as module
 from mqtune.worker.logs import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Logs, open_log
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from mqtune.cli import group
 from mqtune.cli.worker import command
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
 from mqtune.worker.settings import GRACE_S, LONGEST_GRACE_S, WorkerSettings
 
 BROKER = "redis://head:6379/0"

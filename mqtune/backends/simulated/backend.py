@@ -9,10 +9,10 @@ from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.journal import SimulatedJournal
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.backends.simulated.time import SimulatedClock
-from mqtune.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.resources import Resources
+from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.journal.logs import LogChunk, LogStream
-from mqtune.resources import Resources
-from mqtune.trial import Attempt, Config, TrialId
 
 __all__ = ["Delay", "Simulated", "SimulatedBackend"]
 

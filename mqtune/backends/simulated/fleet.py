@@ -13,11 +13,11 @@ from mqtune.backends.simulated.reports import Source
 from mqtune.backends.simulated.run import ITERATION, TIME_TOTAL, Run, Worker
 from mqtune.backends.simulated.time import Agenda, Order, SimulatedClock
 from mqtune.checkpoints.dicts import decode_dict, encode_dict
-from mqtune.errors import CheckpointGone, MqtuneError
+from mqtune.core.errors import CheckpointGone, MqtuneError
+from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import Claim, Segment
 from mqtune.journal.memory import MemoryServer
-from mqtune.messages import AttemptEnded, AttemptStarted, CheckpointSaved
-from mqtune.trial import CheckpointId, Intent, TrialId
 
 __all__ = ["Conditions", "SimulatedFleet"]
 

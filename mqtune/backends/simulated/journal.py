@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mqtune.core.codec import decode_value
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended, Reconciled
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.trial import Intent, TrialId
-from mqtune.wire import decode_value
 
 if TYPE_CHECKING:
     from mqtune.backends.simulated.fleet import SimulatedFleet

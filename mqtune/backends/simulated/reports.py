@@ -8,8 +8,8 @@ from itertools import chain
 from numbers import Real
 from typing import Any, Final
 
-from mqtune.errors import ConfigurationError
-from mqtune.trial import Config, Metrics
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, Metrics
 
 __all__ = ["SECONDS", "Item", "Reports", "Source", "checked_seconds", "source_of"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mqtune.backends.simulated.reports import Item
+from mqtune.core.codec import pack_metrics, segment_bytes
+from mqtune.core.events import AttemptEnded
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
 from mqtune.journal.base import Assignment, Claim, Segment
-from mqtune.messages import AttemptEnded
-from mqtune.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
-from mqtune.wire import pack_metrics, segment_bytes
 
 __all__ = ["ITERATION", "TIME_TOTAL", "Run", "Worker"]
 

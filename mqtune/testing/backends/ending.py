@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import TrialFailed
-from mqtune.searchers import RandomSearcher
-from mqtune.space import Space, choice
-from mqtune.status import TrialStatus
-from mqtune.stopping import StopRule, TargetReached, TimeLimit, TrialsCompleted
+from mqtune.core.errors import TrialFailed
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial
+from mqtune.schedulers.stopping import StopRule, TargetReached, TimeLimit, TrialsCompleted
+from mqtune.search import RandomSearcher
+from mqtune.search.space import Space, choice
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, reports_of
 from mqtune.testing.play import ENDLESS, SPACE, played
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial
 
 #: Runs out within a test.
 _SOON_S = 0.3

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.callback import Callback
-from mqtune.callbacks.error_log import ERROR_FILE
-from mqtune.errors import InsufficientResources
-from mqtune.resources import Resources
-from mqtune.results import Results
-from mqtune.status import TrialStatus
+from mqtune.core.callback import Callback
+from mqtune.core.errors import InsufficientResources
+from mqtune.core.resources import Resources
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import AttemptEnd, CheckpointId, Decision, Report, Trial
+from mqtune.results.callbacks.error_log import ERROR_FILE
+from mqtune.results.results import Results
 from mqtune.testing import play
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played
 from mqtune.testing.waiting import eventually
-from mqtune.trial import AttemptEnd, CheckpointId, Decision, Report, Trial
 
 _NOBODY_OFFERS = Resources(gpus=1)
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from mqtune.errors import NothingResumes
+from mqtune.core.errors import NothingResumes
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, attempt_and_number
 from mqtune.schedulers.base import Choice, Resume
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, attempt_and_number
 from mqtune.tuner import Tuner
 
 

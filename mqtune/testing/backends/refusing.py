@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from mqtune.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
-from mqtune.status import TrialStatus
+from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Trial, TrialId
 from mqtune.testing.backends.pausing import paused_after
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played
-from mqtune.trial import Trial, TrialId
 from mqtune.tuner import Tuner
 
 _Call = Callable[[Tuner, Trial | TrialId], Any]

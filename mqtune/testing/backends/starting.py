@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from mqtune.errors import SpaceError
+from mqtune.core.errors import SpaceError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Choice, Fork
-from mqtune.status import TrialStatus
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
-from mqtune.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
 
 
 class StartingContract(InWorld):

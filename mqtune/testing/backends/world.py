@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Final, Protocol
 
 import pytest
 
-from mqtune.errors import MqtuneError
+from mqtune.core.errors import MqtuneError
+from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Scheduler
-from mqtune.searchers import Searcher
+from mqtune.search import Searcher
 from mqtune.testing.play import SPACE
-from mqtune.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
 from mqtune.tuner import Tuner
 
 __all__ = ["InWorld", "NewTuner", "Nothing", "Rule", "Tune", "drive", "last_step", "reports_of"]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from mqtune.core.trial import CheckpointId, Intent, checkpoint_id
 from mqtune.journal.base import FENCED, Claim, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -26,7 +27,6 @@ from mqtune.testing.journals.world import (
     saved,
     staged,
 )
-from mqtune.trial import CheckpointId, Intent, checkpoint_id
 
 #: The most that a checkpoint in memory may have.
 MAX_DATA: Final = 1_000_000

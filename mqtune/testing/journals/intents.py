@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from mqtune.core.trial import AttemptEnd, Intent, TrialId
 from mqtune.journal.base import FENCED, Claim, Grant, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -26,7 +27,6 @@ from mqtune.testing.journals.world import (
     trial_closed,
 )
 from mqtune.testing.waiting import eventually
-from mqtune.trial import AttemptEnd, Intent, TrialId
 
 
 class IntentContract(InWorld):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.errors import DriverFenced
+from mqtune.core.errors import DriverFenced
+from mqtune.core.trial import AttemptEnd, Intent, TrialId
 from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -30,7 +31,6 @@ from mqtune.testing.journals.world import (
     started,
 )
 from mqtune.testing.waiting import eventually
-from mqtune.trial import AttemptEnd, Intent, TrialId
 
 
 class LeaseContract(InWorld):

@@ -8,9 +8,10 @@ from typing import Final
 
 import pytest
 
-from mqtune.errors import DriverFenced, NameTaken
+from mqtune.core.errors import DriverFenced, NameTaken
+from mqtune.core.events import ExperimentCreated
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Assignment, Claim, Cleared, Grant, Journal
-from mqtune.messages import ExperimentCreated
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
     HELD,
@@ -32,7 +33,6 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
-from mqtune.trial import Intent, TrialId
 
 
 class LockContract(InWorld):

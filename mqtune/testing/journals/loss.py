@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqtune.core.trial import UNDRIVEN, Intent
 from mqtune.journal.base import Claim, Cleared, Journal, LossPolicy, OnLoss
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -20,7 +21,6 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
-from mqtune.trial import UNDRIVEN, Intent
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mqtune.core.events import Reports, decode_event
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, Claim, Journal
-from mqtune.messages import Reports, decode_event
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
     ONE,
@@ -27,7 +28,6 @@ from mqtune.testing.journals.world import (
     staged,
 )
 from mqtune.testing.waiting import eventually
-from mqtune.trial import Intent, TrialId
 
 
 class ReportContract(InWorld):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtune.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -27,7 +28,6 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
-from mqtune.trial import AttemptEnd, Intent
 
 
 class RestoreContract(InWorld):

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import FENCED, Assignment, Claim, Grant, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -25,7 +26,6 @@ from mqtune.testing.journals.world import (
     started,
 )
 from mqtune.testing.waiting import eventually
-from mqtune.trial import Intent, TrialId
 
 
 class StagingContract(InWorld):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import FENCED, Claim, Cleared, Journal
 from mqtune.testing.journals.world import (
     ASSIGNMENT,
@@ -20,7 +21,6 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
-from mqtune.trial import Intent, TrialId
 
 
 class WishContract(InWorld):

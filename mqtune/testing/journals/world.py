@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Protocol
 
 import pytest
 
-from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
-from mqtune.messages import (
+from mqtune.core.codec import pack_metrics, segment_bytes
+from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
@@ -23,9 +23,9 @@ from mqtune.messages import (
     TrialStaged,
     decode_event,
 )
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
+from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
 from mqtune.testing.waiting import DEADLINE_S
-from mqtune.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
-from mqtune.wire import pack_metrics, segment_bytes
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03

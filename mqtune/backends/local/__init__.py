@@ -1,0 +1,1 @@
+"""A worker and a Redis of the machine's own."""

@@ -1,0 +1,101 @@
+"""Everything on this machine: an embedded server and one worker, which end with the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mqtune.backends.local.server import EmbeddedServer, ExternalServer, binary_for, find_server
+
+__all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "binary_for", "find_server"]
+
+#: A worker that is asked to end hands its trials back, which takes at most the stop ladder's 15 s.
+_STOP_TIMEOUT_S: Final = 20.0
+#: Settings of workers in the environment, as ``mqtune worker --help`` has them, but for where things are.
+_OF_OPERATORS: Final = frozenset(
+    f"MQTUNE_{name}"
+    for name in (
+        "CPUS",
+        "EXPERIMENTS",
+        "GPUS",
+        "GPUS_PER_SLOT",
+        "GPU_MEMORY",
+        "GRACE",
+        "REMOTE_CONTROL",
+        "SLOTS",
+        "SLOTS_PER_GPU",
+        "TAGS",
+        "USER",
+    )
+)
+
+
+class LocalWorker:
+    """A worker process on this machine that ends by itself when the process that started it is gone.
+
+    Args:
+        broker: the server's URL; it travels in the environment, which other users can't read.
+        folder: the experiment's, for the worker's and the trials' logs.
+        code_root: the folder below which the trainable is.
+        options: what ``mqtune worker`` is told of its slots.
+    """
+
+    def __init__(self, broker: str, *, folder: Path, code_root: Path, options: Sequence[str]) -> None:
+        self.log = folder / "worker.log"
+        ours_read, self._owner = os.pipe()
+        environment = {
+            # What an operator has set for a worker of his own is not meant for this one.
+            **{name: value for name, value in os.environ.items() if name not in _OF_OPERATORS},
+            "MQTUNE_BROKER": broker,
+            "MQTUNE_CODE_ROOT": str(code_root),
+            "MQTUNE_LOG_ROOT": str(folder.parent),
+            "MQTUNE_OWNER_FD": str(ours_read),
+        }
+        command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
+        # A line for each task that comes and goes says nothing that the journal doesn't.
+        command += ["--loglevel", "WARNING"]
+        try:
+            with self.log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    pass_fds=[ours_read],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    # Ctrl-C in the terminal is the driver's to handle.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(ours_read)
+
+    def problem(self) -> str | None:
+        """Return why the worker is not there any more, with the end of its log; None while it is."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        tail = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
+        return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
+
+    def stop(self) -> None:
+        """Have the worker hand its trials back and end; it is gone when this returns."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker at once; its trials are killed with it."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._owner)
+        self._owner = -1

@@ -1,0 +1,1 @@
+"""What every part speaks of: trials, events and how they are encoded, errors, keys."""

@@ -1,0 +1,193 @@
+"""How values travel: msgpack, and never a pickle; and the bytes of reports, which are joined without being read."""
+
+from __future__ import annotations
+
+import contextlib
+import reprlib
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgpack
+
+from mqtune.core.errors import ReportTooLarge
+from mqtune.core.text import name_in_words
+
+__all__ = [
+    "MAX_REPORT_BYTES",
+    "PLAIN",
+    "REPORTS",
+    "REPORTS_PREFIX",
+    "VERSION",
+    "WITH_CHECKPOINT",
+    "check_depth",
+    "decode_value",
+    "encode_value",
+    "pack_metrics",
+    "readable_segments",
+    "segment_bytes",
+]
+
+#: Stands in every message; a reader that doesn't know it says so.
+VERSION: Final = 1
+#: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the last
+#: and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
+MAX_REPORT_BYTES: Final = 2**20
+#: Stands before a report when it is tried whether it can be unpacked, which msgpack does 1,024 levels deep. A driver must be
+#: able to read whatever a trial could send, within the lists that the journal puts around it, and to write it as JSON, for
+#: which Python has 1,000 levels and needs some for itself: half of them are left to a report. Each takes a byte at least.
+_AROUND: Final = b"\x91" * 512
+#: The kind of the event that carries a batch of reports.
+REPORTS: Final = "reports"
+#: How many fields a report has, and one that came with a checkpoint.
+PLAIN: Final = 2
+WITH_CHECKPOINT: Final = 3
+#: How many fields a segment has.
+_SEGMENT: Final = 4
+
+
+def encode_value(value: Any) -> bytes:
+    """Return *value* as msgpack; NumPy scalars become numbers.
+
+    Raises:
+        TypeError: msgpack can't carry it.
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_number)
+    except (ValueError, OverflowError) as error:
+        raise TypeError(str(error)) from None
+    return packed
+
+
+def decode_value(data: bytes) -> Any:
+    """Return the value that *data* carries.
+
+    Raises:
+        ValueError: the bytes are not one complete msgpack value.
+    """
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except TypeError as error:
+        # A list or dict as the key of a dict.
+        raise ValueError(str(error)) from None
+
+
+def check_depth(data: bytes) -> None:
+    """Raise unless what *data* carries can be read where a journal has it; to be asked of what is longer than it could be deep.
+
+    Raises:
+        ValueError: lists and dicts in it are nested too deeply, or it is cut short.
+    """
+    if len(data) <= len(_AROUND):
+        return
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(_AROUND + data)
+    try:
+        unpacker.skip()
+    except msgpack.UnpackException as error:
+        raise ValueError(str(error) or "it is nested too deeply, or cut short") from None
+
+
+def _number(value: Any) -> Any:
+    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70 ms.
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
+
+
+#: Made once: a report may be one of a flood.
+_NESTED: Final = (dict, list, tuple)
+
+
+def pack_metrics(timestamp: float, metrics: Mapping[str, Any], checkpoint: str = "") -> bytes:
+    """Return one report's ``[timestamp, metrics]`` as msgpack; NaN and infinity are values like any other.
+
+    With a checkpoint's id, that is the third of the list.
+
+    Raises:
+        TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
+        ReportTooLarge: it has more than ``MAX_REPORT_BYTES``; the message names the largest value.
+    """
+    try:
+        nested = False
+        for key, value in metrics.items():
+            if type(key) is not str and not isinstance(key, str):
+                raise TypeError
+            nested = nested or isinstance(value, _NESTED)
+        report = (timestamp, metrics, checkpoint) if checkpoint else (timestamp, metrics)
+        packed: bytes = msgpack.packb(report, default=_number)
+        if nested:
+            # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
+            decode_value(packed if len(packed) < len(_AROUND) else _AROUND + packed)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        raise TypeError(_what_is_wrong(metrics)) from None
+    if len(packed) > MAX_REPORT_BYTES:
+        raise ReportTooLarge(_what_is_large(metrics, len(packed)))
+    return packed
+
+
+def _what_is_large(metrics: Mapping[str, Any], size: int) -> str:
+    sizes = {key: len(encode_value({key: value})) for key, value in metrics.items()}
+    largest = max(sizes, key=lambda key: sizes[key])
+    return (
+        f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest is "
+        f"{name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write what is large into the files of a "
+        "checkpoint, or to disk"
+    )
+
+
+def _what_is_wrong(metrics: object) -> str:
+    if not isinstance(metrics, dict):
+        return f"report: metrics must be a dict such as {{'loss': 0.1}}, not {type(metrics).__name__}"
+    for key, value in metrics.items():
+        if not isinstance(key, str):
+            return f"report: the key {name_in_words(key)} is {type(key).__name__}; metric names are strings"
+        try:
+            decode_value(_AROUND + encode_value([{key: value}]))
+        except (TypeError, ValueError) as error:
+            why = str(error) or "it is nested too deeply"
+            return (
+                f"report: the metric {name_in_words(key)} can't be sent: {reprlib.repr(value)} ({why}); report numbers, "
+                "strings, lists or dicts"
+            )
+    return "report: the metrics can't be sent"
+
+
+def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
+    """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
+    head = msgpack.packb([trial, attempt, first_sequence])
+    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that follows.
+    return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
+
+
+#: What stands before the list of segments in a ``reports`` event; the report script appends the list.
+REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
+
+
+def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any], int]], int]:
+    """Return what can be read of a ``reports`` event that can't be read as a whole.
+
+    What follows the first byte that is no msgpack is lost, since nobody knows where the next report would begin.
+
+    Returns:
+        of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how many
+        more segments there should be.
+    """
+    # Lists can't be longer than that, and memory for them is taken before they are read.
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))
+    unpacker.feed(event[len(REPORTS_PREFIX) :])
+    found: list[tuple[Any, Any, Any, list[Any], int]] = []
+    segments = 0
+    # TypeError: a list or dict as the key of a dict.
+    with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
+        segments = unpacker.read_array_header()
+        while len(found) < segments and unpacker.read_array_header() == _SEGMENT:
+            trial, attempt, first = (unpacker.unpack() for _ in range(_SEGMENT - 1))
+            count = unpacker.read_array_header()
+            reports: list[Any] = []
+            try:
+                while len(reports) < count:
+                    reports.append(unpacker.unpack())
+            finally:
+                found.append((trial, attempt, first, reports, count - len(reports)))
+    return found, segments - len(found)

@@ -1,0 +1,484 @@
+"""What travels: the journal's events, as frozen values in versioned msgpack; never a pickle.
+
+An event is ``[VERSION, kind, body]``. A body is a map of the event's fields, except that of ``reports``, whose body is
+a list of segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]`` so that a worker can join
+reports to a batch, and Redis can drop refused ones, without reading their metrics. A report that came with a checkpoint
+is ``[timestamp, metrics, checkpoint id]``.
+
+Fields that a reader doesn't know are ignored; a version that it doesn't know is a clear error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import reprlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from mqtune.core.codec import (
+    PLAIN,
+    REPORTS,
+    REPORTS_PREFIX,
+    VERSION,
+    WITH_CHECKPOINT,
+    decode_value,
+    encode_value,
+    readable_segments,
+)
+from mqtune.core.errors import MessageVersionError
+from mqtune.core.fields import fields_of, known_fields
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId
+
+__all__ = [
+    "START",
+    "AttemptEnded",
+    "AttemptStarted",
+    "CheckpointSaved",
+    "CheckpointsDropped",
+    "Cursor",
+    "DecisionTaken",
+    "DriverStarted",
+    "Event",
+    "ExperimentCreated",
+    "ExperimentEnded",
+    "Labelled",
+    "Reports",
+    "TrialClosed",
+    "TrialStaged",
+    "WorkerInfo",
+    "busy_as",
+    "decode_event",
+]
+
+
+logger = logging.getLogger(__name__)
+
+
+class Cursor(NamedTuple):
+    """How far a driver had come when it wrote: the journal entry, and how many reports of it it had processed."""
+
+    entry: str
+    reports: int = 0
+
+
+START: Final = Cursor("0-0")
+_NO_CHECKPOINT: Final = CheckpointId("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body:
+    """An event whose body is a map of its fields."""
+
+    KIND: ClassVar[str] = ""
+
+    def encode(self) -> bytes:
+        """Return the event as it stands in the journal.
+
+        Raises:
+            TypeError: a value is not what its field holds, so that nobody could read it, or can't be carried.
+        """
+        body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
+        for name in _RICH & body.keys():
+            body[name] = _plain(body[name])
+        known_fields(type(self), body)
+        return encode_value([VERSION, self.KIND, body])
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        """Return the event that *body* describes; fields that are not known are ignored."""
+        values = known_fields(cls, body)
+        for name in _RICH & values.keys():
+            values[name] = _rich(name, values[name])
+        return cls(**values)
+
+
+#: Texts that name something, and what they may be. An attempt may also be handed back, which is done to no trial.
+_NAMED: Final = {
+    "action": frozenset({*(action.value for action in Action), Intent.HAND_BACK.value}),
+    "status": frozenset(status.value for status in TrialStatus),
+}
+#: Fields whose values are not plain, or not any.
+_RICH: Final = frozenset({"cursor", "end", "intent", *_NAMED})
+
+
+def _rich(name: str, value: Any) -> Any:
+    """Return a field's value as the driver knows it."""
+    if name == "cursor" and value is not None:
+        entry, reports = value
+        if type(entry) is not str or type(reports) is not int:
+            raise TypeError(f"cursor={reprlib.repr(value)}")
+        return Cursor(entry, reports)
+    if name in _NAMED:
+        # It stays a text, which must be one that the fold knows.
+        if value not in _NAMED[name]:
+            raise ValueError(f"{name}={reprlib.repr(value)}")
+        return value
+    return AttemptEnd(value) if name == "end" else Intent(value) if name == "intent" else value
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, AttemptEnd | Intent) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentCreated(_Body):
+    """The first event: what is tuned, and how."""
+
+    KIND: ClassVar[str] = "created"
+    name: str
+    definition: dict[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStaged(_Body):
+    """The driver asks for an attempt of a trial; attempt 1 is the trial's birth."""
+
+    KIND: ClassVar[str] = "staged"
+    trial: TrialId
+    attempt: int
+    config: Config
+    at: float
+    cursor: Cursor
+    #: Whether the searcher suggested it (a replayed searcher is asked again) or a person added it.
+    suggested: bool = True
+    reason: str = ""
+    #: Who wants it: "searcher", "scheduler", "user" or "driver" (which runs failed and lost attempts again).
+    by: str = ""
+    #: The checkpoint that it starts from, and the trial whose it is, if that is another; empty for none.
+    checkpoint: str = ""
+    source: str = ""
+    #: How long the attempt may run.
+    ttl_s: float | None = None
+    #: The labels of a new trial.
+    tags: list[str] = field(default_factory=list)
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(_Body):
+    """A worker has claimed an attempt and starts its process."""
+
+    KIND: ClassVar[str] = "started"
+    trial: TrialId
+    attempt: int
+    worker: str
+    host: str
+    devices: list[str]
+    at: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+    queue: str = ""
+    #: Versions of Python, of the packages that the trainable has imported, and of its code.
+    environment: dict[str, Any] = field(default_factory=dict)
+    #: The folder of its own in which it runs; empty for the worker's.
+    working_dir: str = ""
+    #: What tells the folder with its output from those of other machines.
+    log_mark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTaken(_Body):
+    """The driver has decided to end an attempt, because of its report *sequence* (0: not because of a report)."""
+
+    KIND: ClassVar[str] = "decided"
+    trial: TrialId
+    attempt: int
+    sequence: int
+    action: str
+    intent: Intent
+    reason: str
+    at: float
+    cursor: Cursor
+    #: Who decided: "scheduler", "user", "driver", or the rule that stops trials.
+    by: str = "scheduler"
+    #: With a pause: the config, checkpoint and source that the trial goes on with at once; empty: it stays paused.
+    restart: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(_Body):
+    """A worker has a complete checkpoint that came without a report: one saved on demand, or before a pause."""
+
+    KIND: ClassVar[str] = "saved"
+    trial: TrialId
+    attempt: int
+    checkpoint: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsDropped(_Body):
+    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them."""
+
+    KIND: ClassVar[str] = "dropped"
+    checkpoints: list[str]
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialClosed(_Body):
+    """The driver ends, or pauses, a trial that has no attempt under way: a paused one, or one that waits for another try."""
+
+    KIND: ClassVar[str] = "trial_closed"
+    trial: TrialId
+    status: str
+    reason: str
+    by: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled(_Body):
+    """A person gives a trial, or without one the experiment, these tags and notes in place of those it has."""
+
+    KIND: ClassVar[str] = "labelled"
+    trial: str
+    tags: list[str]
+    notes: str
+    by: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStarted(_Body):
+    """A driver begins, or goes on with what an earlier one left; *changes* has what applies from here on, by its name."""
+
+    KIND: ClassVar[str] = "driven"
+    driver: str
+    version: str
+    at: float
+    cursor: Cursor
+    changes: dict[str, Any] = field(default_factory=dict)
+    #: The files of the experiment's code that have changed since the driver before.
+    code_changed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded(_Body):
+    """An attempt's process group is gone, or was never there; ``cursor`` is set when the driver says so (lost attempts)."""
+
+    KIND: ClassVar[str] = "ended"
+    trial: TrialId
+    attempt: int
+    end: AttemptEnd
+    at: float
+    pid: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    error_type: str = ""
+    error: str = ""
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    #: Whether it failed because it ran longer than its ``ttl_s``: another attempt would, too.
+    outlived: bool = False
+    cursor: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentEnded(_Body):
+    """The driver is done: *outcome* is finished, interrupted or failed."""
+
+    KIND: ClassVar[str] = "closed"
+    outcome: str
+    reason: str
+    at: float
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """A batch of reports, in order within each attempt.
+
+    ``unreadable`` counts those that it should have and that can't be read; they are left out. Where even their number can't
+    be read, they count as one.
+    """
+
+    KIND: ClassVar[str] = REPORTS
+    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
+    unreadable: int = 0
+
+    def __iter__(self) -> Iterator[Report]:
+        new = tuple.__new__
+        for trial, attempt, first, reports in self.segments:
+            for sequence, report in enumerate(reports, first):
+                checkpoint = _NO_CHECKPOINT if len(report) == PLAIN else report[2]
+                # What Report(…) does, in half its time: a report may be one of a flood.
+                yield new(Report, (trial, attempt, sequence, report[0], report[1], checkpoint))
+
+
+Event = (
+    ExperimentCreated
+    | TrialStaged
+    | AttemptStarted
+    | DecisionTaken
+    | AttemptEnded
+    | CheckpointSaved
+    | CheckpointsDropped
+    | TrialClosed
+    | Labelled
+    | DriverStarted
+    | ExperimentEnded
+    | Reports
+)
+
+_KINDS: Final[dict[str, type[_Body]]] = {
+    kind.KIND: kind
+    for kind in (
+        ExperimentCreated,
+        TrialStaged,
+        AttemptStarted,
+        DecisionTaken,
+        AttemptEnded,
+        CheckpointSaved,
+        CheckpointsDropped,
+        TrialClosed,
+        Labelled,
+        DriverStarted,
+        ExperimentEnded,
+    )
+}
+
+
+def decode_event(data: bytes, entry: str = "") -> Event | None:
+    """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
+
+    With *entry*, the id of the journal's entry that it is, an error names that. Of reports, those that can't be read are left
+    out and counted, and a warning says so: what one trial could send must not keep the others from being read.
+
+    Raises:
+        MessageVersionError: the version is not known, or the bytes are not an event.
+    """
+    try:
+        version, kind, body = decode_value(data)
+    except (ValueError, TypeError) as error:
+        if data.startswith(REPORTS_PREFIX):
+            return _readable_reports(data, entry)
+        raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
+    if version != VERSION:
+        raise MessageVersionError(
+            f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: upgrade it"
+        )
+    try:
+        if kind == Reports.KIND:
+            return Reports(body) if _are_sound(body) else _readable_reports(data, entry)
+        known = _KINDS.get(kind)
+        return None if known is None else known.from_body(body)  # type: ignore[return-value]
+    except (TypeError, ValueError, LookupError) as error:
+        raise MessageVersionError(f"{_place(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
+
+
+def _place(entry: str) -> str:
+    return f"entry {entry} of the journal" if entry else "the journal"
+
+
+def _are_sound(segments: Any) -> bool:
+    """Whether reports can be read from all of *segments*."""
+    try:
+        for trial, attempt, first, reports in segments:
+            if (
+                type(trial) is not str
+                or type(attempt) is not int
+                or type(first) is not int
+                or type(reports) is not list
+            ):
+                return False
+            for report in reports:
+                # Not unpacked, and the usual first: a report may be one of a flood.
+                if type(report[0]) is not float or type(report[1]) is not dict:
+                    return False
+                if len(report) != PLAIN and (len(report) != WITH_CHECKPOINT or type(report[2]) is not str):
+                    return False
+    except (TypeError, ValueError, LookupError):
+        return False
+    return True
+
+
+def _readable_reports(data: bytes, entry: str) -> Reports:
+    """Return the reports of an event in which some can't be read."""
+    segments: list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]] = []
+    found, unreadable = readable_segments(data)
+    for trial, attempt, first, reports, missing in found:
+        unreadable += missing
+        if not _are_sound([(trial, attempt, first, [])]):
+            unreadable += len(reports)
+            continue
+        # Each keeps its number.
+        for number, report in enumerate(reports, first):
+            if _are_sound([(trial, attempt, number, [report])]):
+                segments.append((trial, attempt, number, [report]))
+            else:
+                unreadable += 1
+    lost = max(unreadable, 1)
+    logger.warning(
+        "%s has %d report%s that can't be read; %s left out",
+        _place(entry),
+        lost,
+        "s" * (lost > 1),
+        "they are" if lost > 1 else "it is",
+    )
+    return Reports(segments, lost)
+
+
+def busy_as(experiment: str) -> str:
+    """Return what stands for an experiment where all drivers of a broker read: not its name, which may be a team's own."""
+    return hashlib.sha256(experiment.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What a worker says of itself in the fleet's register."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    queue: str
+    gpus: float
+    cpus: int
+    slots: int
+    devices: list[str]
+    code_root: str
+    joined_at: float
+    #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
+    gpu_memory_gb: float = 0
+    tags: list[str] = field(default_factory=list)
+    #: Why not all of its slots take trials now, for people; empty while they do. ``slots`` counts those that have or take one.
+    note: str = ""
+    #: How long it takes to be gone once it is told to, at most, in seconds.
+    leaves_within_s: float = 60.0
+    #: The names of the experiments that it takes trials of, with * for any letters.
+    experiments: str = "*"
+    #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
+    busy: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the description as it stands in the register."""
+        return encode_value([VERSION, dataclasses.asdict(self)])
+
+    @classmethod
+    def decode(cls, data: bytes) -> WorkerInfo:
+        """Return the description; fields that are not known are ignored.
+
+        Raises:
+            MessageVersionError: the version is not known, or the bytes are no description.
+        """
+        try:
+            version, body = decode_value(data)
+        except (ValueError, TypeError) as error:
+            raise MessageVersionError(f"a worker is described by {data[:100]!r}: {error}") from None
+        if version != VERSION:
+            raise MessageVersionError(
+                f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
+            )
+        try:
+            return cls(**known_fields(cls, body))
+        except (TypeError, LookupError) as error:
+            raise MessageVersionError(f"a worker's description is broken: {error}") from None

@@ -1,0 +1,432 @@
+"""The experiment: what its events amount to; no clock, no socket, no thread."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    CheckpointsDropped,
+    DecisionTaken,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    Labelled,
+    Reports,
+    TrialClosed,
+    TrialStaged,
+)
+from mqtune.core.labels import Labels
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import name_in_words, names_in_words
+from mqtune.core.trial import (
+    FORGOTTEN,
+    UNDRIVEN,
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Intent,
+    Metrics,
+    Report,
+    SavedCheckpoint,
+    Stop,
+    Transition,
+    Trial,
+    TrialId,
+    attempt_and_number,
+    is_number,
+    trial_of,
+)
+
+__all__ = ["CodeChange", "Experiment", "Mode"]
+
+Mode = Literal["min", "max"]
+
+#: Attempts of one trial that may be lost, or handed back without a report, before it counts as failed: more than a flaky machine
+#: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
+LOST_BUDGET: Final = 5
+
+
+class CodeChange(NamedTuple):
+    """That the trainable's code changed while no driver ran: when a driver noticed, after how many trials, and in which files.
+
+    Attempts that began later ran the code as it was from then on.
+    """
+
+    at: float
+    trials: int
+    files: tuple[str, ...]
+
+
+class Experiment:
+    """The fold over an experiment's events; the same events in the same order give the same state.
+
+    Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
+
+    Args:
+        name: the experiment's name.
+        metric: the metric that it optimises.
+        mode: "min" or "max".
+        max_failures: how often a trial may fail in user code and run again; -1 for any number.
+        accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
+    """
+
+    def __init__(
+        self, name: str, *, metric: str, mode: Mode, max_failures: int = 0, accept_no_report: bool = False
+    ) -> None:
+        self.name = name
+        self.metric = metric
+        self.mode = mode
+        self.max_failures = max_failures
+        self.accept_no_report = accept_no_report
+        self.trials: dict[TrialId, Trial] = {}
+        self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
+        #: Trials whose attempt ended and that want another one, in the order in which they came to it.
+        self.to_retry: deque[TrialId] = deque()
+        #: Trials that were paused to go on at once, in the order in which they came to it.
+        self.to_restart: deque[TrialId] = deque()
+        self.created_at: float | None = None
+        #: Where it went on with other code.
+        self.code_changes: list[CodeChange] = []
+        #: The tags and notes that people have given it.
+        self.labels = Labels()
+        self.outcome = ""
+        self.reason = ""
+        self.best: Trial | None = None
+        self.reports = 0
+        #: Reports in its journal that can't be read, and are left out.
+        self.unreadable = 0
+        #: Attempts that were staged and have not ended.
+        self.live = 0
+        #: How long all attempts that have ended ran, in seconds.
+        self.run_s = 0.0
+        #: Whether any report had a number for the metric.
+        self.metric_seen = False
+        self._sign = 1.0 if mode == "min" else -1.0
+        self._driven_before_s = 0.0
+        self._driven_since: float | None = None
+        self._driven_at = 0.0
+
+    @property
+    def busy(self) -> int:
+        """How many trials are staged or running."""
+        return self.counts[TrialStatus.STAGED] + self.counts[TrialStatus.RUNNING]
+
+    def driven_s(self, now: float) -> float:
+        """Return for how long drivers have driven it, up to *now* (seconds since the epoch); no driver, no time."""
+        return self._driven_before_s + (0.0 if self._driven_since is None else max(0.0, now - self._driven_since))
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
+        return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
+
+    def apply(self, event: Event) -> None:
+        """Take an event in; reports go one by one through ``apply_report`` instead.
+
+        Raises:
+            InvalidTransition: the event can't follow what came before.
+        """
+        try:
+            self._apply(event)
+        except LookupError as error:
+            what = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
+            raise InvalidTransition(
+                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {what}, which can't be there: {error!r}"
+            ) from error
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case TrialStaged():
+                self._stage(event)
+            case AttemptStarted():
+                self._start(event)
+            case DecisionTaken():
+                self._decide(event)
+            case AttemptEnded():
+                self._end(event)
+            case CheckpointSaved():
+                trial = self.trials[event.trial]
+                if event.attempt == trial.attempt.number and trial.attempt.end is None:
+                    _keep(trial, CheckpointId(event.checkpoint), event.at, trial.last_metrics)
+            case CheckpointsDropped():
+                self._drop(event.checkpoints)
+            case TrialClosed():
+                self._close(event)
+            case Labelled():
+                labels = Labels(tuple(event.tags), event.notes)
+                if event.trial:
+                    self.trials[TrialId(event.trial)].labels = labels
+                else:
+                    self.labels = labels
+            case Reports():
+                self.unreadable += event.unreadable
+                for report in event:
+                    self.apply_report(report)
+            case ExperimentCreated():
+                self.created_at = event.at
+            case DriverStarted():
+                if self._driven_since is not None:
+                    self._driven_before_s += max(0.0, self._driven_at - self._driven_since)
+                self._driven_since = self._driven_at = event.at
+                if event.code_changed:
+                    self.code_changes.append(CodeChange(event.at, len(self.trials), tuple(event.code_changed)))
+            case ExperimentEnded():
+                self._driven_at = event.at
+                self.outcome, self.reason = event.outcome, event.reason
+
+    def apply_report(self, report: Report) -> Trial | None:
+        """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
+        try:
+            trial = self.trials[report.trial]
+        except KeyError:
+            raise InvalidTransition(
+                f"experiment {self.name!r}: its journal has a report of trial {report.trial!r}, which there is none of"
+            ) from None
+        attempt = trial.attempts[-1]
+        is_current = report.attempt == attempt.number and attempt.end is None
+        if report.checkpoint and is_current:
+            # Also one that came after the decision: a trial that is to pause saves one then.
+            _keep(trial, report.checkpoint, report.timestamp, report.metrics)
+        if not is_current or trial.decision is not None:
+            trial.late_reports += 1
+            if is_current:
+                trial.late_metrics = report.metrics
+            return None
+        attempt.reports = report.sequence
+        trial.reports += 1
+        self.reports += 1
+        metrics = report.metrics
+        trial.last_metrics = metrics
+        trial.last_timestamp = report.timestamp
+        value = metrics.get(self.metric)
+        if is_number(value):
+            trial.has_metric = self.metric_seen = True
+            if value == value:  # noqa: PLR0124 - NaN is not itself
+                self._score(trial, value, report)
+        return trial
+
+    def _score(self, trial: Trial, value: float, report: Report) -> None:
+        trial.metric_sum += value
+        trial.metric_count += 1
+        if not self.is_better(value, trial.best_value):
+            return
+        trial.best_value = value
+        trial.best_metrics = report.metrics
+        if self.best is None or self.is_better(value, self.best.best_value):
+            self.best = trial
+
+    def _advance(self, trial: Trial, status: TrialStatus, reason: str, by: str, at: float) -> None:
+        before = trial.status
+        trial.advance(status, reason=reason, by=by, at=at)
+        self.counts[before] -= 1
+        self.counts[status] += 1
+        if status is TrialStatus.ABANDONED:
+            self._give_up(trial)
+
+    def _give_up(self, trial: Trial) -> None:
+        """Have a trial that is abandoned be the best one no more."""
+        if self.best is trial:
+            self.best = None
+            for other in self.trials.values():
+                value = other.best_value
+                if value == value and not other.is_abandoned:  # noqa: PLR0124 - NaN is not itself
+                    is_best = self.best is None or self.is_better(value, self.best.best_value)
+                    self.best = other if is_best else self.best
+
+    def _stage(self, event: TrialStaged) -> None:
+        self._driven_at = event.at
+        trial = self.trials.get(event.trial)
+        if trial is None:
+            trial = self.trials[event.trial] = Trial(
+                event.trial,
+                event.config,
+                parent=TrialId(event.source) if event.source else None,
+                labels=Labels(tuple(event.tags), event.notes),
+            )
+            trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
+            self.counts[TrialStatus.CANDIDATE] += 1
+        else:
+            for waiting in (self.to_retry, self.to_restart):
+                if waiting and event.trial in waiting:
+                    waiting.remove(event.trial)
+        self._advance(trial, TrialStatus.STAGED, event.reason, event.by, event.at)
+        trial.config = event.config
+        trial.ttl_s = event.ttl_s
+        trial.decision = trial.restart = None
+        trial.late_metrics = {}
+        trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
+        if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
+            # A person brought it: from here on it is the trial's own, as what it saves itself.
+            trial.checkpoints.setdefault(checkpoint, SavedCheckpoint(checkpoint, event.at, {}))
+        source = TrialId(event.source) if event.source else None
+        trial.attempts.append(
+            Attempt(event.attempt, staged_at=event.at, config=event.config, checkpoint=checkpoint, source=source)
+        )
+        self.live += 1
+        # Whatever ended the experiment before, it goes on.
+        self.outcome = self.reason = ""
+
+    def _start(self, event: AttemptStarted) -> None:
+        trial = self.trials[event.trial]
+        attempt = trial.attempts[event.attempt - 1]
+        attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
+        attempt.devices = tuple(event.devices)
+        attempt.started_at = event.at
+        attempt.environment = event.environment
+        attempt.working_dir = event.working_dir
+        attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
+        attempt.log_mark = event.log_mark
+        if attempt is trial.attempt and attempt.end is None:
+            self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
+
+    def _decide(self, event: DecisionTaken) -> None:
+        self._driven_at = event.at
+        trial = self.trials[event.trial]
+        if event.attempt == trial.attempt.number:
+            attempt = trial.attempt
+            attempt.intent = event.intent
+            attempt.stop = Stop(event.by, event.reason, event.at, event.sequence)
+            if event.intent is not Intent.HAND_BACK:
+                trial.decision = Decision(Action(event.action), event.reason)
+                trial.restart = event.restart or None
+            trial.reason = event.reason
+            if trial.is_abandoned:
+                self._give_up(trial)
+
+    def _end(self, event: AttemptEnded) -> None:
+        trial = self.trials[event.trial]
+        attempt = trial.attempts[event.attempt - 1]
+        if attempt.end is not None:
+            return
+        self.live -= 1
+        attempt.end, attempt.ended_at, attempt.pid = event.end, event.at, event.pid
+        attempt.exit_code, attempt.signal = event.exit_code, event.signal
+        attempt.error_type, attempt.error = event.error_type, event.error
+        attempt.stdout_tail, attempt.stderr_tail = event.stdout_tail, event.stderr_tail
+        if attempt.started_at is not None:
+            ran_s = max(0.0, event.at - attempt.started_at)
+            trial.run_s += ran_s
+            self.run_s += ran_s
+        if attempt is trial.attempt:
+            status, reason = self._status_after(trial, attempt, outlived=event.outlived)
+            if status is TrialStatus.STAGED:
+                self.to_retry.append(trial.id)
+            elif status is TrialStatus.PAUSED and trial.restart is not None:
+                self.to_restart.append(trial.id)
+            decided = trial.decision is not None and attempt.stop is not None
+            by = attempt.stop.by if decided and attempt.stop else attempt.worker or "driver"
+            self._advance(trial, status, reason, by, event.at)
+
+    def _close(self, event: TrialClosed) -> None:
+        self._driven_at = event.at
+        trial = self.trials[event.trial]
+        for waiting in (self.to_retry, self.to_restart):
+            if trial.id in waiting:
+                waiting.remove(trial.id)
+        trial.restart = None
+        self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
+
+    def _drop(self, checkpoints: Sequence[str]) -> None:
+        for name in checkpoints:
+            checkpoint = CheckpointId(name)
+            trial = self.trials.get(trial_of(checkpoint))
+            if trial is not None:
+                trial.checkpoints.pop(checkpoint, None)
+                if trial.checkpoint == checkpoint:
+                    trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
+
+    def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
+        """Return what the end of its attempt makes of a trial, and why."""
+        end = attempt.end
+        if trial.decision is not None:
+            # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
+            by_hand = attempt.stop is not None and attempt.stop.by == "user"
+            if trial.decision.action is Action.COMPLETE and by_hand:
+                # Who says so knows what it has reported.
+                return TrialStatus.COMPLETED, trial.decision.reason
+            if trial.decision.action is Action.COMPLETE:
+                status, reason = self._status_of_completed(trial, trial.decision.reason)
+                # Who decided that it has done enough wants no other attempt.
+                return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
+            if trial.decision.action is Action.FAIL:
+                trial.failures += 1
+            return _AFTER_DECISION[trial.decision.action], trial.decision.reason
+        if end is AttemptEnd.COMPLETED:
+            return self._status_of_completed(trial, "")
+        if attempt.intent is Intent.HAND_BACK:
+            return TrialStatus.STAGED, trial.reason
+        if end is AttemptEnd.STOPPED:
+            return TrialStatus.ABANDONED, attempt.error or "terminated by hand"
+        if end is AttemptEnd.FAILED and outlived:
+            # It would take as long again.
+            trial.failures += 1
+            return TrialStatus.FAILED, _in_short(attempt)
+        if end is AttemptEnd.FAILED:
+            return self._status_of_failed(trial, _in_short(attempt))
+        if attempt.error_type == FORGOTTEN:
+            return TrialStatus.STAGED, attempt.error
+        # What the driver took back itself, was given back because there was none, or was lost with Redis, says nothing
+        # against the trial.
+        gone = [a for a in trial.attempts if a.intent is not Intent.HAND_BACK and a.error_type not in _BLAMELESS]
+        # Nor does a worker that was told to go, as in a cloud it is every few hours: it must only get somewhere in between.
+        lost = sum(a.end is AttemptEnd.LOST or (a.end is AttemptEnd.HANDED_BACK and not a.reports) for a in gone)
+        worker = attempt.worker or "its worker"
+        what = f"{end.value if end else 'lost'} by {worker}"
+        if attempt.could_not_start:
+            what = f"could not be started by {worker}: {_in_short(attempt)}"
+        if lost > LOST_BUDGET:
+            return (
+                TrialStatus.FAILED,
+                f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have",
+            )
+        return TrialStatus.STAGED, what
+
+    def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
+        if trial.has_metric or self.accept_no_report:
+            return TrialStatus.COMPLETED, reason
+        hint = f"call mqtune.report({{{self.metric!r}: …}}), or have a script print [tune-metric]: {{{json.dumps(self.metric)}: …}}"
+        if not trial.last_metrics and not trial.attempt.reports:
+            return self._status_of_failed(trial, f"ended without any report: {hint}")
+        last, number = trial.last_metrics, trial.attempt.reports
+        keys = names_in_words(last)
+        if self.metric in last:
+            keys = f"{self.metric}={name_in_words(last[self.metric])}"
+        those = "its only report has no number" if number == 1 else f"none of its {number} reports has a number"
+        return self._status_of_failed(trial, f"{those} for {self.metric!r} (the last has {keys}): {hint}")
+
+    def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
+        trial.failures += 1
+        again = self.max_failures < 0 or trial.failures <= self.max_failures
+        return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
+
+
+_BLAMELESS: Final = (UNDRIVEN, FORGOTTEN)
+#: What a trial is when its attempt has ended as was decided.
+_AFTER_DECISION: Final = {
+    Action.STOP: TrialStatus.EARLY_STOPPED,
+    Action.PAUSE: TrialStatus.PAUSED,
+    Action.ABANDON: TrialStatus.ABANDONED,
+    Action.FAIL: TrialStatus.FAILED,
+}
+
+
+def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:
+    trial.checkpoint = checkpoint
+    trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, at, metrics)
+
+
+def _in_short(attempt: Attempt) -> str:
+    """Return a failure's type and last line; a traceback's last line has the type, with its module before it."""
+    lines = attempt.error.strip().splitlines()
+    last = lines[-1] if lines else ""
+    has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type
+    return last if has_type else f"{attempt.error_type}: {last}"

@@ -1,0 +1,162 @@
+"""Every Redis key and channel of mqtune; nothing else in the project spells one out.
+
+The fleet, shared by all experiments::
+
+    mqtune:fleet                    stream  workers that joined or left, newest some 1,000
+    mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat runs out
+    mqtune:worker:<worker>          string  msgpack description of the worker; expires with the heartbeat
+    mqtune:name:<worker>            string  token of the process that has this worker's name; expires with the heartbeat
+    mqtune:drain:<worker>           string  joined_at of the worker that is to drain; expires
+    mqtune:control:<worker>         channel msgpack list of [experiment, trial, attempt, answer]; hints, the trial's hash is the truth
+    mqtune:experiments              zset    experiment -> server time (ms) of its creation
+
+One experiment ``E``::
+
+    mqtune:x:{E}:meta               hash    definition  msgpack, as the newest driver has it
+                                            last        id of the newest journal entry
+                                            driver_until  server time (ms) at which the driver's lock runs out, or ran out
+                                            on_loss     continue | finish | stop: what workers do when the driver is gone
+                                            loss_ms     how long after driver_until they do it
+    mqtune:x:{E}:driver             hash    epoch       fencing number of the newest driver
+                                            owner       token of that driver
+                                            driver      who that is, for people
+                                            since       server time (ms) at which it took the lock
+                                            recorded    mark of the newest event that the record script wrote
+                                            dropped     mark of the checkpoints that were dropped last
+                                            restored    mark of the last time that lost entries were put back
+    mqtune:x:{E}:journal            stream  one field, e: an encoded event (see mqtune.core.events)
+    mqtune:x:{E}:restored:<mark>    stream  entries on their way back into the journal; expires
+    mqtune:x:{E}:metrics            channel "<id> <id before> <encoded event>", sent by the script that appends the entry
+    mqtune:x:{E}:leases             zset    trial -> server time (ms) at which the lease of its attempt runs out
+    mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
+    mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
+    mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
+    mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
+    mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
+                                            attempt     number of the current attempt, the fencing token
+                                            state       staged | running | ended
+                                            assignment  msgpack (see mqtune.journal.base)
+                                            worker      who claimed it
+                                            token       of that claim; later writes must carry it
+                                            ended_by    token of the claim, or epoch of the driver, that ended it; behind that, if
+                                                        nobody had claimed it, ":<intent>"; or "restored"
+                                            sequence    of the last accepted report of this attempt
+                                            timestamp   of the last accepted report of the trial
+                                            intent      what the driver wants, "" for run
+                                            decided     "<attempt>:<intent>" of the last journaled decision
+                                            closed      mark of the last event that ended, or paused, the trial without an attempt
+                                            saves       how many checkpoints were wished for of this attempt
+                                            wished      mark of the last such wish
+                                            saved       id of the last checkpoint that came without a report
+                                            cleared     sequence number up to which a trial in lockstep may go on
+                                            held_until  server time (ms) up to which a worker has it that has not claimed it yet
+                                            held_by     that worker
+                                            importing_since  server time (ms) since when it imports the trainable, or ""
+
+The braces make one experiment one slot of a Redis Cluster, which scripts need.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = [
+    "CONTROL_EXCHANGE",
+    "EVENT_EXCHANGE",
+    "EXPERIMENTS",
+    "FLEET",
+    "TASK_NAME",
+    "WORKERS",
+    "ExperimentKeys",
+    "control_channel",
+    "drain_key",
+    "is_name",
+    "name_key",
+    "worker_key",
+]
+
+FLEET: Final = "mqtune:fleet"
+WORKERS: Final = "mqtune:workers"
+EXPERIMENTS: Final = "mqtune:experiments"
+#: The exchanges of Celery's remote commands and events for mqtune's workers. Celery's own names would have other teams' commands on
+#: the same Redis, such as ``control shutdown``, end them.
+CONTROL_EXCHANGE: Final = "mqtune"
+EVENT_EXCHANGE: Final = "mqtune-events"
+#: The Celery task that carries an attempt from the driver's side to a worker's.
+TASK_NAME: Final = "mqtune.run_trial"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_name(name: object) -> bool:
+    """Whether an experiment, or a trial, may be called so: such names become keys, file names and parts of task ids."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def worker_key(worker: str) -> str:
+    """Return the key of a worker's description."""
+    return f"mqtune:worker:{worker}"
+
+
+def name_key(worker: str) -> str:
+    """Return the key that says which process has a worker's name."""
+    return f"mqtune:name:{worker}"
+
+
+def drain_key(worker: str) -> str:
+    """Return the key that says that a worker is to drain."""
+    return f"mqtune:drain:{worker}"
+
+
+def control_channel(worker: str) -> str:
+    """Return the channel on which a worker hears of intents."""
+    return f"mqtune:control:{worker}"
+
+
+class ExperimentKeys:
+    """The keys of one experiment."""
+
+    __slots__ = (
+        "_asked",
+        "_log",
+        "_restored",
+        "_trial",
+        "checkpoints",
+        "driver",
+        "journal",
+        "leases",
+        "meta",
+        "metrics",
+        "staged",
+    )
+
+    def __init__(self, experiment: str) -> None:
+        prefix = f"mqtune:x:{{{experiment}}}"
+        self.meta = f"{prefix}:meta"
+        #: Who drives the experiment; no worker needs to read it.
+        self.driver = f"{prefix}:driver"
+        self.journal = f"{prefix}:journal"
+        self.metrics = f"{prefix}:metrics"
+        self.leases = f"{prefix}:leases"
+        self.staged = f"{prefix}:staged"
+        self.checkpoints = f"{prefix}:checkpoints"
+        self._restored = f"{prefix}:restored:"
+        self._trial = f"{prefix}:trial:"
+        self._asked = f"{prefix}:asked:"
+        self._log = f"{prefix}:log:"
+
+    def restored(self, mark: str) -> str:
+        """Return the key of entries that are on their way back into the journal."""
+        return f"{self._restored}{mark}"
+
+    def trial(self, trial: str) -> str:
+        """Return the key of a trial's hash."""
+        return self._trial + trial
+
+    def asked(self, worker: str) -> str:
+        """Return the key of the questions for output that a worker is to answer."""
+        return self._asked + worker
+
+    def log(self, token: str) -> str:
+        """Return the key of the answer to one of them."""
+        return self._log + token

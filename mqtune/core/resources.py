@@ -1,0 +1,152 @@
+"""What a trial asks for, what a slot offers, and the Celery queue that brings the two together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import __version__
+
+__all__ = ["EVERY", "QUEUES", "Resources", "check_experiments", "queue_name"]
+
+#: Trials and workers meet only within one minor version: the queue's name carries it.
+QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
+#: All queues of trials, as a pattern of Redis.
+QUEUES: Final = "mqtune-*"
+#: The names of all experiments, as a pattern.
+EVERY: Final = "*"
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
+#: Tags become part of a queue's name.
+_TAG: Final = re.compile(r"[a-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one trial asks for, or one slot of a worker offers.
+
+    Args:
+        gpus: number of GPUs; below 1 it is a share of one GPU (0.5 lets two trials share it),
+            above 1 it must be whole.
+        cpus: number of CPU cores, a whole number of at least 1.
+        gpu_memory_gb: memory of each of the GPUs, or of the share of one, in GB of 10⁹ bytes, as makers count it:
+            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known.
+        tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or ``nvlink``:
+            small letters, digits, dashes and underscores. Kept as a frozenset.
+
+    Raises:
+        ConfigurationError: a count is negative, not finite, or not whole where it must be; memory is asked for without a
+            GPU; a tag is no name.
+    """
+
+    gpus: float = 0
+    cpus: int = 1
+    gpu_memory_gb: float = 0
+    tags: Iterable[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        gpus, cpus, memory = self.gpus, self.cpus, self.gpu_memory_gb
+        if not _is_number(gpus):
+            raise ConfigurationError(f"resources: gpus={gpus!r} is not a number; give 0, 0.5, 1, 2, …")
+        if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+            raise ConfigurationError(
+                f"resources: gpus={gpus!r} can't be had; give 0, a share below 1 such as 0.5, or a whole number"
+            )
+        if isinstance(cpus, bool) or not isinstance(cpus, int) or cpus < 1:
+            raise ConfigurationError(f"resources: cpus={cpus!r} can't be had; give a whole number of at least 1")
+        if not _is_number(memory) or memory < 0:
+            raise ConfigurationError(
+                f"resources: gpu_memory_gb={memory!r} can't be had; give a number of GB such as 24, or leave it out"
+            )
+        if memory and not gpus:
+            raise ConfigurationError(
+                f"resources: gpu_memory_gb={memory!r} without a GPU can't be had; add gpus=1, or leave it out"
+            )
+        object.__setattr__(self, "tags", _checked_tags(self.tags))
+
+    def fits(self, offer: Resources) -> bool:
+        """Whether a slot that offers *offer* may run a trial that asks for this.
+
+        GPUs match exactly (a trial without a GPU never blocks a slot that has one); CPU cores, GPU memory and tags may be
+        more than asked for.
+        """
+        return (
+            math.isclose(self.gpus, offer.gpus, abs_tol=1e-6)
+            and self.cpus <= offer.cpus
+            and self.gpu_memory_gb <= offer.gpu_memory_gb
+            and frozenset(self.tags) <= frozenset(offer.tags)
+        )
+
+    def encode(self) -> dict[str, Any]:
+        """Return plain values for a message."""
+        return {
+            "gpus": self.gpus,
+            "cpus": self.cpus,
+            "gpu_memory_gb": self.gpu_memory_gb,
+            "tags": sorted(self.tags),
+        }
+
+    @classmethod
+    def decode(cls, body: Mapping[str, Any]) -> Resources:
+        """Return the resources that ``encode`` made plain; fields that are not known are ignored.
+
+        Raises:
+            ConfigurationError: a value can't be had.
+        """
+        return cls(**{name: body[name] for name in ("gpus", "cpus", "gpu_memory_gb", "tags") if name in body})
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpus} CPU" + "s" * (self.cpus != 1)]
+        if self.gpus:
+            memory = f" ({self.gpu_memory_gb:g} GB)" if self.gpu_memory_gb else ""
+            parts.insert(0, f"{self.gpus:g} GPU" + "s" * (self.gpus > 1) + memory)
+        if tags := sorted(self.tags):
+            parts.append("tag" + "s" * (len(tags) > 1) + " " + "+".join(tags))
+        return ", ".join(parts)
+
+
+def queue_name(offer: Resources, experiments: str = EVERY) -> str:
+    """Return the Celery queue that slots of this shape consume: ``mqtune-0-1.gpu1.cpu4``, or ``….cpu4.mem24+a100+nvlink``.
+
+    Equal shapes have one name, on every machine, and different shapes have different ones. Workers that are for some
+    experiments alone have queues of their own: ``….cpu4@team-a-*``.
+    """
+    memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
+    tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
+    return f"mqtune-{QUEUE_VERSION}.gpu{offer.gpus:g}.cpu{offer.cpus}{memory}{tags}" + (
+        "" if experiments == EVERY else f"@{experiments}"
+    )
+
+
+def check_experiments(pattern: str) -> None:
+    """Check what stands for the names of experiments: ``*`` stands for any letters.
+
+    Raises:
+        ConfigurationError: it can't.
+    """
+    if not _PATTERN.fullmatch(pattern):
+        raise ConfigurationError(
+            f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, and * "
+            "for any of them, such as team-a-*"
+        )
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+
+
+def _checked_tags(tags: object) -> frozenset[str]:
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise ConfigurationError(
+            f"resources: tags={tags!r} is no list of names; give a list such as ['a100', 'nvlink']"
+        )
+    found = tuple(tags)
+    for tag in found:
+        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+            raise ConfigurationError(
+                f"resources: tag {tag!r} is no name; use small letters, digits, dashes and underscores, such as 'a100'"
+            )
+    return frozenset(found)

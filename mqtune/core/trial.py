@@ -1,0 +1,362 @@
+"""A trial, its attempts, its reports, and what may be decided about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, NamedTuple, NewType, TypeGuard
+
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.labels import NO_LABELS, Labels
+from mqtune.core.status import ALLOWED, TrialStatus
+
+__all__ = [
+    "CONTINUE",
+    "UNDRIVEN",
+    "Action",
+    "Attempt",
+    "AttemptEnd",
+    "CheckpointId",
+    "Config",
+    "Decision",
+    "Intent",
+    "Metrics",
+    "Report",
+    "SavedCheckpoint",
+    "Stop",
+    "Transition",
+    "Trial",
+    "TrialId",
+    "attempt_and_number",
+    "checkpoint_id",
+    "is_checkpoint_of",
+    "is_in_memory",
+    "is_number",
+    "trial_of",
+]
+
+TrialId = NewType("TrialId", str)
+#: Names one checkpoint for ever; see ``checkpoint_id``.
+CheckpointId = NewType("CheckpointId", str)
+Config = dict[str, Any]
+Metrics = dict[str, Any]
+
+#: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
+#: attempt is then handed back.
+UNDRIVEN: Final = "undriven"
+#: The type of error of an attempt that is lost because Redis has lost what it had of it.
+FORGOTTEN: Final = "forgotten"
+
+#: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
+_PERSISTENT: Final = "p"
+_IN_MEMORY: Final = "m"
+
+
+def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool) -> CheckpointId:
+    """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
+
+    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order.
+    """
+    return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}")
+
+
+def trial_of(checkpoint: CheckpointId) -> TrialId:
+    """Return the trial that saved a checkpoint."""
+    return TrialId(checkpoint.partition("-")[2].rsplit("-", 2)[0])
+
+
+def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
+    """Return the attempt that saved a checkpoint, and which of its checkpoints it is; zeros for a name that is no such id."""
+    words = checkpoint.rsplit("-", 2)[1:]
+    return (int(words[0]), int(words[1])) if len(words) > 1 and all(map(str.isdecimal, words)) else (0, 0)
+
+
+def is_checkpoint_of(checkpoint: object, trial: str, attempt: int) -> bool:
+    """Whether *checkpoint* is the id of a checkpoint that this attempt has saved, or will."""
+    if type(checkpoint) is not str:
+        return False
+    name = CheckpointId(checkpoint)
+    number = attempt_and_number(name)[1]
+    return number > 0 and name == checkpoint_id(trial, attempt, number, in_memory=is_in_memory(name))
+
+
+def is_in_memory(checkpoint: CheckpointId) -> bool:
+    """Whether a checkpoint is a dict in Redis, which no store holds."""
+    return checkpoint.startswith(f"{_IN_MEMORY}-")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a metric's value is a number; True and False are none, NaN and the infinities are."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class AttemptEnd(Enum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"  #: the trainable returned
+    STOPPED = "stopped"  #: it was told to stop, and did or was killed
+    PAUSED = "paused"  #: it was told to pause, and did
+    FAILED = "failed"  #: user code raised, exited or was killed
+    LOST = "lost"  #: its worker's lease ran out
+    HANDED_BACK = "handed_back"  #: its worker was drained or preempted, or could not start it; or its driver left
+
+
+class Intent(Enum):
+    """What the driver wants of an attempt; durable in Redis until the attempt ends."""
+
+    RUN = "run"
+    STOP = "stop"
+    PAUSE = "pause"
+    #: Stop, as COMPLETED: the trial has used the whole budget it was given.
+    COMPLETE = "complete"
+    #: Stop, as ABANDONED: a person has given the trial up.
+    ABANDON = "abandon"
+    #: Give the attempt back: it ends as HANDED_BACK and the trial may run again.
+    HAND_BACK = "hand_back"
+
+
+class Action(Enum):
+    """What is to be done with a trial; a scheduler returns one of the first four for a report."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+    PAUSE = "pause"
+    #: Stop it as COMPLETED: it has used the whole budget it was given.
+    COMPLETE = "complete"
+    #: Stop it as ABANDONED: a person has given it up.
+    ABANDON = "abandon"
+    #: Stop it as FAILED: a person says so, or what it reports makes no sense.
+    FAIL = "fail"
+
+
+class Decision(NamedTuple):
+    """What a scheduler returns for a report, and why in a few words.
+
+    With a pause, ``source`` is the trial that the paused one will go on from; its checkpoint of now is kept until then.
+    """
+
+    action: Action
+    reason: str = ""
+    source: TrialId | None = None
+
+
+CONTINUE: Final = Decision(Action.CONTINUE)
+
+
+class Report(NamedTuple):
+    """One metrics dict from a trainable.
+
+    ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is when it was made, by the server's
+    clock, in seconds since the epoch (UTC), and never goes backwards within a trial. ``checkpoint`` is the one that
+    was saved with it, or empty.
+    """
+
+    trial: TrialId
+    attempt: int
+    sequence: int
+    timestamp: float
+    metrics: Metrics
+    checkpoint: CheckpointId = CheckpointId("")
+
+
+class SavedCheckpoint(NamedTuple):
+    """A complete checkpoint that still exists: its id, when it was saved, and the metrics of the report before it."""
+
+    id: CheckpointId
+    at: float
+    metrics: Metrics
+
+
+class Transition(NamedTuple):
+    """A trial's step to a status: when (seconds since the epoch, UTC), why, and who had it done.
+
+    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or what else the event says.
+    """
+
+    status: TrialStatus
+    at: float
+    reason: str
+    by: str
+
+
+class Stop(NamedTuple):
+    """That an attempt was told to end: who wanted it, why, when, and because of which report (0: none)."""
+
+    by: str
+    reason: str
+    at: float
+    sequence: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of a trial on one worker; times are seconds since the epoch (UTC).
+
+    ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
+    has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
+    folder of its own in which it ran, on ``host``, with ``Tuner(working_dir="trial")``; else it is empty.
+    """
+
+    number: int
+    staged_at: float
+    config: Config = field(default_factory=dict)
+    checkpoint: CheckpointId = CheckpointId("")
+    source: TrialId | None = None
+    worker: str = ""
+    host: str = ""
+    queue: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+    pid: int = 0
+    devices: tuple[str, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    end: AttemptEnd | None = None
+    intent: Intent = Intent.RUN
+    stop: Stop | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error_type: str = ""
+    error: str = ""
+    working_dir: str = ""
+    stdout_path: str = ""
+    stderr_path: str = ""
+    log_mark: str = ""
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    reports: int = 0
+
+    @property
+    def could_not_start(self) -> bool:
+        """Whether its worker gave it back because it could not even start its process; ``error`` says why."""
+        has_error = self.error_type not in ("", UNDRIVEN)
+        return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
+
+
+@dataclass(slots=True)
+class Trial:
+    """One config under evaluation; only the experiment's fold changes it, everybody may read it.
+
+    Holds summaries of its reports, never the reports themselves, so that its size does not grow with them.
+    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out.
+    """
+
+    id: TrialId
+    config: Config
+    status: TrialStatus = TrialStatus.CANDIDATE
+    attempts: list[Attempt] = field(default_factory=list)
+    #: Every status it has had, in order.
+    history: list[Transition] = field(default_factory=list)
+    #: The trial whose checkpoint or config it began with, if there is one.
+    parent: TrialId | None = None
+    #: How long an attempt may run, in seconds.
+    ttl_s: float | None = None
+    #: The tags and notes that people have given it.
+    labels: Labels = NO_LABELS
+    #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
+    decision: Decision | None = None
+    #: What the next attempt begins with once the decision to pause is carried out: a restart.
+    restart: dict[str, Any] | None = None
+    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began with.
+    checkpoint: CheckpointId = CheckpointId("")
+    #: Its own checkpoints that still exist, oldest first.
+    checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
+    #: How long its attempts ran that have ended, in seconds.
+    run_s: float = 0.0
+    reason: str = ""
+    reports: int = 0
+    late_reports: int = 0
+    #: The last report of the current attempt that came after its decision.
+    late_metrics: Metrics = field(default_factory=dict)
+    failures: int = 0
+    has_metric: bool = False
+    last_metrics: Metrics = field(default_factory=dict)
+    last_timestamp: float = 0.0
+    best_metrics: Metrics = field(default_factory=dict)
+    best_value: float = math.nan
+    metric_sum: float = 0.0
+    metric_count: int = 0
+
+    @property
+    def attempt(self) -> Attempt:
+        """The current attempt, which is the last one; IndexError before the first is staged."""
+        return self.attempts[-1]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it holds a place: from STAGED until its attempt's process group is gone."""
+        return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is given up, or told to end so: what it reported counts nowhere any more."""
+        return self.status is TrialStatus.ABANDONED or (
+            self.decision is not None and self.decision.action is Action.ABANDON
+        )
+
+    @property
+    def time_created(self) -> datetime | None:
+        """When it was proposed, in UTC."""
+        return self._first(TrialStatus.CANDIDATE)
+
+    @property
+    def time_staged(self) -> datetime | None:
+        """When its first attempt was put into a queue, in UTC."""
+        return self._first(TrialStatus.STAGED)
+
+    @property
+    def time_run_started(self) -> datetime | None:
+        """When its first attempt was claimed, in UTC."""
+        return self._first(TrialStatus.RUNNING)
+
+    @property
+    def time_completed(self) -> datetime | None:
+        """When it reached a status that nothing follows, in UTC."""
+        return _utc(self.history[-1].at) if self.status.is_terminal and self.history else None
+
+    def _first(self, status: TrialStatus) -> datetime | None:
+        return next((_utc(step.at) for step in self.history if step.status is status), None)
+
+    @property
+    def completed_successfully(self) -> bool:
+        """Whether it is COMPLETED."""
+        return self.status is TrialStatus.COMPLETED
+
+    @property
+    def did_not_complete(self) -> bool:
+        """Whether it has ended, but not as COMPLETED."""
+        return self.status.is_terminal and not self.completed_successfully
+
+    @property
+    def average(self) -> float:
+        """The mean of the experiment's metric over all reports that had a number for it, or NaN."""
+        return self.metric_sum / self.metric_count if self.metric_count else math.nan
+
+    def check(self, status: TrialStatus) -> None:
+        """Raise unless *status* may follow; to be called before anything is done about it.
+
+        Raises:
+            InvalidTransition: the table ``ALLOWED`` has no such step.
+        """
+        allowed = ALLOWED[self.status]
+        if status not in allowed:
+            ways = ", ".join(sorted(s.name for s in allowed)) or "nothing: the status is terminal"
+            raise InvalidTransition(
+                f"trial {self.id} is {self.status.name} and can't become {status.name}; what may follow: {ways}"
+            )
+
+    def advance(self, status: TrialStatus, *, reason: str = "", by: str = "", at: float = 0.0) -> None:
+        """Go to *status*.
+
+        Raises:
+            InvalidTransition: the table ``ALLOWED`` has no such step; nothing was changed.
+        """
+        self.check(status)
+        self.status = status
+        self.reason = reason
+        self.history.append(Transition(status, at, reason, by))
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

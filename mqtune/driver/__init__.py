@@ -1,0 +1,1 @@
+"""The tuning loop: what is folded, decided, carried out and kept."""

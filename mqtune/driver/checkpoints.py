@@ -1,0 +1,233 @@
+"""Which checkpoints live: what may still be needed is named, the rest goes by the rule of retention."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Literal
+
+from mqtune.checkpoints import CheckpointStore, References, Retention
+from mqtune.core.errors import MqtuneError
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+
+if TYPE_CHECKING:
+    from mqtune.driver.actions import Commands
+
+__all__ = ["Deletes", "Keeping"]
+
+logger = logging.getLogger(__name__)
+
+#: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
+_CLOSE_S: Final = 10.0
+#: Which trials lose all their checkpoints at their end, beside what retention gives up: none; those that did not complete;
+#: completed ones too; and even the best one. The best one's stay in all cases but the last.
+Deletes = bool | Literal["stopped", "all"]
+_STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
+_LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
+    False: frozenset(),
+    "stopped": _STOPPED,
+    True: _STOPPED | {TrialStatus.COMPLETED},
+    "all": _STOPPED | {TrialStatus.COMPLETED},
+}
+
+
+class Keeping:
+    """Gives up checkpoints that nothing needs any more: journaled first, then deleted, in a thread of its own.
+
+    A checkpoint that something *names* is never given up: what a trial that has not ended may go on from, what an attempt
+    under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
+    any of the best trial's.
+
+    Args:
+        experiment: the fold.
+        retention: which of a trial's own are kept.
+        store: where those that are folders lie; None where there is no store.
+        delete_checkpoints: which trials lose all of theirs at their end.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        retention: Retention,
+        store: CheckpointStore | None,
+        *,
+        delete_checkpoints: Deletes,
+    ) -> None:
+        self._experiment = experiment
+        self._retention = retention.of(experiment.metric, experiment.mode)
+        self._store = store
+        self._lose_all = _LOSE_ALL[delete_checkpoints]
+        self._spares_best = delete_checkpoints != "all"
+        self._commands: Commands | None = None
+        self._held: Callable[[], set[CheckpointId]] = set
+        self._may_be_lost = False
+        self._references = References()
+        #: Trials that have ended and keep what they have because they are, or were, the best.
+        self._spared: dict[TrialId, None] = {}
+        self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def bind(self, commands: Commands, held: Callable[[], set[CheckpointId]]) -> None:
+        """Say what journals that checkpoints are given up, and what returns those that Redis has; once, before all else."""
+        self._commands = commands
+        self._held = held
+
+    def look_for_lost(self) -> None:
+        """Give up the checkpoints in memory that Redis has lost: now, and once more when what was read is taken in."""
+        self._may_be_lost = True
+        known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
+        held = self._held() if known else set()
+        if (lost := [one for one in known if one not in held]) and self._commands is not None:
+            logger.warning(
+                "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin anew", len(lost)
+            )
+            self._commands.drop(lost)
+
+    def look_through(self) -> None:
+        """Look at every trial, after a replay."""
+        # Redis may have been set back while nobody drove, or the driver that saw it may have died before it gave them up.
+        self.look_for_lost()
+        for trial in list(self._experiment.trials.values()):
+            self._note(trial)
+        self._look_at(list(self._experiment.trials))
+        self._give_up_unnamed()
+        if self._store is not None:
+            self._start()
+
+    def changed(self, trial: Trial) -> None:
+        """Take note of what *trial* names now, and give up what nothing needs any more, of it or of those it named.
+
+        It was staged, decided on, has saved, or ended.
+        """
+        freed = self._note(trial)
+        self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
+
+    def look_at_best(self) -> None:
+        """Give up what nothing needs of trials that had ended as the best one, and are it no more."""
+        if self._may_be_lost:
+            self.look_for_lost()
+            self._may_be_lost = False
+        best = self._experiment.best
+        over = [id_ for id_ in self._spared if best is None or id_ != best.id]
+        for id_ in over:
+            del self._spared[id_]
+        self._look_at(over)
+
+    def delete(self, trial: Trial) -> list[CheckpointId]:
+        """Give up all checkpoints of a trial that nothing names, whatever retention says, and return them."""
+        unnamed = [one for one in trial.checkpoints if one not in self._references]
+        self._give_up(unnamed)
+        return unnamed
+
+    def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
+        """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""
+        freed = self._references.hold(holder, checkpoint)
+        if freed:
+            self._look_at([trial_of(freed)])
+
+    def plan(self, trial: Trial, checkpoint: CheckpointId) -> None:
+        """Have the decision to pause *trial* name the checkpoint that it will go on from, until it does or ends."""
+        self._references.hold((trial.id, "plan"), checkpoint)
+
+    def _note(self, trial: Trial) -> list[CheckpointId]:
+        """Have the trial name what it may still need, and return what nothing names any more because of that."""
+        state = attempt = restart = CheckpointId("")
+        if not trial.status.is_terminal:
+            state = trial.checkpoint
+            attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
+            restart = CheckpointId(trial.restart["checkpoint"]) if trial.restart else restart
+        named = [("state", state), ("attempt", attempt), ("restart", restart)]
+        if trial.status.is_terminal or trial.decision is None:
+            named.append(("plan", CheckpointId("")))
+        return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
+
+    def _look_at(self, trials: Iterable[TrialId]) -> None:
+        given_up: list[CheckpointId] = []
+        for id_ in trials:
+            trial = self._experiment.trials.get(id_)
+            if trial is not None and trial.checkpoints:
+                given_up += self._to_give_up(trial)
+        self._give_up(given_up)
+
+    def _give_up(self, checkpoints: list[CheckpointId]) -> None:
+        if checkpoints and self._commands is not None:
+            self._commands.drop(checkpoints)
+            self._delete(checkpoints)
+
+    def _to_give_up(self, trial: Trial) -> list[CheckpointId]:
+        over = set(self._retention.to_delete(trial.checkpoints, self._references))
+        if trial.status.is_terminal and trial is self._experiment.best and self._spares_best:
+            self._spared[trial.id] = None
+        elif trial.status.is_terminal:
+            loses_all = trial.status in self._lose_all
+            # A dict in Redis is there to go on from, not to be archived.
+            over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
+        return [one for one in trial.checkpoints if one in over and one not in self._references]
+
+    def _give_up_unnamed(self) -> None:
+        """Give up what Redis has and no event names, nor ever will: its worker died before it was reported."""
+        trials = self._experiment.trials
+        named = {one for trial in trials.values() for one in trial.checkpoints}
+        left = [one for one in self._held() - named if (trial := trials.get(trial_of(one))) and _is_past(one, trial)]
+        if left and self._commands is not None:
+            self._commands.drop(sorted(left))
+
+    def _delete(self, checkpoints: list[CheckpointId]) -> None:
+        if self._store is None:
+            return
+        for checkpoint in checkpoints:
+            if not is_in_memory(checkpoint):
+                self._deletions.put(checkpoint)
+        self._start()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            # A store may be slow, and no decision may wait for it.
+            self._thread = threading.Thread(target=self._run, name="mqtune-deletions", daemon=True)
+            self._thread.start()
+
+    def _delete_left_over(self, store: CheckpointStore) -> None:
+        """Delete what the store holds and no event names, nor ever will.
+
+        An earlier driver gave it up and did not come to delete it, or its worker died before it was reported.
+        """
+        store.sweep()
+        for checkpoint in store.ids():
+            trial = self._experiment.trials.get(trial_of(checkpoint))
+            if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):
+                store.delete(checkpoint)
+
+    def _run(self) -> None:
+        store = self._store
+        assert store is not None  # noqa: S101 - there would be no thread
+        try:
+            self._delete_left_over(store)
+        except MqtuneError as error:
+            logger.warning("the checkpoints that earlier drivers left could not be deleted: %s", error)
+        while (checkpoint := self._deletions.get()) is not None:
+            try:
+                store.delete(checkpoint)
+            except MqtuneError as error:
+                logger.warning("checkpoint %s could not be deleted: %s", checkpoint, error)
+
+    def close(self) -> None:
+        """Wait for the deletions that are under way, for some seconds at most."""
+        if self._thread is not None:
+            self._deletions.put(None)
+            self._thread.join(_CLOSE_S)
+
+
+def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:
+    """Whether its attempt can name this checkpoint no more: it has ended, or has named a later one."""
+    attempt, number = attempt_and_number(checkpoint)
+    if attempt == 0:
+        # A person brought it, and may be about to have the trial staged with it.
+        return trial.status.is_terminal
+    if not 0 < attempt <= len(trial.attempts):
+        return False
+    newest = attempt_and_number(trial.checkpoint) if trial.checkpoint in trial.checkpoints else (0, 0)
+    return trial.attempts[attempt - 1].end is not None or (attempt, number) < newest

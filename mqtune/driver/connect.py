@@ -1,0 +1,368 @@
+"""Where an experiment runs: a broker with its workers, this machine alone, or a simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from mqtune.backends.base import Backend
+from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.local.worker import EmbeddedServer, ExternalServer, LocalWorker, binary_for, find_server
+from mqtune.backends.simulated import Simulated
+from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
+from mqtune.core.clock import Clock
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
+from mqtune.core.events import START, TrialStaged
+from mqtune.core.fields import decode_definition
+from mqtune.core.home import SERVER_FOLDER, make_folder
+from mqtune.core.replay import driver_events
+from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.local_slots import worker_options
+from mqtune.driver.settings import Plan
+from mqtune.journal.base import Journal
+from mqtune.journal.clock import ServerClock
+from mqtune.journal.connection import Client, connect, redact
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.recovery import bring_back, entries_behind, kept_definition
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.takeover import take_lock
+from mqtune.trainable.experiment_code import CODE_FOLDER, keep_source
+
+__all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
+
+#: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
+_PATIENCE_S: Final = 300.0
+#: The folder, below the experiment's, of the checkpoints of a run on this machine alone.
+CHECKPOINTS: Final = "checkpoints"
+
+
+@dataclass(slots=True)
+class Opening:
+    """What a driver works with, once it holds the experiment's lock."""
+
+    journal: Journal
+    backend: Backend
+    clock: Clock
+    owner: str
+    driver: str
+    store: CheckpointStore | None
+    definition: dict[str, Any]
+    is_new: bool
+    #: Whether no worker of an earlier run can be left.
+    is_private: bool
+    #: Starts what runs trials here, or does nothing; returns what the caller ends.
+    start_worker: Callable[[], LocalWorker | None]
+    #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
+    waits: bool = True
+
+
+class Place(Protocol):
+    """Where an experiment may run."""
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+        """Connect, and take the experiment's lock; *stack* lets go of everything, and *interrupts* may end a wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A Redis that is up, whether a worker is to be started beside it, and whether it is this run's own."""
+
+    url: str
+    is_local: bool
+    is_private: bool
+    client: Client
+
+
+class BrokerPlace:
+    """The workers of a broker; or, without one, a server and a worker of this machine's own.
+
+    Args:
+        broker: its URL, or None.
+        local_slots: without a broker, the number of slots here.
+        checkpoints: URL or folder of the checkpoint store; by default there is one on this machine alone.
+        queue_trials: whether trials wait for slots that nobody offers.
+    """
+
+    def __init__(
+        self,
+        broker: str | None,
+        *,
+        local_slots: int | None = None,
+        checkpoints: str | Path | None = None,
+        queue_trials: bool = True,
+    ) -> None:
+        self.local_slots = local_slots
+        self.queue_trials = queue_trials
+        #: The URL of the experiment's own checkpoint store, or empty for none; None where *checkpoints* says which.
+        self.store: str | None = None
+        self._broker = broker
+        self._checkpoints = checkpoints
+        self._server: _Server | None = None
+        #: Lets go of the server.
+        self._held = ExitStack()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a server without the experiment's folder."""
+        return self._broker is not None or isinstance(find_server(), ExternalServer)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the server is this run's own, so that nobody else can have written to it."""
+        return self._server is None or self._server.is_private
+
+    @property
+    def shown(self) -> str:
+        """The server, for people."""
+        return "this machine" if self._server is None or self.is_private else redact(self._server.url)
+
+    def definition(self, name: str, folder: Path) -> dict[str, Any] | None:
+        """Return an experiment's definition, or None when neither server nor folder has it; the connection stays.
+
+        Raises:
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            MessageVersionError: what is there is no definition.
+        """
+        kept = RedisJournal(self._connect(folder).client, name, patience_s=_PATIENCE_S).definition()
+        if kept is None:
+            # Redis may have lost it; whoever opens it puts it back.
+            kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
+        return None if kept is None else decode_definition(name, kept)
+
+    def experiments(self) -> list[str]:
+        """Return the names of the experiments on the server, newest first."""
+        assert self._server is not None  # noqa: S101 - who asks has looked for one
+        return RedisJournal(self._server.client, "", patience_s=_PATIENCE_S).experiments()
+
+    def let_go(self) -> None:
+        """Let go of a server that was never opened."""
+        self._held.close()
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+        """Connect, and take the experiment's lock.
+
+        Raises:
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            StoreUnavailable: the checkpoint store can't be reached or written from here.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine can't.
+        """
+        stack.callback(self._held.close)
+        server = self._connect(folder)
+        broker, client, is_local = server.url, server.client, server.is_local
+        journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
+        journal.on_loss = plan.on_loss
+        owner = secrets.token_hex(8)
+        take_lock(journal, owner, sleep=interrupts.sleep)
+        stack.callback(unless_away, journal.unlock, owner)
+        make_folder(folder)
+        store = self._store(plan.name, folder if is_local else None)
+        if store is not None:
+            store.create()
+            plan.store = store.url
+        clock = ServerClock(client)
+        plan.read_code()
+        if plan.overwrite:
+            if is_local:
+                # Nothing is deleted for what could never run here.
+                worker_options(plan.resources, self.local_slots)
+            _delete(journal, folder, store)
+        kept = journal.definition()
+        if kept is None:
+            copy = JournalFile(folder / JOURNAL_FILE)
+            bring_back(journal, copy, owner=owner, at=clock.time(), accept=plan.definition)
+            kept = journal.definition()
+        if kept is None and is_local:
+            # Nothing is begun that could never run here.
+            worker_options(plan.resources, self.local_slots)
+        definition = plan.definition(kept)
+        for name, wanted in definition["code_files"].items():
+            if name in plan.sources:
+                keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
+        backend = CeleryBackend(
+            client,
+            broker,
+            experiment=plan.name,
+            title=f"{plan.name}/{plan.spec.name}",
+            digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
+            resources=plan.resources,
+            patience_s=_PATIENCE_S,
+            is_local=is_local,
+        )
+        stack.callback(backend.close)
+        if not self.queue_trials and not is_local:
+            backend.refresh()
+            backend.check_offer()
+
+        def start_worker() -> LocalWorker | None:
+            if not is_local:
+                return None
+            return LocalWorker(
+                broker,
+                folder=folder,
+                code_root=plan.code_root,
+                options=worker_options(plan.resources, self.local_slots),
+            )
+
+        return Opening(
+            journal=journal,
+            backend=backend,
+            clock=clock,
+            owner=owner,
+            driver=f"process {os.getpid()} on {socket.gethostname()}",
+            store=store,
+            definition=definition,
+            is_new=kept is None,
+            is_private=server.is_private,
+            start_worker=start_worker,
+        )
+
+    def _store(self, experiment: str, folder: Path | None) -> CheckpointStore | None:
+        if self.store is not None:
+            return open_store(self.store) if self.store else None
+        if self._checkpoints is not None:
+            return open_store(experiment_url(self._checkpoints, experiment))
+        return None if folder is None else open_store(str(folder / CHECKPOINTS))
+
+    def _connect(self, folder: Path) -> _Server:
+        """Return the server, with a connection to it; once."""
+        if self._server is None:
+            url, is_local, is_private = self._find(folder)
+            client = connect(url, role="driver")
+            self._held.callback(client.close)
+            self._server = _Server(url, is_local, is_private, client)
+        return self._server
+
+    def _find(self, folder: Path) -> tuple[str, bool, bool]:
+        """Return the server's URL, whether a worker is to be started here, and whether the server is this run's own."""
+        if self._broker is not None:
+            return self._broker, False, False
+        found = find_server()
+        if isinstance(found, ExternalServer):
+            return found.url, True, False
+        make_folder(folder)
+        server = EmbeddedServer.start(folder, binary=binary_for(folder, found))
+        self._held.callback(server.stop)
+        return server.url, True, True
+
+
+class SimulatedPlace:
+    """Simulated workers, in virtual time.
+
+    Args:
+        simulated: what they are like.
+        queue_trials: whether trials wait for slots that nobody offers.
+    """
+
+    def __init__(self, simulated: Simulated, *, queue_trials: bool) -> None:
+        self._simulated = simulated
+        self._queue_trials = queue_trials
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+        """Take the experiment's lock.
+
+        Raises:
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+        """
+        backend = self._simulated.open(plan.name, plan.resources)
+        stack.callback(backend.close)
+        if not self._queue_trials:
+            backend.refresh()
+            if not backend.slots:
+                raise InsufficientResources(backend.why_no_slot())
+        journal = backend.journal()
+        journal.on_loss = plan.on_loss
+        owner = secrets.token_hex(8)
+        take_lock(journal, owner)
+        stack.callback(journal.unlock, owner)
+        make_folder(folder)
+        if plan.overwrite:
+            _delete(journal, folder, None)
+        kept = journal.definition()
+        return Opening(
+            journal=journal,
+            backend=backend,
+            clock=backend.clock,
+            owner=owner,
+            driver="a simulation",
+            store=None,
+            definition=plan.definition(kept),
+            is_new=kept is None,
+            is_private=False,
+            start_worker=lambda: None,
+            waits=False,
+        )
+
+
+def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
+    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have."""
+    written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
+    journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            # The server is at work, and what the store has is deleted by it.
+            if path.name not in (SERVER_FOLDER, CHECKPOINTS):
+                shutil.rmtree(path)
+        else:
+            path.unlink()
+    if store is not None:
+        for checkpoint in store.ids():
+            store.delete(checkpoint)
+
+
+def unless_away(action: Callable[..., None], *arguments: Any) -> None:
+    """Do it, unless there is no server to do it on."""
+    with contextlib.suppress(BrokerUnavailable):
+        action(*arguments)
+
+
+def place_of(
+    *,
+    backend: object,
+    broker: str | None,
+    local_slots: int | None,
+    checkpoints: str | Path | None,
+    queue_trials: bool,
+) -> Place:
+    """Return where a user wants an experiment to run.
+
+    Raises:
+        ConfigurationError: what was asked for does not go together.
+    """
+    if not isinstance(queue_trials, bool):
+        raise ConfigurationError(f"queue_trials={queue_trials!r} is neither True nor False")
+    if checkpoints is not None and (not isinstance(checkpoints, str | Path) or not str(checkpoints).strip()):
+        raise ConfigurationError(
+            f"checkpoints={checkpoints!r} is no place; give a folder, or a URL such as s3://bucket/folder, or leave it out"
+        )
+    if backend is not None:
+        if not isinstance(backend, Simulated):
+            raise ConfigurationError(
+                f"backend={backend!r}: give mqtune.Simulated(…), or leave it out and give a broker"
+            )
+        if broker is not None or local_slots is not None or checkpoints is not None:
+            raise ConfigurationError(
+                "with backend= there are no workers: leave out broker, local_slots and checkpoints"
+            )
+        return SimulatedPlace(backend, queue_trials=queue_trials)
+    if local_slots is not None and broker is not None:
+        raise ConfigurationError(
+            "local_slots is for a run without a broker; with one, each worker says how many slots it has"
+        )
+    return BrokerPlace(
+        broker or os.environ.get("MQTUNE_BROKER") or None,
+        local_slots=local_slots,
+        checkpoints=checkpoints,
+        queue_trials=queue_trials,
+    )

@@ -1,0 +1,85 @@
+"""The slots of a run on this machine alone: they have the shape that its trials ask for, or it is said why they can't."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError, InsufficientResources
+from mqtune.core.resources import Resources
+from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
+
+__all__ = ["worker_options"]
+
+#: A share of a GPU counts as a half, a third and so on when it is this close to it, as queues have it.
+_SHARE_TOLERANCE: Final = 1e-6
+
+
+def worker_options(asked: Resources, slots: int | None) -> list[str]:
+    """Return the options of a local worker whose slots fit trials that ask for this.
+
+    Args:
+        asked: what each trial asks for; tags are taken to be true of this machine.
+        slots: how many slots there are to be; by default as many as this machine has room for.
+
+    Raises:
+        InsufficientResources: this machine can't give that.
+        ConfigurationError: so many slots can't be made of its GPUs.
+    """
+    tags = ["--tags", ",".join(sorted(asked.tags))] if asked.tags else []
+    cores = usable_cpus()
+    if asked.cpus > cores:
+        raise _lacks(asked, f"it has {cores}")
+    if not asked.gpus:
+        number = slots if slots is not None else cores // asked.cpus
+        # Who asks for one core asks for nothing in particular, and may have more trials than cores.
+        if asked.cpus > 1 and number * asked.cpus > cores:
+            raise _lacks(asked, f"with local_slots={number} they need {number * asked.cpus}, and it has {cores}")
+        return ["--gpus", "0", "--slots", str(number), "--cpus", str(cores), *tags]
+    return ["--cpus", str(cores), *_gpu_options(asked, slots, cores), *tags]
+
+
+def _gpu_options(asked: Resources, slots: int | None, cores: int) -> list[str]:
+    per_slot, per_gpu = _counts(asked)
+    gpus = find_gpus("auto")
+    if len(gpus) < per_slot:
+        seen = f"sees {len(gpus)}: {','.join(gpus)}" if gpus else "sees none"
+        raise _lacks(asked, f"it {seen} (by CUDA_VISIBLE_DEVICES, or nvidia-smi)")
+    most = len(gpus) // per_slot * per_gpu
+    if asked.cpus > 1:
+        most = min(most, cores // asked.cpus)
+    number = most // per_gpu * per_gpu if slots is None else slots
+    if not 0 < number <= most:
+        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such trials at once")
+    if number % per_gpu:
+        raise ConfigurationError(
+            f"local_slots={number} does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
+            f"max_concurrent={number} for no more at once"
+        )
+    used = gpus[: number // per_gpu * per_slot]
+    memory_mb = find_gpu_memory("auto", used)
+    offer = plan_slots(used, slots_per_gpu=per_gpu, gpus_per_slot=per_slot, gpu_memory_mb=memory_mb).offer
+    if asked.gpu_memory_gb > offer.gpu_memory_gb:
+        has = f"{offer.gpu_memory_gb:g} GB for each" if memory_mb else "an amount that nvidia-smi does not say"
+        raise _lacks(asked, f"its GPUs have {has}")
+    # With a comma, so that one number is a name, and not how many there are.
+    return ["--gpus", f"{','.join(used)},", "--slots-per-gpu", str(per_gpu), "--gpus-per-slot", str(per_slot)]
+
+
+def _counts(asked: Resources) -> tuple[int, int]:
+    """Return how many GPUs a slot has, and how many slots share one."""
+    if asked.gpus >= 1:
+        return int(asked.gpus), 1
+    sharing = round(1 / asked.gpus)
+    if not math.isclose(asked.gpus, 1 / sharing, abs_tol=_SHARE_TOLERANCE):
+        raise InsufficientResources(
+            f"a trial asks for {asked.gpus:g} of a GPU, which no slot offers: trials share a GPU evenly; "
+            f"give gpus=1/{sharing}"
+        )
+    return 1, sharing
+
+
+def _lacks(asked: Resources, what: str) -> InsufficientResources:
+    return InsufficientResources(
+        f"a trial asks for {asked}, which this machine can't give: {what}; ask for less, or give a broker whose workers have it"
+    )

@@ -1,0 +1,370 @@
+"""Running an experiment: from the first connection to the last word, with Ctrl-C and errors on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from mqtune.backends.local.worker import LocalWorker
+from mqtune.core.callback import Callback
+from mqtune.core.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DriverFenced,
+    MqtuneError,
+    RunInterrupted,
+    WorkerStartError,
+)
+from mqtune.core.home import mqtune_home
+from mqtune.core.trial import UNDRIVEN, is_in_memory
+from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.connect import Place, unless_away
+from mqtune.driver.control import Control
+from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
+from mqtune.driver.loop import Driver
+from mqtune.driver.settings import Plan
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks.error_log import ErrorLog
+from mqtune.results.fetching import DICTS
+from mqtune.results.results import Results
+from mqtune.trainable.importing import refuse_on_import
+
+__all__ = ["Running"]
+
+logger = logging.getLogger(__name__)
+
+#: The longest that a step blocks when nothing happens; events and timers end it sooner.
+_STEP_S: Final = 4.0
+#: After Ctrl-C, how long trials have to end: the worker's stop ladder takes 15 s.
+_INTERRUPT_S: Final = 20.0
+#: A disk with less room than this can't take what a server or a copy writes next.
+_FULL_BELOW_BYTES: Final = 2**20
+
+
+class Running(Control):
+    """The part of a tuner that runs.
+
+    Args:
+        plan: what is tuned, and how.
+        place: where.
+        callbacks: who is told.
+        progress: whether to show how it goes.
+    """
+
+    def __init__(self, plan: Plan, place: Place, callbacks: Sequence[Callback], *, progress: bool) -> None:
+        super().__init__()
+        self._plan = plan
+        self._place = place
+        self.name = plan.name
+        self.folder = mqtune_home() / self.name
+        self._experiment = plan.experiment
+        self._callbacks = [*_progress(plan.max_trials, self.folder), *callbacks] if progress else list(callbacks)
+        self._interrupts = Interrupts()
+        self._driver: Driver | None = None
+        self._is_closed = self._is_opening = False
+        self._worker: LocalWorker | None = None
+        self._start_worker: Callable[[], LocalWorker | None] = lambda: None
+        self._opened = contextlib.ExitStack()
+
+    def run(self) -> Results:
+        """Run to the end and return the results; an experiment that is complete is only read.
+
+        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends within
+        a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
+        exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
+
+        Raises:
+            RunInterrupted: it was interrupted; ``results()`` has what there is.
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            TrainableNotFound: the first trial could not be started on its worker.
+            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
+            MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
+                ``metric_from="later"``, the first trial that ended had never reported the metric.
+            UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
+            DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
+        """
+        try:
+            with self._interrupts.handled(self._end_at_once):
+                results = self._run()
+        except KeyboardInterrupt:
+            if not self._interrupts.count:
+                raise
+            print(f"\n{self._how_to_go_on()}", file=sys.stderr)
+            raise RunInterrupted(self._interrupts.exit_code) from None
+        if self._interrupts.count:
+            print(f"\n{self._how_to_go_on()}")
+            if not _is_interactive():
+                raise RunInterrupted(self._interrupts.exit_code)
+        return results
+
+    def _run(self) -> Results:
+        try:
+            self._open()
+            while not self.is_finished and not self._interrupts.count:
+                self.step()
+            return self._finish()
+        except DriverFenced:
+            # Its trials are another driver's now.
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            self.close()
+
+    def step(self, block_s: float = _STEP_S) -> None:
+        """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
+
+        Raises:
+            as ``run``.
+        """
+        driver = self._open()
+        self._have_worker(driver)
+        driver.step(block_s)
+        if driver.failure is not None:
+            raise driver.failure
+        problem = self._worker.problem() if self._worker is not None else None
+        if problem is not None:
+            driver.forfeit_leases()
+            raise WorkerStartError(problem)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every trial has ended and there will be no other."""
+        return self._look().is_finished
+
+    def debug_string(self) -> str:
+        """Return a few lines on how it stands, and why nothing runs if nothing does."""
+        self._catch_up()
+        counts = ", ".join(f"{number} {status.name}" for status, number in self._experiment.counts.items() if number)
+        best = self._experiment.best
+        lines = [f"{self.name}: {counts or 'no trials'}; {self._experiment.reports} reports"]
+        if best is not None:
+            lines.append(f"best {self._experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
+        if self._driver is not None and self._driver.waiting_for:
+            lines.append(self._driver.waiting_for)
+        return "\n".join(lines)
+
+    def _catch_up(self) -> None:
+        # A callback may ask while this connects, and anybody once this is closed.
+        if not self._is_opening and not self._is_closed:
+            self._look()
+
+    def results(self) -> Results:
+        """Return the results so far."""
+        self._catch_up()
+        return Results(self._experiment, self.folder, None if self._driver is None else self._driver.written)
+
+    def close(self) -> None:
+        """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.
+
+        What was seen until then can still be looked at.
+        """
+        self._is_closed = True
+        if not self._interrupts.is_urgent:
+            self._say_end()
+            self._opened.close()
+            return
+        self._kill_worker()
+        # A Redis that is frozen or full answers nobody, and what is not said to it now it finds out by itself.
+        closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
+        closing.start()
+        closing.join(AT_ONCE_S)
+
+    def _say_end(self) -> None:
+        """Say that the experiment has ended, where it was driven by ``step`` to its end."""
+        driver = self._driver
+        if driver is None or not driver.is_finished or driver.failure is not None or self._experiment.outcome:
+            return
+        # Who has lost the lock, or the server, has nothing to say any more.
+        with contextlib.suppress(MqtuneError, OSError):
+            driver.end("finished", driver.over)
+            self._save(driver)
+
+    # Opening.
+
+    def _open(self) -> Driver:
+        """Connect, take the lock, create or replay the experiment; only once."""
+        if self._is_closed:
+            raise ConfigurationError(
+                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+            )
+        if self._driver is None:
+            refuse_on_import()
+            self._is_opening = True
+            try:
+                self._driver = self._connect()
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self._is_opening = False
+        return self._driver
+
+    def _look(self) -> Driver:
+        """Return the driver, also of a tuner that is closed: what it has seen stays."""
+        return self._driver if self._driver is not None else self._open()
+
+    def _connect(self) -> Driver:
+        plan, opened = self._plan, self._opened
+        place = self._place.open(plan, self.folder, opened, self._interrupts)
+        opened.callback(self._end_worker)
+        callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
+        driver = Driver(
+            journal=place.journal,
+            backend=place.backend,
+            experiment=self._experiment,
+            scheduler=plan.scheduler,
+            searcher=plan.searcher(),
+            limits=plan.limits,
+            keeping=Keeping(self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints),
+            is_lockstep=plan.sync == "lockstep",
+            copy=JournalFile(self.folder / JOURNAL_FILE),
+            callbacks=callbacks,
+            owner=place.owner,
+            clock=place.clock,
+            interrupts=self._interrupts if place.waits else None,
+            reading=plan.reading,
+        )
+        opened.callback(unless_away, driver.close)
+        opened.callback(callbacks.close)
+        opened.callback(callbacks.tell, "on_end")
+        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed)
+        if plan.changed:
+            self._say_that_code_changed(driver)
+        driver.label(None, self._experiment.labels.changed(plan.tags, plan.notes))
+        if place.is_private:
+            # Whatever worker an earlier run had ended with its server.
+            driver.forfeit_leases(error_type=UNDRIVEN)
+        self._start_worker = place.start_worker
+        self._have_worker(driver)
+        return driver
+
+    def _say_that_code_changed(self, driver: Driver) -> None:
+        changed = ", ".join(self._plan.changed)
+        if driver.is_finished:
+            logger.warning(
+                "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
+                "nothing ran. Use another name, or overwrite=True, to run the code as it is now",
+                self.name,
+                changed,
+            )
+            return
+        count = len(self._experiment.trials)
+        logger.warning(
+            "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
+            "now. Use another name, or overwrite=True, for results of one code; code='strict' refuses to go on",
+            self.name,
+            count,
+            changed,
+        )
+
+    def _have_worker(self, driver: Driver) -> None:
+        """Start this machine's worker, where there is to be one, once there is something for it to do."""
+        if self._worker is None and not driver.is_finished:
+            self._worker = self._start_worker()
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def _kill_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+    # Ending.
+
+    def _finish(self) -> Results:
+        driver = self._open()
+        interrupted = bool(self._interrupts.count)
+        if interrupted:
+            self._hand_back(driver, "the driver was interrupted")
+        outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
+        driver.end(outcome, reason)
+        return self._save(driver)
+
+    def _save(self, driver: Driver) -> Results:
+        """Write the results into the folder, and return them."""
+        results = self.results()
+        try:
+            self._keep_best_dict(driver)
+            results.save()
+        except BrokerUnavailable:
+            raise
+        except OSError as error:
+            logger.warning(
+                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune resume %s` writes them",
+                self.name,
+                self.folder,
+                error,
+                self.name,
+            )
+        return results
+
+    def _end_at_once(self) -> str:
+        """Kill what ends with this process, from any thread, and return what to say."""
+        self._kill_worker()
+        return self._how_to_go_on()
+
+    def _how_to_go_on(self) -> str:
+        """Return what a person who has interrupted it wants to know."""
+        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
+        return (
+            f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on, "
+            f"or mqtune resume {self.name}.{full}"
+        )
+
+    def _keep_best_dict(self, driver: Driver) -> None:
+        """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
+        best = self._experiment.best
+        if best is not None and best.checkpoint and is_in_memory(best.checkpoint):
+            data = driver.read_checkpoint(best.checkpoint)
+            if data is not None:
+                (self.folder / DICTS).mkdir(exist_ok=True)
+                (self.folder / DICTS / best.checkpoint).write_bytes(data)
+
+    def _hand_back(self, driver: Driver, reason: str) -> None:
+        driver.hand_back_all(reason)
+        deadline = time.monotonic() + _INTERRUPT_S
+        while not driver.is_finished and time.monotonic() < deadline and not self._interrupts.is_urgent:
+            driver.step(max(0.0, deadline - time.monotonic()))
+
+    def _abort(self) -> None:
+        """After an error: hand running trials back as far as possible, and keep what there is."""
+        if self._driver is None or self._is_closed or self._interrupts.is_urgent:
+            return
+        try:
+            self._hand_back(self._driver, "the driver failed")
+            self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
+            self.results().save()
+        except (MqtuneError, OSError) as error:
+            logger.warning("the experiment %s could not be closed in good order: %s", self.name, error)
+
+
+def _is_interactive() -> bool:
+    """Whether a person types the next line, in Python or in a notebook; a script would go on as if all were well."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
+    except OSError:
+        return False
+
+
+def _progress(total: int | None, folder: Path) -> list[Callback]:
+    from mqtune.results.callbacks.progress import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
+
+    return [Progress(total=total, folder=folder)]

@@ -1,0 +1,190 @@
+"""What of a report can be read: one that makes no sense counts as a report without the metric, before anybody decides on it."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from mqtune.core.errors import ConfigurationError, MetricMissing
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import name_in_words, names_in_words
+from mqtune.core.trial import Metrics, Report, Trial, TrialId, is_number
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.timed import ITERATION
+
+__all__ = ["MetricFrom", "OnOddReport", "Reading", "Screened", "Screening"]
+
+logger = logging.getLogger(__name__)
+
+OnOddReport = Literal["warn", "fail"]
+MetricFrom = Literal["first", "later"]
+
+_PLAIN: Final = frozenset({int, float})
+#: What a rule can read: a flag counts as 0 or 1, and None as missing.
+_READABLE: Final = frozenset({int, float, bool, type(None)})
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The attempt that a trial reported from last, and the time of that report."""
+
+    attempt: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How reports are read; see ``Tuner`` for each.
+
+    Raises:
+        ConfigurationError: one of them makes no sense.
+    """
+
+    metric_from: MetricFrom = "first"
+    on_odd_report: OnOddReport = "warn"
+
+    def __post_init__(self) -> None:
+        if self.metric_from not in get_args(MetricFrom):
+            raise ConfigurationError(
+                f"metric_from={self.metric_from!r} is neither 'first' (each report has the metric, or the first one has) "
+                "nor 'later'"
+            )
+        if self.on_odd_report not in get_args(OnOddReport):
+            raise ConfigurationError(f"on_odd_report={self.on_odd_report!r} is neither 'warn' nor 'fail'")
+
+
+class Screened(NamedTuple):
+    """What is left of a report that has something that can't be read.
+
+    ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why its
+    trial fails, or is empty.
+    """
+
+    report: Report
+    is_placed: bool
+    fails: str
+
+
+class Screening:
+    """Looks at each report before scheduler, searcher and rules do.
+
+    A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an attempt,
+    is odd. The report then counts as one without the metric, and it is said once for each trial and key, or its trial
+    fails. NaN is a number: what a scheduler makes of it is its rule.
+
+    It is deterministic, so that a replay comes to the same.
+
+    Args:
+        experiment: the fold, which has taken the report in already.
+        scheduler: names the key of the time that it goes by.
+        rule: names the keys that it reads numbers from.
+        reading: what becomes of an odd report, and from when on the metric is expected.
+    """
+
+    def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, reading: Reading) -> None:
+        #: Whether the replay is over: what it finds was said when it was new.
+        self.is_live = False
+        #: What the first reports lack, so that the name must be a mistake.
+        self.missing: MetricMissing | None = None
+        self._experiment = experiment
+        self._metric = experiment.metric
+        self._scheduler = scheduler
+        self._time = scheduler.time_attr
+        self._read_by_rule = frozenset() if rule is None else rule.reads - {self._metric, self._time}
+        self._fails = reading.on_odd_report == "fail"
+        self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
+        #: Whether any report had the scheduler's time.
+        self._time_seen = self._time in ("", ITERATION)
+        self._times: dict[TrialId, _Progress] = {}
+        #: The keys that were odd in each trial's reports.
+        self._told: dict[TrialId, set[str]] = {}
+
+    def __call__(self, trial: Trial, report: Report) -> Screened | None:
+        """Return what can be read of a report if that is not all of it, else None."""
+        metrics = report.metrics
+        value = metrics.get(self._metric)
+        problem = self._time and self._place(report)
+        if value.__class__ not in _PLAIN or problem:
+            return self._look(trial, report, value, problem)
+        for key in self._read_by_rule:
+            if metrics.get(key).__class__ not in _READABLE:
+                return self._look(trial, report, value, problem)
+        return None
+
+    def forget(self, trial: Trial) -> None:
+        """Forget a trial that has ended."""
+        self._times.pop(trial.id, None)
+        self._told.pop(trial.id, None)
+
+    def _place(self, report: Report) -> str:
+        """Take note of the time of a report, or return what is wrong with it."""
+        time: Any = report.metrics.get(self._time)
+        if time.__class__ is not int:
+            if time is None:
+                if self._time != ITERATION:
+                    return f"lacks {self._time!r}, by which {type(self._scheduler).__name__} goes"
+                time = report.sequence
+            elif not is_number(time) or not math.isfinite(time):
+                return f"has {self._time}={name_in_words(time)}, which is no finite number"
+        known = self._times.get(report.trial)
+        if known is None or known.attempt != report.attempt:
+            self._times[report.trial] = _Progress(report.attempt, time)
+            self._time_seen = True
+        elif time < known.time:
+            return f"has {self._time}={time!r} after {known.time!r}, and a time must never go down"
+        else:
+            known.time = time
+        return ""
+
+    def _look(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
+        metrics = report.metrics
+        self._look_for_names(trial, metrics, value)
+        odd = dict(self._odd_values(metrics, value))
+        if problem and (value is not None or self._time in metrics):
+            odd[self._time] = problem
+        if not odd and not problem:
+            return None
+        shown = {key: each for key, each in metrics.items() if key not in odd}
+        if problem:
+            shown.pop(self._metric, None)
+        texts = [f"trial {trial.id}: report {report.sequence} {text}" for text in odd.values()]
+        self._say(trial, odd, texts)
+        return Screened(report._replace(metrics=shown), not problem, texts[0] if texts and self._fails else "")
+
+    def _odd_values(self, metrics: Metrics, value: Any) -> Iterator[tuple[str, str]]:
+        if value is not None and not is_number(value):
+            yield self._metric, f"has {self._metric}={name_in_words(value)}, which is no number"
+        for key in self._read_by_rule:
+            if not isinstance(metrics.get(key), int | float | None):
+                yield key, f"has {key}={name_in_words(metrics[key])}, which is no number"
+
+    def _say(self, trial: Trial, odd: dict[str, str], texts: list[str]) -> None:
+        told = self._told.setdefault(trial.id, set())
+        for key, text in zip(odd, texts, strict=True):
+            if self.is_live and key not in told and not self._fails:
+                logger.warning("%s; it counts as a report without %r", text, self._metric if key == self._time else key)
+            told.add(key)
+
+    def _look_for_names(self, trial: Trial, metrics: Metrics, value: Any) -> None:
+        """Find out at the first report that the name of the metric, or of the time, must be a mistake."""
+        if self.missing is not None or not self._expects_metric:
+            return
+        if self._metric not in metrics and not self._experiment.metric_seen:
+            self.missing = _missing(trial, "metric", self._metric, metrics)
+        elif value is not None and self._time not in metrics and not self._time_seen:
+            self.missing = _missing(trial, "time_attr", self._time, metrics)
+
+
+def _missing(trial: Trial, argument: str, key: str, metrics: Metrics) -> MetricMissing:
+    near = difflib.get_close_matches(key, metrics, n=1, cutoff=0.5)
+    hint = f" (did you mean {name_in_words(near[0])}?)" if near else ""
+    return MetricMissing(
+        f"{argument}={key!r} is not in the first report, of trial {trial.id}, which has "
+        f"{names_in_words(metrics) or 'nothing'}{hint}: correct the name here or in the trainable, or give "
+        "metric_from='later' if it comes with later reports only"
+    )

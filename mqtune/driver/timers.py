@@ -1,0 +1,237 @@
+"""What a driver does now and then: keeps its lock, ends lost attempts, looks at the fleet, publishes what was lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mqtune.backends.base import Backend
+from mqtune.core.clock import Clock
+from mqtune.core.events import AttemptEnded, Cursor
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
+from mqtune.journal.base import DriverSide, Held
+from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
+
+__all__ = ["REAP_GRACE_S", "STALL_S", "Upkeep"]
+
+logger = logging.getLogger(__name__)
+
+#: How often leases that ran out are looked for; a lost trial waits this long at most on top of its lease.
+REAP_S: Final = 0.5
+#: For how long no lease is reaped after the driver begins, or after Redis was away, frozen, or its clock was set forward:
+#: leases ran out meanwhile, and their workers, which renew them every 3 s, must have had their turn.
+REAP_GRACE_S: Final = 8.0
+#: After this long without a look, the server may have been frozen without anybody's noticing. A healthy lease has 12 s left, so
+#: that no shorter stall makes it run out.
+STALL_S: Final = 8.0
+#: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
+REFRESH_S: Final = 5.0
+#: How often it is looked at what workers are doing while nothing runs: a user watches that.
+LOOK_AT_HELD_S: Final = 1.0
+#: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
+UNCLAIMED_S: Final = 10.0
+
+
+#: How often it is looked whether Redis still has each attempt that is under way; between two looks, each answered at once, a
+#: driver may lag behind its journal.
+RECONCILE_S: Final = 15.0
+#: What a lease is put back for that was deleted: a worker that lives renews it long before.
+_LEASE_S: Final = 15.0
+_LOST: Final = (
+    "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune needs "
+    "maxmemory-policy noeviction"
+)
+
+
+class Upkeep:
+    """The driver's timers, run by its loop.
+
+    Args:
+        journal: the experiment's.
+        backend: where its attempts run.
+        experiment: the fold.
+        owner: the driver's token.
+        end: applies the end of an attempt that was journaled here.
+        cursor: how far the driver has come.
+        clock: what its timers go by.
+        has_read: whether the driver has read its journal up to an entry.
+    """
+
+    def __init__(
+        self,
+        journal: DriverSide,
+        backend: Backend,
+        experiment: Experiment,
+        *,
+        owner: str,
+        end: Callable[[AttemptEnded], None],
+        cursor: Callable[[], Cursor],
+        clock: Clock,
+        has_read: Callable[[str], bool],
+    ) -> None:
+        self._has_read = has_read
+        #: Attempts that seem to be under way no more, each with the newest entry when that was seen first.
+        self._suspects: dict[tuple[TrialId, int], str] = {}
+        self._journal = journal
+        self._owner = owner
+        self._backend = backend
+        self._experiment = experiment
+        self._end = end
+        self._cursor = cursor
+        self._clock = clock
+        self._outages = journal.outages
+        now = clock.monotonic()
+        #: When leases were looked at last.
+        self._looked_at = now
+        self._reap_from = now + REAP_GRACE_S
+        self._timers = [
+            _Timer(KEEP_LOCK_S, self._keep_lock, now),
+            _Timer(REAP_S, self._reap, now),
+            _Timer(REFRESH_S, backend.refresh, now),
+            _Timer(UNCLAIMED_S, self.publish_lost, now),
+            _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
+            _Timer(RECONCILE_S, self._reconcile, now),
+        ]
+        #: What workers do before anything runs, for people; empty when something does, or nothing is known.
+        self.held_up_by = ""
+        #: When the next of it is due, by the monotonic clock.
+        self.due = min(timer.due for timer in self._timers)
+
+    def run_due(self) -> None:
+        """Do what is due."""
+        now = self._clock.monotonic()
+        if now >= self.due:
+            for timer in self._timers:
+                timer.run_if_due(now)
+            self.due = min(timer.due for timer in self._timers)
+
+    def keep_lock_if_due(self) -> None:
+        """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
+        self._timers[0].run_if_due(self._clock.monotonic())
+
+    def _keep_lock(self) -> None:
+        self._journal.lock(self._owner, "", LOCK_S)
+
+    def forfeit_leases(self, *, error_type: str = "") -> None:
+        """End all running attempts as lost; for when no worker can be left."""
+        self._journal.forfeit_leases()
+        self._end_lost(self._journal.expired(), error_type)
+
+    def _reap(self) -> None:
+        """End attempts whose lease has run out, unless their workers may have had no chance to renew it."""
+        expired = self._journal.expired()
+        if expired:
+            # A server that is full answers, and takes no renewal of a lease: a write waits until it does.
+            self._keep_lock()
+        now = self._clock.monotonic()
+        # The look itself may have waited for a server that was away, or frozen.
+        if self._journal.outages != self._outages or now - self._looked_at > STALL_S:
+            self._outages = self._journal.outages
+            self._reap_from = now + REAP_GRACE_S
+        self._looked_at = now
+        if now >= self._reap_from:
+            self._end_lost(expired)
+
+    def _end_lost(self, expired: Sequence[TrialId], error_type: str = "") -> None:
+        for id_ in expired:
+            trial = self._experiment.trials.get(id_)
+            if trial is None:
+                # Whoever may write there can list anything.
+                continue
+            attempt = trial.attempt
+            error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
+            ended = AttemptEnded(
+                trial=id_,
+                attempt=attempt.number,
+                end=AttemptEnd.LOST,
+                at=self._clock.time(),
+                error_type=error_type,
+                error=error,
+                cursor=self._cursor(),
+            )
+            if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
+                logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
+                self._end(ended)
+                self._backend.lost(id_, attempt)
+
+    def _reconcile(self) -> None:
+        """End attempts that Redis no longer has; nobody would ever hear of them again."""
+        if not self._experiment.live:
+            return
+        trials = self._experiment.trials.values()
+        live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
+        newest, under_way = self._journal.reconcile(live, _LEASE_S)
+        missing = [key for key, is_there in zip(live, under_way, strict=True) if not is_there]
+        suspects, self._suspects = self._suspects, {}
+        for key in missing:
+            # One that has ended by itself has an entry that says so, which may not be read yet.
+            if key in suspects and self._has_read(suspects[key]):
+                self._void(*key)
+            else:
+                self._suspects[key] = suspects.get(key, newest)
+
+    def _void(self, id_: TrialId, number: int) -> None:
+        ended = AttemptEnded(
+            trial=id_,
+            attempt=number,
+            end=AttemptEnd.LOST,
+            at=self._clock.time(),
+            error_type=FORGOTTEN,
+            error=_LOST,
+            cursor=self._cursor(),
+        )
+        if self._journal.void(id_, number, self._experiment.trials[id_].last_timestamp, ended.encode()):
+            logger.warning("trial %s attempt %d: %s", id_, number, _LOST)
+            self._end(ended)
+
+    def _look_at_held(self) -> None:
+        counts = self._experiment.counts
+        is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
+        self.held_up_by = _in_words(self._journal.held()) if is_waiting else ""
+
+    def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
+        """Publish attempts again that neither a queue nor a worker holds; a broker may lose what a worker has just taken.
+
+        An earlier driver may also have died before it published them, and a queue may be that of slots that nobody offers.
+        """
+        if self._experiment.counts[TrialStatus.RUNNING] >= self._backend.slots:
+            return
+        unclaimed = self._journal.unclaimed(older_than_s)
+        queued = self._backend.queued() if unclaimed else None
+        if queued is None:
+            return
+        for id_ in unclaimed:
+            trial = self._experiment.trials.get(id_)
+            if trial is not None and (id_, trial.attempt.number) not in queued:
+                if older_than_s:
+                    logger.warning(
+                        "trial %s attempt %d: nobody has taken it; publishing it again", id_, trial.attempt.number
+                    )
+                self._backend.publish(id_, trial.attempt.number, trial.config)
+
+
+def _in_words(held: Sequence[Held]) -> str:
+    """Say that code is imported, where, and for how long; nothing when it isn't."""
+    importing = {each.worker: each.importing_s for each in held if each.importing_s is not None}
+    if not importing:
+        return ""
+    where = f" on {len(importing)} workers" if len(importing) > 1 else ""
+    return f"importing your code{where} ({max(importing.values()):.0f} s)"
+
+
+class _Timer:
+    """Something to do now and then, from the loop."""
+
+    def __init__(self, interval_s: float, action: Callable[[], None], now: float) -> None:
+        self._interval_s = interval_s
+        self._action = action
+        self.due = now + interval_s
+
+    def run_if_due(self, now: float) -> None:
+        """Do it if it is time."""
+        if now >= self.due:
+            self._action()
+            self.due = now + self._interval_s

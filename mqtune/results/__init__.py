@@ -1,0 +1,1 @@
+"""What an experiment found, and how it is shown."""

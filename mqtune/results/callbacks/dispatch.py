@@ -1,0 +1,249 @@
+"""Telling callbacks what happens, in a thread of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from mqtune.core.callback import Callback
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Attempt, Report, Trial
+
+__all__ = ["CallbackDispatcher"]
+
+logger = logging.getLogger(__name__)
+
+#: Events that may wait before reports are dropped: some seconds of a busy experiment's, and at most some 50 MB.
+MOST_WAITING: Final = 50_000
+#: What is dropped then. The number of all else grows with that of the attempts, which the driver remembers anyway.
+_DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
+#: How long ``close`` waits by default: enough to write what waits, short beside the patience of one who pressed Ctrl-C.
+_CLOSE_S: Final = 10.0
+
+_METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+class _Listener(NamedTuple):
+    """A callback's own method for an event."""
+
+    callback: Callback
+    call: Callable[..., None]
+
+
+class _Waiting(NamedTuple):
+    """An event that is still to be told."""
+
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class CallbackDispatcher:
+    """Tells callbacks what happens, without ever holding up or ending the run; one thread calls it.
+
+    Callbacks are told in a thread that they share, in the order of ``tell``; those with ``in_loop`` at once, in the
+    caller's. A callback that does not override a method costs nothing when that is told. The thread starts with the first
+    event that somebody wants to hear.
+
+    Reports and checkpoints that come while ``MOST_WAITING`` events wait are dropped and counted, as a driver that waits
+    would be worse and the journal has them. Of steps at most one waits.
+
+    Args:
+        callbacks: who is told.
+
+    Raises:
+        ConfigurationError: one of them is no Callback.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            if not isinstance(callback, Callback):
+                hint = f"; give {callback.__name__}(…)" if isinstance(callback, type) else ""
+                raise ConfigurationError(f"callbacks: {callback!r} is no mqtune.Callback{hint}")
+        self._in_loop = {name: self._listeners(name, in_loop=True) for name in _METHODS}
+        self._in_thread = {name: self._listeners(name, in_loop=False) for name in _METHODS}
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        #: What on_step is told, and whether one waits for that.
+        self._waiting_for = ""
+        self._step_waits = False
+        #: The method that is being told, and to whom; None in between.
+        self._telling: tuple[str, Callback] | None = None
+        self._dropped: Counter[str] = Counter()
+        #: What was not told when it was closed, in a sentence.
+        self._unfinished = ""
+        #: By callback: how often it failed, and how it did first.
+        self._failures: dict[int, _Failures] = {}
+
+    def _listeners(self, method: str, *, in_loop: bool) -> list[_Listener]:
+        base = getattr(Callback, method)
+        return [
+            _Listener(callback, call)
+            for callback in self._callbacks
+            if bool(callback.in_loop) is in_loop
+            and getattr(call := getattr(callback, method), "__func__", call) is not base
+        ]
+
+    @property
+    def interval_s(self) -> float | None:
+        """How long, at most, until ``on_step`` is to be told again; None if nobody minds."""
+        return min((c.interval_s for c in self._callbacks if c.interval_s is not None), default=None)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong with the callbacks so far, a sentence each, to be shown at the end."""
+        found = [failures.text() for failures in list(self._failures.values())]
+        if self._dropped:
+            numbers = " and ".join(f"{count} {method}" for method, count in sorted(self._dropped.items()))
+            slow = ", ".join(sorted({_name(c) for m in self._dropped for c, _ in self._in_thread[m]}))
+            found.append(
+                f"{slow} could not keep up: {numbers} events were left out; the journal has what they would have told"
+            )
+        if self._unfinished:
+            found.append(self._unfinished)
+        return tuple(found)
+
+    def hears(self, method: str) -> bool:
+        """Whether any callback does something when *method* is told; a driver need not tell what nobody hears."""
+        return bool(self._in_loop[method] or self._in_thread[method])
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Have *method* of every callback that overrides it called with these arguments.
+
+        It never raises an error of a callback's and never waits for one in the thread; those in the loop are called
+        before it returns. Trials are copied for the thread, as they are now. Nothing happens after ``close``.
+        """
+        if self._is_closed:
+            return
+        for listener in self._in_loop[method]:
+            try:
+                listener.call(*arguments)
+            except Exception as error:  # noqa: BLE001 - no error of a callback's may end the run
+                self._note(listener.callback, method, arguments, error)
+        if self._in_thread[method]:
+            self._put(method, arguments)
+
+    def _put(self, method: str, arguments: tuple[Any, ...]) -> None:
+        if method in _DROPPED and self._queue.qsize() >= MOST_WAITING:
+            self._drop(method)
+            return
+        if method == "on_step":
+            (self._waiting_for,) = arguments
+            if self._step_waits:
+                return
+            self._step_waits = True
+        self._queue.put(_Waiting(method, tuple(_copied(a) if isinstance(a, Trial) else a for a in arguments)))
+        if self._thread is None:
+            # A daemon, so that a callback that hangs does not keep the process from ending.
+            self._thread = threading.Thread(target=self._run, name="mqtune-callbacks", daemon=True)
+            self._thread.start()
+
+    def _drop(self, method: str) -> None:
+        if not self._dropped:
+            logger.warning(
+                "callbacks: %d events wait to be told; more reports are left out until fewer do", MOST_WAITING
+            )
+        self._dropped[method] += 1
+
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """Wait until everything that waits is told, at most *timeout_s* seconds; nothing is told after it.
+
+        Tell ``on_end`` before. A callback that is still busy then is left to itself; ``problems`` says so. A second call
+        does nothing.
+        """
+        if self._is_closed:
+            return
+        self._queue.put(None)
+        try:
+            if self._thread is not None:
+                self._thread.join(timeout_s)
+        finally:
+            self._is_closed = True
+        if self._thread is not None and self._thread.is_alive():
+            self._unfinished = self._left_over()
+        for problem in self.problems:
+            logger.warning("callbacks: %s", problem)
+
+    def _left_over(self) -> str:
+        telling = self._telling
+        busy = f"{_name(telling[1])} was still busy with {telling[0]}" if telling else "callbacks were still busy"
+        # The last of the queue is the mark that ends the thread.
+        left = self._queue.qsize() - 1
+        return f"{busy} when the run ended" + (f"; {left} events were not told" if left > 0 else "")
+
+    def _run(self) -> None:
+        while (event := self._queue.get()) is not None:
+            arguments = event.arguments
+            if event.method == "on_step":
+                # Said before it is read: what comes in between is then told by the next one.
+                self._step_waits = False
+                arguments = (self._waiting_for,)
+            for listener in self._in_thread[event.method]:
+                if self._is_closed:
+                    return
+                self._telling = event.method, listener.callback
+                try:
+                    listener.call(*arguments)
+                except BaseException as error:  # noqa: BLE001 - sys.exit() in a callback must not end the others
+                    self._note(listener.callback, event.method, arguments, error)
+            self._telling = None
+
+    def _note(self, callback: Callback, method: str, arguments: tuple[Any, ...], error: BaseException) -> None:
+        failures = self._failures.get(id(callback))
+        if failures is not None:
+            failures.count += 1
+            return
+        what = method + _about(arguments)
+        self._failures[id(callback)] = _Failures(_name(callback), what, f"{type(error).__name__}: {error}")
+        logger.error(
+            "callback %s: %s failed; the run goes on and it is told what follows, further errors are only counted",
+            _name(callback),
+            what,
+            exc_info=error,
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class _Failures:
+    """How often a callback failed, and how it did first."""
+
+    name: str
+    method: str
+    error: str
+    count: int = 1
+
+    def text(self) -> str:
+        return f"{self.name} failed {self.count} times, first in {self.method}: {self.error}"
+
+
+def _about(arguments: tuple[Any, ...]) -> str:
+    """Return what a callback was told about, such as `` on report 7 of trial 0003``."""
+    report = next((f"report {each.sequence} of " for each in arguments if isinstance(each, Report)), "")
+    return next((f" on {report}trial {each.id}" for each in arguments if isinstance(each, Trial)), "")
+
+
+def _name(callback: Callback) -> str:
+    return type(callback).__qualname__
+
+
+_TRIAL_VALUES: Final = attrgetter(*(field.name for field in dataclasses.fields(Trial)))
+_ATTEMPT_VALUES: Final = attrgetter(*(field.name for field in dataclasses.fields(Attempt)))
+
+
+def _copied(trial: Trial) -> Trial:
+    """Return a trial that stays as *trial* is; in a fifth of the time that ``dataclasses.replace`` takes."""
+    copy = Trial(*_TRIAL_VALUES(trial))
+    copy.attempts = list(trial.attempts)
+    if copy.attempts:
+        # Those before it have ended and change no more.
+        copy.attempts[-1] = Attempt(*_ATTEMPT_VALUES(trial.attempts[-1]))
+    copy.history = list(trial.history)
+    copy.checkpoints = dict(trial.checkpoints)
+    return copy

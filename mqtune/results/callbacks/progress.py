@@ -1,0 +1,253 @@
+"""How an experiment goes, on the terminal: a live table, or a line now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mqtune.core.callback import Callback
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import printable, replace_unencodable
+from mqtune.core.trial import Trial, TrialId
+from mqtune.results.callbacks.error_log import ERROR_FILE
+from mqtune.results.callbacks.view import best_text, counts_text, ranked, trial_table
+from mqtune.results.saved import duration
+
+__all__ = ["Progress", "ProgressConsole"]
+
+#: Four times a second is as fast as numbers can be read, and costs some 2 % of a core.
+REDRAW_S: Final = 0.25
+#: How often a line is written where there is no terminal: a night's run still makes a log that can be read.
+LINE_S: Final = 10.0
+#: How often it is looked at whether a line is due.
+LINE_CHECK_S: Final = 1.0
+#: A wait is shown from here on; a local worker takes about that long to start, which is no reason to worry.
+WAITING_S: Final = 2.0
+#: Trials in the live table, at most and at least, and the lines that stand around it.
+ROWS_MOST: Final = 10
+ROWS_LEAST: Final = 1
+_LINES_AROUND: Final = 7
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+class ProgressConsole(Console):
+    """A console that says so when nobody reads any more; rich's own would end the process and close standard output."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class Progress(Callback):
+    """Shows how an experiment goes; work for one step does not grow with the number of trials that have ended.
+
+    It draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
+    to standard error. When nobody reads any more, it goes quiet and the experiment goes on.
+
+    It reads the experiment as a whole, a few times a second, and so stays in the driver's loop.
+
+    Args:
+        total: the number of trials that there will be, if that is known.
+        folder: the experiment's, where errors are told in full.
+        console: where to draw; by default as said above.
+        clock: seconds, never going backwards.
+    """
+
+    in_loop = True
+
+    def __init__(
+        self,
+        *,
+        total: int | None = None,
+        folder: Path | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._folder = folder
+        self._console = console if console is not None else _console()
+        self._clock = clock
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self.interval_s = REDRAW_S if self._is_live else LINE_CHECK_S
+        self._experiment: Experiment | None = None
+        self._live: Live | None = None
+        self._began_at = 0.0
+        self._shown_at = -math.inf
+        self._line = ""
+        self._waiting_for = ""
+        self._waiting_since = 0.0
+        self._waiting_shown = ""
+        self._waiting_shown_at = -math.inf
+        self._seen = 0
+        self._open: dict[TrialId, Trial] = {}
+        self._ended: deque[Trial] = deque(maxlen=ROWS_MOST)
+
+    def on_start(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._began_at = self._clock()
+        for trial in experiment.trials.values():
+            if trial.status.is_terminal:
+                self._ended.append(trial)
+            else:
+                self._open[trial.id] = trial
+        self._seen = len(experiment.trials)
+
+    def on_step(self, waiting_for: str) -> None:
+        now = self._clock()
+        if waiting_for and not self._waiting_for:
+            self._waiting_since = now
+        self._waiting_for = waiting_for
+        if now - self._shown_at < REDRAW_S or self._experiment is None:
+            return
+        with self._quiet_when_nobody_reads():
+            self._redraw(now) if self._is_live else self._write_line(self._experiment, now)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._open.pop(trial.id, None)
+        self._ended.append(trial)
+
+    def on_end(self) -> None:
+        experiment = self._experiment
+        if experiment is None:
+            return
+        self._waiting_for = ""
+        try:
+            with self._quiet_when_nobody_reads():
+                if self._is_live:
+                    self._redraw(self._clock(), final=True)
+                else:
+                    self._print_line(self._report_line(experiment))
+            is_read = self._experiment is not None
+        finally:
+            self._stop_live()
+            self._experiment = None
+        if is_read:
+            with self._quiet_when_nobody_reads():
+                self._print_failures(experiment)
+
+    @contextlib.contextmanager
+    def _quiet_when_nobody_reads(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            # The terminal or pipe is gone; an experiment must not end for that.
+            self._experiment = None
+            self._stop_live()
+
+    def _stop_live(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
+
+    @property
+    def _is_waiting(self) -> bool:
+        return bool(self._waiting_for) and self._clock() - self._waiting_since >= WAITING_S
+
+    # In a terminal.
+
+    def _redraw(self, now: float, *, final: bool = False) -> None:
+        self._shown_at = now
+        if self._live is None:
+            # Output of the driver's own goes above the table, unless it goes elsewhere.
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=sys.stdout.isatty(),
+                redirect_stderr=sys.stderr.isatty(),
+            )
+            self._live.start()
+        self._live.update(self._picture(final=final), refresh=True)
+
+    def _picture(self, *, final: bool) -> Group:
+        experiment = self._experiment
+        assert experiment is not None  # noqa: S101 - on_start came first
+        elapsed = duration(self._clock() - self._began_at)
+        head = f"{experiment.name} · {elapsed} · {experiment.reports} reports"
+        lines: list[Text | Table] = [
+            Text(head, no_wrap=True, overflow="ellipsis"),
+            Text(counts_text(experiment, self._total)),
+        ]
+        best = best_text(experiment)
+        if best:
+            lines.append(Text(best, style="bold green", no_wrap=True, overflow="ellipsis"))
+        if self._is_waiting:
+            lines.append(Text(printable(self._waiting_for), style="yellow"))
+        room = max(ROWS_LEAST, min(ROWS_MOST, self._console.height - _LINES_AROUND))
+        shown = ranked(experiment)[:room] if final else list(islice(self._newest(experiment), room))
+        if shown:
+            lines += [Text(), trial_table(experiment, shown, width=self._console.width)]
+        if len(experiment.trials) > len(shown):
+            lines.append(Text(f"… and {len(experiment.trials) - len(shown)} more", style="dim"))
+        return Group(*lines)
+
+    def _newest(self, experiment: Experiment) -> Iterator[Trial]:
+        """Yield trials that run, then others that have not ended, then the latest that have."""
+        trials = experiment.trials
+        for trial in reversed([*islice(reversed(trials.values()), len(trials) - self._seen)]):
+            if not trial.status.is_terminal:
+                self._open[trial.id] = trial
+        self._seen = len(trials)
+        for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
+            yield from (trial for trial in self._open.values() if trial.status is status)
+        yield from reversed(self._ended)
+
+    # Where there is no terminal.
+
+    def _write_line(self, experiment: Experiment, now: float) -> None:
+        if self._is_waiting and self._waiting_shown != self._waiting_for:
+            # What differs only in its numbers, such as for how long, need not be said each second.
+            is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
+            if is_new or now - self._waiting_shown_at >= LINE_S:
+                self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
+                self._print_line(printable(self._waiting_for))
+        if not self._waiting_for:
+            self._waiting_shown = ""
+        line = _state(experiment, self._total)
+        if line != self._line and experiment.trials and now - self._shown_at >= LINE_S:
+            self._line, self._shown_at = line, now
+            self._print_line(self._report_line(experiment))
+
+    def _print_failures(self, experiment: Experiment) -> None:
+        count = experiment.counts[TrialStatus.FAILED]
+        first = next((trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED), None)
+        if first is None:
+            return
+        where = f"; all of it is in {self._folder / ERROR_FILE}" if self._folder is not None else ""
+        self._print_line(f"{count} failed, first trial {first.id}: {printable(first.reason)}{where}")
+
+    def _report_line(self, experiment: Experiment) -> str:
+        return self._status(experiment) + (f" · {best_text(experiment)}" if experiment.best else "")
+
+    def _print_line(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+        self._console.file.flush()
+
+    def _status(self, experiment: Experiment) -> str:
+        return f"{experiment.name} · {_state(experiment, self._total)} · {duration(self._clock() - self._began_at)}"
+
+
+def _console() -> Console:
+    """Return a console on standard error, or on standard output if only that is a terminal."""
+    to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
+    stream = sys.stdout if to_stdout else sys.stderr
+    replace_unencodable(stream)
+    # Settings that force colours into a file would have the table drawn over and over in it.
+    return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
+
+
+def _state(experiment: Experiment, total: int | None) -> str:
+    return f"{counts_text(experiment, total)} · {experiment.reports} reports"

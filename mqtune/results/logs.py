@@ -1,0 +1,240 @@
+"""What trials print, wherever it is: on this machine or a shared folder, on its worker's machine, or its end in the journal."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, get_args
+
+from mqtune.core.errors import ConfigurationError, LogUnavailable
+from mqtune.core.trial import Attempt, TrialId
+from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
+from mqtune.results.results import Results
+
+__all__ = ["Ask", "LogStream", "Output", "attempt_of", "follow_log", "here"]
+
+#: Asks a worker for a part of what an attempt printed.
+Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
+
+#: How often output that is followed is looked at when there was nothing new.
+_LOOK_S: Final = 0.2
+#: How often it is looked whether an attempt on this machine has ended, and how much longer than reading the copy takes.
+_LOOK_AT_COPY_S: Final = 1.0
+_COPY_SHARE: Final = 20.0
+#: What is said where what comes next was cut out: the worker keeps the first and the last part of a long file.
+_CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
+
+
+def here(attempt: Attempt, path: str) -> bool:
+    """Whether the file that a worker calls so is one of this machine's, or of a folder that both share."""
+    file = Path(path)
+    if not path or not file.is_file():
+        return False
+    if attempt.log_mark:
+        return mark_of(file.parents[2]) == attempt.log_mark
+    return attempt.host == socket.gethostname()
+
+
+def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> Attempt:
+    """Return an attempt of a trial, by default the last.
+
+    Raises:
+        ConfigurationError: there is none of this number.
+    """
+    chosen = len(attempts) if number is None else number
+    if not 0 < chosen <= len(attempts):
+        raise ConfigurationError(f"trial {trial} has no attempt {chosen}; it has {len(attempts)}, from 1 on")
+    return attempts[chosen - 1]
+
+
+class Output:
+    """What an attempt prints on one stream.
+
+    Args:
+        trial: the trial's id.
+        attempt: the attempt as it stands.
+        stream: "stdout" or "stderr".
+        ask: asks its worker; None where that can't be asked.
+
+    Raises:
+        ConfigurationError: there is no such stream.
+    """
+
+    def __init__(self, trial: TrialId, attempt: Attempt, stream: LogStream, ask: Ask | None) -> None:
+        if stream not in get_args(LogStream):
+            raise ConfigurationError(f"stream={stream!r} is neither 'stdout' nor 'stderr'")
+        self._trial = trial
+        self._attempt = attempt
+        self._stream = stream
+        self._ask = ask
+        is_stdout = stream == "stdout"
+        self._path = attempt.stdout_path if is_stdout else attempt.stderr_path
+        #: The end of it, as the journal has it.
+        self.tail = (attempt.stdout_tail if is_stdout else attempt.stderr_tail).encode()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it can be read without asking."""
+        return here(self._attempt, self._path)
+
+    def chunk(self, offset: int) -> LogChunk:
+        """Return a part of it from an offset on; one below 0 counts from the end.
+
+        Raises:
+            LogUnavailable: it is not on this machine, and its worker can't give it.
+            BrokerUnavailable: no server answers.
+        """
+        attempt = self._attempt
+        if self.is_here:
+            try:
+                return read_chunk(Path(self._path), offset, is_open=attempt.end is None)
+            except OSError as error:
+                raise LogUnavailable(f"{self._path} can't be read: {error}") from None
+        if not attempt.worker:
+            return LogChunk(b"", 0, 0, attempt.end is None)
+        if self._ask is None:
+            raise LogUnavailable(f"worker {attempt.worker} can't be asked without a broker")
+        return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
+
+    def all(self, offset: int) -> bytes:
+        """Return it from an offset on, as far as it has come.
+
+        Raises:
+            as ``chunk``.
+        """
+        chunk = self.chunk(offset)
+        found, end = [chunk.data], chunk.size
+        while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
+            chunk = self.chunk(chunk.offset + len(chunk.data))
+            found.append(chunk.data)
+        return b"".join(found)
+
+    def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
+        """Yield it from an offset on as it comes, until *is_over* says of what was read last that no more will come.
+
+        Raises:
+            as ``chunk``.
+        """
+        chunk = self.chunk(offset)
+        while True:
+            at = chunk.offset + len(chunk.data)
+            if chunk.data:
+                yield chunk.data
+            elif chunk.size < chunk.offset:
+                yield _CUT
+                at = max(0, chunk.size - CHUNK_BYTES)
+            elif is_over(chunk):
+                return
+            else:
+                time.sleep(_LOOK_S)
+            chunk = self.chunk(at)
+
+
+def follow_log(
+    experiment: str | Path,
+    trial: str,
+    stream: LogStream = "stdout",
+    *,
+    attempt: int | None = None,
+    offset: int = 0,
+    follow: bool = True,
+    broker: str | None = None,
+) -> Iterator[bytes]:
+    """Yield what a trial prints, from any process: all there is, and then what comes until its attempt has ended.
+
+    It is read where it is: a file on this machine or in a folder that the worker shares with it, else its worker is asked
+    over the broker, also after the attempt has ended. Where that can't be, its end is yielded, if this machine has it.
+
+    Args:
+        experiment: its name, or its folder on this machine.
+        trial: the trial's id.
+        stream: "stdout" or "stderr".
+        attempt: which of the trial's attempts; by default the last, as of now.
+        offset: how many bytes are left out; below 0, how many from the end are not.
+        follow: whether it goes on until the attempt has ended.
+        broker: URL of the Redis that the worker uses; None for an experiment that ran on this machine alone.
+
+    Raises:
+        ConfigurationError: there is no such experiment, trial or attempt.
+        LogUnavailable: nothing of it can be had from here.
+        BrokerUnavailable: no server answers.
+    """
+    with ExitStack() as stack:
+        exchange = None
+        if broker is not None:
+            from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs a connection
+
+            client = connect(broker, role="driver")
+            stack.callback(client.close)
+            exchange = LogExchange(client, Path(experiment).name)
+        ask = None if exchange is None else exchange.ask
+        found = _from_copy(experiment, trial, attempt)
+        if found is None:
+            if exchange is None:
+                # It says what there is.
+                Results.load(experiment)
+                raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
+            found = _from_server(exchange, TrialId(trial), attempt)
+        id_, record = found
+        output = Output(id_, record, stream, ask)
+        try:
+            if not follow:
+                yield output.all(offset)
+                return
+            yield from output.follow(offset, _end_of_copy(experiment, id_, record) if output.is_here else _is_closed)
+        except LogUnavailable:
+            if not output.tail:
+                raise
+            yield output.tail
+
+
+def _is_closed(chunk: LogChunk) -> bool:
+    return not chunk.is_open
+
+
+def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:
+    """Return an attempt as this machine's copy has it; None when it has none of the trial."""
+    try:
+        trials = Results.load(experiment).experiment.trials
+    except ConfigurationError:
+        return None
+    for id_ in (TrialId(trial), TrialId(trial.zfill(4))):
+        if id_ in trials:
+            return id_, attempt_of(trials[id_].attempts, id_, number)
+    return None
+
+
+def _from_server(exchange: LogExchange, trial: TrialId, number: int | None) -> tuple[TrialId, Attempt]:
+    """Return an attempt as Redis has it, which is the last alone."""
+    for id_ in (trial, TrialId(trial.zfill(4))):
+        last, worker = exchange.last_attempt(id_)
+        if last:
+            if number not in (None, last):
+                raise ConfigurationError(
+                    f"trial {id_}: Redis has attempt {last} alone; the driver's machine knows of attempt {number}"
+                )
+            if not worker:
+                raise ConfigurationError(f"trial {id_} attempt {last} has not begun")
+            return id_, Attempt(last, 0.0, worker=worker)
+    raise ConfigurationError(f"there is no trial {trial!r} in that experiment, or it ended long ago")
+
+
+def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
+    """Return what tells whether an attempt of this machine has ended, by the copy; that is not read again and again."""
+    due = time.monotonic()
+    ended = attempt.end is not None
+
+    def is_over(_: LogChunk) -> bool:
+        nonlocal due, ended
+        # Once it has ended, what was read before may lack the last of it.
+        was_over, now = ended, time.monotonic()
+        if not ended and now >= due:
+            found = _from_copy(experiment, trial, attempt.number)
+            ended = found is None or found[1].end is not None
+            due = time.monotonic() + max(_LOOK_AT_COPY_S, _COPY_SHARE * (time.monotonic() - now))
+        return was_over
+
+    return is_over

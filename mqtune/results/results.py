@@ -1,0 +1,420 @@
+"""What an experiment has found: its best trial, all trials and reports, as values, CSV and JSON lines."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from mqtune.checkpoints import Checkpoint
+from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.events import Event
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import names_in_words
+from mqtune.core.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
+from mqtune.core.uncaught import say_in_one_line
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.results.callbacks.error_log import ERROR_FILE
+from mqtune.results.export import csv_text, json_text, replace_file, trial_rows
+from mqtune.results.fetching import Which, fetch_checkpoint, named
+from mqtune.results.saved import Readable, begun, empty_experiment, find_experiment, saved_events
+from mqtune.schedulers import PolicyStep, policy_of
+
+__all__ = ["SUMMARY_FILE", "TRIALS_FILE", "Budget", "RecordedReport", "Results", "Scope", "TrialResult"]
+
+logger = logging.getLogger(__name__)
+
+Scope = Literal["all", "last", "avg"]
+
+TRIALS_FILE: Final = "trials.csv"
+SUMMARY_FILE: Final = "results.json"
+#: The key of a report's time that, when the metrics lack it, is the report's sequence number.
+_ITERATION: Final = "training_iteration"
+
+
+class RecordedReport(NamedTuple):
+    """A report as the journal has it; *late* ones came after a decision, and no scheduler has seen them."""
+
+    trial: TrialId
+    attempt: int
+    sequence: int
+    timestamp: float
+    metrics: Metrics
+    checkpoint: CheckpointId
+    late: bool
+
+
+class Budget(NamedTuple):
+    """What trials used, and what those stopped early left of the scheduler's ``max_t``, which is 0 without one.
+
+    Trials that failed, were abandoned or have not ended are left out.
+    """
+
+    used: float
+    saved: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrialResult:
+    """A trial with the value of the metric that it counts with (NaN: none), and the metrics reported beside it."""
+
+    trial: Trial
+    value: float
+    metrics: Metrics
+
+    @property
+    def id(self) -> TrialId:
+        """The trial's id."""
+        return self.trial.id
+
+    @property
+    def config(self) -> Config:
+        """The config that was tried."""
+        return self.trial.config
+
+    @property
+    def status(self) -> TrialStatus:
+        """How the trial stands."""
+        return self.trial.status
+
+    @property
+    def reason(self) -> str:
+        """Why it has this status, or an empty text."""
+        return self.trial.reason
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that people have given it."""
+        return self.trial.labels.tags
+
+    @property
+    def notes(self) -> str:
+        """The notes that people have given it, or an empty text."""
+        return self.trial.labels.notes
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Its runs, each with its worker, times, end, error and log paths."""
+        return self.trial.attempts
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """The id of its newest checkpoint, or empty; ``Results.get_checkpoint`` gets what is in it."""
+        return self.trial.checkpoint
+
+    @property
+    def error(self) -> str:
+        """What its last attempt failed with, as a traceback where there is one, or an empty text."""
+        return self.attempts[-1].error if self.attempts else ""
+
+    @property
+    def log_paths(self) -> tuple[str, str]:
+        """Where its last attempt's stdout and stderr are, on the worker that ran it; empty if it never ran."""
+        return (self.attempts[-1].stdout_path, self.attempts[-1].stderr_path) if self.attempts else ("", "")
+
+    def __repr__(self) -> str:
+        return f"<trial {self.id} {self.status.name}: value={self.value:.6g}, config={self.config}>"
+
+
+class Results:
+    """An experiment's results; they follow the experiment while its driver runs.
+
+    Values are those of the experiment's metric. NaN is never best, nor is a trial without the metric, or one that was
+    abandoned.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
+        #: The trials of which it was said that they are the best and have failed.
+        self._told_of: set[TrialId] = set()
+        say_in_one_line()
+
+    @classmethod
+    def load(cls, experiment: str | Path) -> Results:
+        """Read an experiment, ended or not, from its local folder; nothing else is needed.
+
+        Args:
+            experiment: its name, or its folder.
+
+        Raises:
+            ConfigurationError: there is no such experiment on this machine, or nothing of it yet.
+            MessageVersionError: a later version of mqtune wrote it.
+        """
+        folder = find_experiment(experiment)
+        events = saved_events(JournalFile(folder / JOURNAL_FILE))
+        fold = empty_experiment(begun(events, folder))
+        for event in events:
+            fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
+        return cls(fold, folder)
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.experiment.name
+
+    @property
+    def outcome(self) -> str:
+        """How the last driver ended: finished, interrupted or failed; empty while one runs, or when it was killed."""
+        return self.experiment.outcome
+
+    @cached_property
+    def definition(self) -> dict[str, Any]:
+        """What the experiment was created with: space, metric, scheduler and so on, as plain values."""
+        return begun(saved_events(self._copy), self.folder).definition
+
+    # Trials.
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials in the order in which they were staged, each with its best value."""
+        return list(self)
+
+    @property
+    def errors(self) -> list[TrialResult]:
+        """The trials that failed; each has a reason, an error and log paths."""
+        return [result for result in self if result.status is TrialStatus.FAILED]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The experiment's tags."""
+        return self.experiment.labels.tags
+
+    @property
+    def notes(self) -> str:
+        """The experiment's notes, or an empty text."""
+        return self.experiment.labels.notes
+
+    def find(self, *tags: str, notes: str = "") -> list[TrialResult]:
+        """Return the trials that have all of these tags, and this text in their notes, in capitals or not."""
+        return [result for result in self if result.trial.labels.match(tags, notes)]
+
+    def __repr__(self) -> str:
+        experiment = self.experiment
+        counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
+        best = experiment.best
+        ahead = "" if best is None else f"; best {experiment.metric}={best.best_value:g} in trial {best.id}"
+        return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
+
+    def __len__(self) -> int:
+        return len(self.experiment.trials)
+
+    def __iter__(self) -> Iterator[TrialResult]:
+        for trial in list(self.experiment.trials.values()):
+            yield self._result(trial, "all")
+
+    def __getitem__(self, trial_id: str) -> TrialResult:
+        """Return the trial with this id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._result(self.experiment.trials[TrialId(trial_id)], "all")
+
+    @property
+    def best(self) -> TrialResult:
+        """The trial that ever reported the best value, with that report's metrics: ``best_trial("all")``.
+
+        Raises:
+            MetricMissing: no trial has a value.
+        """
+        return self.best_trial()
+
+    def raise_if_failed(self) -> None:
+        """Raise if no trial has a result, so that a script ends with another exit code than 0.
+
+        Raises:
+            TrialFailed: there are failed trials, of which the first is named.
+            MetricMissing: there are none, and no trial has a value all the same.
+        """
+        experiment = self.experiment
+        if experiment.best is not None or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
+            return
+        if self.errors:
+            first = self.errors[0]
+            raise TrialFailed(
+                f"experiment {self.name!r} has no result: {len(self.errors)} of {len(self)} trials failed, "
+                f"the first, {first.id}: {first.reason}; all errors are in {self.folder / ERROR_FILE}"
+            )
+        raise MetricMissing(self._why_no_best())
+
+    def best_trial(self, scope: Scope = "all") -> TrialResult:
+        """Return the best trial; of equal ones, the first. One that has failed since counts too, and a warning says so.
+
+        Args:
+            scope: what a trial counts with: "all", the best value it ever reported, which is what the live table shows and
+                suits trials that are stopped early or keep their best checkpoint; "last", the value of its last report,
+                which is the model that it ended with (and Ray Tune's default); "avg", the mean of its values.
+
+        Raises:
+            MetricMissing: no trial has a value.
+            ConfigurationError: the scope is none of these.
+        """
+        if scope not in get_args(Scope):
+            raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(Scope)))}")
+        best: TrialResult | None = None
+        ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
+        for trial in ahead:
+            result = None if trial is None or trial.is_abandoned else self._result(trial, scope)
+            if result is None or math.isnan(result.value):
+                continue
+            if best is None or self.experiment.is_better(result.value, best.value):
+                best = result
+        if best is None:
+            raise MetricMissing(self._why_no_best())
+        if best.status is TrialStatus.FAILED and best.id not in self._told_of:
+            self._told_of.add(best.id)
+            logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)
+        return best
+
+    def _result(self, trial: Trial, scope: Scope) -> TrialResult:
+        if scope == "all":
+            return TrialResult(trial, trial.best_value, trial.best_metrics)
+        last = trial.last_metrics.get(self.experiment.metric)
+        value = trial.average if scope == "avg" else last if is_number(last) else math.nan
+        return TrialResult(trial, value, trial.last_metrics)
+
+    def _why_no_best(self) -> str:
+        experiment = self.experiment
+        metric = experiment.metric
+        if not experiment.reports:
+            failed = ""
+            if self.errors:
+                first = self.errors[0]
+                failed = f", and {len(self.errors)} failed, the first, {first.id}: {first.reason} (see results.errors)"
+            return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
+        if experiment.metric_seen:
+            return f"experiment {self.name!r} has no best trial: no value of {metric!r} that counts is a number"
+        keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})
+        return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {names_in_words(keys)}"
+
+    @property
+    def budget(self) -> Budget:
+        """What trials used and what stopping them early saved, in units of the scheduler's time, as a rule epochs."""
+        scheduler = self.definition["scheduler"]
+        used = saved = 0
+        for trial in self.experiment.trials.values():
+            if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
+                continue
+            # What a trial still reported between the decision to stop it and its end was run all the same.
+            last = trial.late_metrics or trial.last_metrics
+            time: Any = last.get(scheduler.get("time_attr", _ITERATION))
+            if not is_number(time) or not math.isfinite(time):
+                time = trial.attempt.reports + trial.late_reports
+            used += time
+            if trial.status is TrialStatus.EARLY_STOPPED:
+                saved += max(0, scheduler.get("max_t", time) - time)
+        return Budget(used, saved)
+
+    def get_checkpoint(
+        self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
+    ) -> Checkpoint:
+        """Return a checkpoint of a trial, by default of the best one; a folder is copied to this machine.
+
+        Args:
+            trial_id: whose.
+            which: "newest", or "best": of those that are kept, the one with the best value.
+            target: the new folder to copy to; by default one below the experiment's.
+
+        Raises:
+            as ``mqtune.results.fetching.fetch_checkpoint``; KeyError when there is no such trial.
+        """
+        trial = (self.best if trial_id is None else self[trial_id]).trial
+        name = named(self.experiment, trial, which)
+        return fetch_checkpoint(trial, name, store=self.definition.get("store", ""), folder=self.folder, target=target)
+
+    def events(self) -> Iterator[Event | Report]:
+        """Yield all that happened, reports one by one, in the order in which the driver took it; memory stays flat."""
+        return saved_events(self._copy)
+
+    def policy(self, trial_id: str) -> list[PolicyStep]:
+        """Return how a trial came to its state under population-based training, for ``mqtune.PBTReplay``."""
+        time_attr = self.definition["scheduler"].get("time_attr", _ITERATION)
+        return policy_of(self.events(), trial_id, time_attr=time_attr)
+
+    # Reports and files.
+
+    def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
+        """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat.
+
+        Raises:
+            CopyIncomplete: the folder's copy lacks what could not be written to it, and the run is over.
+        """
+        events = saved_events(self._copy)
+        begun(events, self.folder)
+        for event in events:
+            if isinstance(event, Report) and (trial_id is None or event.trial == trial_id):
+                # A driver's decision comes to the copy after what it was for, but the attempt counts what was accepted.
+                attempt = self.experiment.trials[event.trial].attempts[event.attempt - 1]
+                yield RecordedReport(*event, event.sequence > attempt.reports)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write one row a trial; NaN and infinity stand as nan, inf and -inf, and what a trial lacks is empty."""
+        replace_file(Path(path), [self.csv()])
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a report, late ones marked.
+
+        JSON has no NaN: it and the infinities stand as the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
+        Protocol Buffers; Python's float() reads them.
+        """
+        replace_file(Path(path), self.jsonl())
+
+    def csv(self) -> str:
+        """Return what ``to_csv`` writes."""
+        return csv_text(trial_rows(self.experiment))
+
+    def jsonl(self) -> Iterator[str]:
+        """Yield the lines that ``to_jsonl`` writes."""
+        return (f"{json_text(report._asdict())}\n" for report in self.reports())
+
+    def dataframe(self) -> Any:
+        """Return a pandas DataFrame of one row a trial.
+
+        Raises:
+            MqtuneError: pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: PLC0415, ICN001 - optional, and slow to import
+        except ImportError:
+            raise MqtuneError("dataframe() needs pandas: pip install pandas, or use to_csv()") from None
+        return pandas.DataFrame(trial_rows(self.experiment))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the experiment in a few plain values."""
+        experiment, best = self.experiment, self.experiment.best
+        return {
+            "name": self.name,
+            "outcome": experiment.outcome,
+            "reason": experiment.reason,
+            "created_at": experiment.created_at,
+            "metric": experiment.metric,
+            "mode": experiment.mode,
+            "trials": len(self),
+            "statuses": {status.value: count for status, count in experiment.counts.items() if count},
+            "reports": experiment.reports,
+            "tags": list(self.tags),
+            "notes": self.notes,
+            "unreadable_reports": experiment.unreadable,
+            "budget": self.budget._asdict(),
+            "best": None
+            if best is None
+            else {
+                "trial": best.id,
+                "status": best.status.value,
+                "value": best.best_value,
+                "config": best.config,
+                "metrics": best.best_metrics,
+            },
+        }
+
+    def save(self) -> None:
+        """Write ``trials.csv`` and ``results.json`` into the folder, each in one step."""
+        self.to_csv(self.folder / TRIALS_FILE)
+        replace_file(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])

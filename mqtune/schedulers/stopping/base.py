@@ -1,0 +1,287 @@
+"""What every stop rule promises, and how two are combined."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from enum import Enum
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import described
+from mqtune.core.trial import Report, Trial
+
+if TYPE_CHECKING:
+    from mqtune.core.experiment import Experiment
+
+__all__ = [
+    "ITERATION",
+    "AllRule",
+    "AnyRule",
+    "Scope",
+    "StopRule",
+    "at_least",
+    "finite",
+    "metric_key",
+    "number",
+    "spread",
+    "standard_deviation",
+]
+
+#: The key that a report's iteration is known by; a report without it counts by its sequence number.
+ITERATION: Final = "training_iteration"
+
+
+class Scope(Enum):
+    """What a rule may end."""
+
+    TRIAL = "trial"
+    EXPERIMENT = "experiment"
+
+
+class StopRule(ABC):
+    """Says when a trial, or the whole experiment, has done enough.
+
+    A trial that a rule stops ends as COMPLETED with the rule's reason. When a rule stops the experiment, no further trial
+    starts and those that run end as EARLY_STOPPED.
+
+    It reads trials and touches nothing else. What it says of trials depends on the reports alone: the same calls in the
+    same order give the same answers, which is how a resumed driver gets it back to the state it had. Whatever it keeps
+    for a trial it drops when the trial ends. It is for one experiment; another one needs another rule.
+
+    ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or moment. Either may
+    also be a dict or a function, see :func:`as_rule`.
+    """
+
+    #: What this rule may end.
+    scopes: frozenset[Scope] = frozenset(Scope)
+    #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
+    metric: str = ""
+    mode: str = ""
+
+    def bind(self, metric: str, mode: str) -> None:
+        """Say what the experiment optimises; once, before the first report.
+
+        Raises:
+            ConfigurationError: *metric* is no name, *mode* is neither "min" nor "max", or the rule is bound already.
+        """
+        if not isinstance(metric, str) or not metric:
+            raise ConfigurationError(f"metric={metric!r} is not a name; give the key of the metric in the reports")
+        if mode not in ("min", "max"):
+            raise ConfigurationError(f"mode={mode!r} is neither 'min' nor 'max'")
+        if self.metric:
+            raise ConfigurationError(
+                f"this {type(self).__name__} is a rule of another experiment, or named twice in this one's; make another one"
+            )
+        self.metric = metric
+        self.mode = mode
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The keys in the reports from which it reads numbers: who reports something else there is told so."""
+        return frozenset()
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return why *trial* is to end with this report, or an empty text.
+
+        Called once for each accepted report, in the journal's order, whether or not an earlier one was answered.
+        """
+        return ""
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        """Return why the experiment is to end, or an empty text; it takes the same short time however large that is.
+
+        Called between events while the experiment runs, never during a replay.
+
+        Args:
+            experiment: as it stands.
+            now: seconds since the epoch (UTC).
+        """
+        return ""
+
+    def due(self, experiment: Experiment, now: float) -> float:
+        """Return the next moment after *now* at which time alone may end the experiment, or infinity."""
+        return math.inf
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Take note that *trial* is given up: nothing that it reported counts any more. Told once, before ``on_trial_end``."""
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Take note that *trial* has reached a status that nothing follows; it reports no more."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments, in values that a message can carry."""
+
+    def __or__(self, other: Any) -> StopRule:
+        return AnyRule(self, other)
+
+    def __ror__(self, other: Any) -> StopRule:
+        return AnyRule(other, self)
+
+    def __and__(self, other: Any) -> StopRule:
+        return AllRule(self, other)
+
+    def __rand__(self, other: Any) -> StopRule:
+        return AllRule(other, self)
+
+
+class _Combined(StopRule):
+    """Several rules; each is asked every time, so that none misses a report."""
+
+    #: Its name in a description.
+    _KIND: str
+
+    def __init__(self, *rules: Any) -> None:
+        from mqtune.schedulers.stopping.given import as_rule  # noqa: PLC0415 - what is given becomes a rule, which may be this one
+
+        if not rules:
+            raise ConfigurationError(f"{type(self).__name__}() has no rule; give at least one")
+        self._rules: list[StopRule] = []
+        for each in rules:
+            rule = as_rule(each)
+            if rule is None:
+                raise ConfigurationError(f"{type(self).__name__}: None is no stop rule; leave it out")
+            self._rules.append(rule)
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        for rule in self._rules:
+            rule.bind(metric, mode)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset[str]().union(*(rule.reads for rule in self._rules))
+
+    def due(self, experiment: Experiment, now: float) -> float:
+        return min(rule.due(experiment, now) for rule in self._rules)
+
+    def on_abandon(self, trial: Trial) -> None:
+        for rule in self._rules:
+            rule.on_abandon(trial)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        for rule in self._rules:
+            rule.on_trial_end(trial)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its rules' descriptions."""
+        return {"rule": self._KIND, "rules": [described(rule) for rule in self._rules]}
+
+
+class AnyRule(_Combined):
+    """Stops what any of its rules stops; the first of them gives the reason.
+
+    Raises:
+        ConfigurationError: it has no rule, or one of them is none.
+    """
+
+    _KIND = "any"
+
+    def __init__(self, *rules: Any) -> None:
+        super().__init__(*rules)
+        self.scopes = frozenset().union(*(rule.scopes for rule in self._rules))
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        return next(filter(None, [rule.stops_trial(trial, report) for rule in self._rules]), "")
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        return next(filter(None, [rule.stops_experiment(experiment, now) for rule in self._rules]), "")
+
+
+class AllRule(_Combined):
+    """Stops what all of its rules stop at the same report, or moment; a rule that held earlier does not count.
+
+    Raises:
+        ConfigurationError: it has no rule, one of them is none, or some end trials and the others the experiment, so that
+            they can never do it together.
+    """
+
+    _KIND = "all"
+
+    def __init__(self, *rules: Any) -> None:
+        super().__init__(*rules)
+        self.scopes = frozenset(Scope).intersection(*(rule.scopes for rule in self._rules))
+        if not self.scopes:
+            kinds = ", ".join(
+                f"{type(rule).__name__} ends {' and '.join(sorted(f'the {s.value}' for s in rule.scopes))}"
+                for rule in self._rules
+            )
+            raise ConfigurationError(f"rules joined by & can never stop anything together: {kinds}; join them by |")
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        reasons = [rule.stops_trial(trial, report) for rule in self._rules]
+        return " and ".join(reasons) if all(reasons) else ""
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        reasons = [rule.stops_experiment(experiment, now) for rule in self._rules]
+        return " and ".join(reasons) if all(reasons) else ""
+
+
+def number(report: Report, key: str, metric: str = "") -> float | None:
+    """Return the number that a report has under *key*, or None if it has none; a flag counts as 0 or 1.
+
+    Of *metric*, what the experiment optimises, True and False are no values.
+    """
+    value = report.metrics.get(key)
+    if value.__class__ is float:
+        return value
+    if value is None and key == ITERATION:
+        return report.sequence
+    if not isinstance(value, Real) or (isinstance(value, bool) and key == metric):
+        return None
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def spread(values: list[float]) -> float:
+    """Return the standard deviation of *values*, taken as the whole population; NaN if one of them is not finite."""
+    # Against the first of them: values that are all the same then have a deviation of exactly 0.
+    steps = [value - values[0] for value in values]
+    mean = sum(steps) / len(steps)
+    return math.sqrt(sum((step - mean) * (step - mean) for step in steps) / len(steps))
+
+
+def finite(rule: str, name: str, value: Any) -> float:
+    """Return *value* if it is a finite number.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ConfigurationError(f"{rule}: {name}={value!r} is not a finite number")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def at_least(rule: str, name: str, value: Any, least: int) -> int:
+    """Return *value* if it is a whole number from *least* on.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ConfigurationError(f"{rule}: {name}={value!r} is not a whole number of at least {least}")
+    return int(value)
+
+
+def standard_deviation(rule: str, std: Any) -> float:
+    """Return *std* if it is a finite number from 0 on.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    value = finite(rule, "std", std)
+    if value < 0:
+        raise ConfigurationError(f"{rule}: std={std!r} must not be below 0")
+    return value
+
+
+def metric_key(rule: str, metric: Any) -> str:
+    """Return the key *metric*, or an empty text for None, which stands for the experiment's metric.
+
+    Raises:
+        ConfigurationError: it is no name.
+    """
+    if metric is not None and (not isinstance(metric, str) or not metric):
+        raise ConfigurationError(f"{rule}: metric={metric!r} is not a name; give the key of a metric in the reports")
+    return metric or ""

@@ -1,0 +1,308 @@
+"""Rules that end the whole experiment."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING, Any
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.schedulers.stopping.base import (
+    Scope,
+    StopRule,
+    at_least,
+    finite,
+    metric_key,
+    number,
+    spread,
+    standard_deviation,
+)
+
+if TYPE_CHECKING:
+    from mqtune.core.experiment import Experiment, Mode
+
+__all__ = ["ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"]
+
+
+class TimeLimit(StopRule):
+    """Stops the experiment *seconds* after it was created, by the wall clock.
+
+    Time in which no driver ran counts as well: the trials ran on.
+
+    Args:
+        seconds: how long, above 0.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+
+    scopes = frozenset({Scope.EXPERIMENT})
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = finite("TimeLimit", "seconds", seconds)
+        if self._seconds <= 0:
+            raise ConfigurationError(f"TimeLimit: seconds={seconds!r} must be above 0")
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        """Return that the time is over, or an empty text."""
+        created_at = experiment.created_at
+        is_over = created_at is not None and now >= created_at + self._seconds
+        return f"the time limit of {self._seconds:g} s is over" if is_over else ""
+
+    def due(self, experiment: Experiment, now: float) -> float:
+        """Return when the time is over, or infinity if it is."""
+        end = math.inf if experiment.created_at is None else experiment.created_at + self._seconds
+        return end if end > now else math.inf
+
+    def describe(self) -> dict[str, Any]:
+        """Return its argument."""
+        return {"rule": "time_limit", "seconds": self._seconds}
+
+
+class _Count(StopRule):
+    """Stops the experiment when it has a number of trials of some kind."""
+
+    scopes = frozenset({Scope.EXPERIMENT})
+    #: Its name in a description, and what was done to the trials that it counts.
+    _KIND: str
+    _WORD: str
+
+    def __init__(self, trials: int) -> None:
+        self._trials = at_least(type(self).__name__, "trials", trials, 1)
+
+    def _count(self, experiment: Experiment) -> int:
+        raise NotImplementedError
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        """Return that there are as many trials, or an empty text."""
+        return f"{self._trials} trials have {self._WORD}" if self._count(experiment) >= self._trials else ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return its argument."""
+        return {"rule": self._KIND, "trials": self._trials}
+
+
+class TrialsStarted(_Count):
+    """Stops the experiment as soon as *trials* trials were started; it then ends those that run.
+
+    A trial is started when its first attempt is put into a queue; a retry or a resume is no further start. To let the
+    last ones run to their ends, give the tuner ``max_trials`` instead.
+
+    Args:
+        trials: how many, at least 1.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+
+    _KIND = "trials_started"
+    _WORD = "started"
+
+    def _count(self, experiment: Experiment) -> int:
+        return len(experiment.trials) - experiment.counts[TrialStatus.CANDIDATE]
+
+
+class TrialsCompleted(_Count):
+    """Stops the experiment as soon as *trials* trials are COMPLETED; those that were stopped early or failed don't count.
+
+    Args:
+        trials: how many, at least 1.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+
+    _KIND = "trials_completed"
+    _WORD = "completed"
+
+    def _count(self, experiment: Experiment) -> int:
+        return experiment.counts[TrialStatus.COMPLETED]
+
+
+class TrialsFailed(_Count):
+    """Stops the experiment as soon as *trials* trials are FAILED: a failed attempt that is run again doesn't count.
+
+    Args:
+        trials: how many, at least 1.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+
+    _KIND = "trials_failed"
+    _WORD = "failed"
+
+    def _count(self, experiment: Experiment) -> int:
+        return experiment.counts[TrialStatus.FAILED]
+
+
+class TargetReached(StopRule):
+    """Stops the experiment as soon as any trial has a value of the experiment's metric that is as good as *value*.
+
+    Args:
+        value: in mode "min" reached from above, by value or less; in mode "max" by value or more.
+
+    Raises:
+        ConfigurationError: it is no finite number.
+    """
+
+    scopes = frozenset({Scope.EXPERIMENT})
+
+    def __init__(self, value: float) -> None:
+        self._value = finite("TargetReached", "value", value)
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        """Return which trial has reached it, or an empty text."""
+        best = experiment.best
+        if best is None or experiment.is_better(self._value, best.best_value):
+            return ""
+        return f"trial {best.id} has reached the target: {experiment.metric}={best.best_value:g}"
+
+    def describe(self) -> dict[str, Any]:
+        """Return its argument."""
+        return {"rule": "target_reached", "value": self._value}
+
+
+class ExperimentPlateau(StopRule):
+    """Stops the experiment when its best trials no longer differ.
+
+    It looks at the best value of each of the *top* best trials. They are a plateau while there are that many and their
+    standard deviation, as a whole population, is *std* or less. The experiment stops when the plateau has lasted for
+    *patience* trials that ended after reporting the metric; with 0, at once. A better value that leaves a plateau doesn't
+    start the count anew; one that ends it does. NaN and reports without the metric are passed over.
+
+    Args:
+        metric: its key in the reports; by default what the experiment optimises.
+        std: the standard deviation, 0 for values that are all the same.
+        top: how many trials are compared, at least 2.
+        patience: how many trials may still end.
+        mode: "min" or "max", for a metric that is not the experiment's.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    scopes = frozenset({Scope.EXPERIMENT})
+
+    def __init__(
+        self,
+        metric: str | None = None,
+        *,
+        std: float = 0.001,
+        top: int = 10,
+        patience: int = 0,
+        mode: Mode | None = None,
+    ) -> None:
+        if mode not in (None, "min", "max"):
+            raise ConfigurationError(f"ExperimentPlateau: mode={mode!r} is neither 'min' nor 'max'")
+        self._key = metric_key("ExperimentPlateau", metric)
+        self._std = standard_deviation("ExperimentPlateau", std)
+        self._size = at_least("ExperimentPlateau", "top", top, 2)
+        self._patience = at_least("ExperimentPlateau", "patience", patience, 0)
+        self._mode: str | None = mode
+        self._sign = 0.0
+        #: The best score of each trial, lower being better.
+        self._scores: dict[TrialId, float] = {}
+        #: Those of the best trials, and the worst of them.
+        self._top: dict[TrialId, float] = {}
+        self._worst = math.inf
+        self._spread = math.nan
+        #: Trials that have reported the metric and not ended.
+        self._reporting: set[TrialId] = set()
+        self._waited = 0
+
+    def bind(self, metric: str, mode: str) -> None:
+        """Say what the experiment optimises.
+
+        Raises:
+            ConfigurationError: as every rule's, or the plateau's metric is another and has no mode, or contradicts it.
+        """
+        super().bind(metric, mode)
+        self._key = self._key or metric
+        if self._key != metric and self._mode is None:
+            raise ConfigurationError(
+                f"ExperimentPlateau: {self._key!r} is not the experiment's metric {metric!r}; say mode='min' or mode='max'"
+            )
+        if self._key == metric and self._mode not in (None, mode):
+            raise ConfigurationError(
+                f"ExperimentPlateau: mode={self._mode!r} for {metric!r}, of which the experiment wants the {mode}; leave mode out"
+            )
+        self._mode = self._mode or mode
+        self._sign = 1.0 if self._mode == "min" else -1.0
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The metric."""
+        return frozenset({self._key})
+
+    @property
+    def _is_flat(self) -> bool:
+        return self._spread <= self._std
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Take the report in; it never stops a single trial.
+
+        Raises:
+            ConfigurationError: the metric is not known because the rule is not bound.
+        """
+        if not self._sign:
+            raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
+        value = number(report, self._key, self.metric)
+        if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
+            return ""
+        self._reporting.add(trial.id)
+        score = self._sign * value
+        if score < self._scores.get(trial.id, math.inf):
+            self._scores[trial.id] = score
+        known = self._top.get(trial.id)
+        # One that was pushed out can only come back with a score that beats the worst.
+        if score < (self._worst if known is None else known):
+            self._enter(trial.id, score)
+        return ""
+
+    def _enter(self, trial: TrialId, score: float) -> None:
+        if trial not in self._top and len(self._top) == self._size:
+            del self._top[max(self._top, key=self._top.__getitem__)]
+        self._top[trial] = score
+        self._compare()
+
+    def _compare(self) -> None:
+        is_full = len(self._top) == self._size
+        self._worst = max(self._top.values()) if is_full else math.inf
+        self._spread = spread(list(self._top.values())) if is_full else math.nan
+        if not self._is_flat:
+            self._waited = 0
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Leave the trial out, whatever it reached."""
+        self._reporting.discard(trial.id)
+        self._scores.pop(trial.id, None)
+        if trial.id in self._top:
+            best = heapq.nsmallest(self._size, self._scores, key=self._scores.__getitem__)
+            self._top = {id_: self._scores[id_] for id_ in best}
+            self._compare()
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        """Return that the best trials no longer differ, or an empty text."""
+        if not self._is_flat or self._waited < self._patience:
+            return ""
+        return f"{self._key} has a plateau: std {self._spread:.3g} over the best {self._size} trials"
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Count the trial, if it has reported the metric; what it reached stays among the best."""
+        if trial.id in self._reporting:
+            self._reporting.remove(trial.id)
+            self._waited += self._is_flat
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments."""
+        return {
+            "rule": "experiment_plateau",
+            "metric": self._key,
+            "std": self._std,
+            "top": self._size,
+            "patience": self._patience,
+            "mode": self._mode or "",
+        }

@@ -1,0 +1,65 @@
+"""What every searcher promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, Report, Trial
+from mqtune.search.space import Space
+
+__all__ = ["Searcher", "check_arguments", "fingerprint"]
+
+
+class Searcher(ABC):
+    """Proposes configs, and is told how the trials that try them fare.
+
+    A searcher is deterministic: built with the same arguments and told the same things in the same order, it
+    proposes the same configs. That is how a resumed driver gets it back to the state it had.
+    """
+
+    #: Whether a suggestion may depend on reports; where it does not, the driver may ask ahead.
+    adaptive: bool = False
+
+    @abstractmethod
+    def suggest(self) -> Config | None:
+        """Return a new config that belongs to the caller, or None: there will be no other."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments, in values that a message can carry."""
+
+    def avoid(self, config: Config) -> None:
+        """Take note that *config*, complete, is tried anyway and need not be suggested."""
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Take note of a report, once and in the journal's order; *trial* may be read only."""
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Take note that *trial* is given up: nothing that it reported counts, and its config is never suggested again.
+
+        Told once, before ``on_trial_end``; *trial* may be read only.
+        """
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Take note that *trial* has reached a status that nothing follows."""
+
+
+def check_arguments(searcher: str, space: Space, seed: int) -> None:
+    """Check what every searcher over a space is given.
+
+    Raises:
+        ConfigurationError: *space* is no Space, or *seed* no integer.
+    """
+    if not isinstance(space, Space):
+        raise ConfigurationError(f"{searcher}: space={space!r} is not a Space; write Space({{…}})")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigurationError(f"{searcher}: seed={seed!r} is not an integer")
+
+
+def fingerprint(value: Any) -> str:
+    """Return a text that two configs share exactly if they are equal."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{fingerprint(value[key])}" for key in sorted(value)) + "}"
+    return repr(value)

@@ -1,0 +1,61 @@
+"""Grid search: each point of the grid once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, Trial
+from mqtune.search.base import Searcher, check_arguments, fingerprint
+from mqtune.search.space import Space
+
+__all__ = ["GridSearcher"]
+
+#: How often the rest of a point is sampled in the hope of a config that is not to be left out; one that is nothing but a
+#: point of the grid stays the same.
+_SAMPLES: Final = 20
+
+
+class GridSearcher(Searcher):
+    """Walks the grid of the space's ``grid_search`` entries once, in the order of nested loops, and is exhausted then.
+
+    What is not part of the grid is sampled anew for each point. A config that is tried anyway, or was abandoned, is left out.
+
+    Args:
+        space: what to walk; it needs a ``grid_search`` entry.
+        seed: the same seed gives the same values for what is sampled.
+    """
+
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        check_arguments("GridSearcher", space, seed)
+        if not space.has_grid:
+            raise ConfigurationError(
+                "GridSearcher: the space has no grid_search entry; give one, or use RandomSearcher"
+            )
+        self._space = space
+        self._seed = seed
+        self._rng = random.Random(seed)
+        self._points = space.grid_points()
+        self._avoided: set[str] = set()
+
+    def suggest(self) -> Config | None:
+        """Return the config for the grid's next point, or None after the last."""
+        for point in self._points:
+            for _ in range(_SAMPLES):
+                config = self._space.sample(self._rng, point)
+                if fingerprint(config) not in self._avoided:
+                    return config
+        return None
+
+    def avoid(self, config: Config) -> None:
+        """Pass over the point of the grid that gives *config*, if there is one."""
+        self._avoided.add(fingerprint(config))
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Avoid its config."""
+        self.avoid(trial.config)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments, the space by its own description."""
+        return {"searcher": "grid", "space": self._space.describe(), "seed": self._seed}

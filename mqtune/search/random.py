@@ -1,0 +1,114 @@
+"""Random search, with a grid where the space has one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mqtune.core.trial import Config, Trial
+from mqtune.search.base import Searcher, check_arguments, fingerprint
+from mqtune.search.space import Space
+
+__all__ = ["RandomSearcher"]
+
+#: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and to look
+#: through all of them for what is left would hold the driver up.
+MAX_COUNTED: Final = 10_000
+
+#: Samples taken in the hope of a new config, before all configs are looked through for what is left.
+SAMPLES_BEFORE_COUNTING: Final = 20
+#: Samples of a space that is too large to look through, taken in the hope of one that was not abandoned: nearly all are.
+_MOST_SAMPLES: Final = 1000
+
+
+class RandomSearcher(Searcher):
+    """Samples each config from the space, independently of the others and of every report.
+
+    It is exhausted only when every config that there is was abandoned; no such config is suggested again.
+
+    With ``grid_search`` entries it walks the grid and samples the rest anew for each point; when the grid is
+    finished it starts another pass, so ``max_trials`` alone says how many trials there are.
+
+    A space of at most 10,000 different configs is sampled without repeats until each config was proposed (for each
+    point of the grid, if there is one); then it starts over, so a ``max_trials`` above the size of the space is
+    honoured with repeats. ``choice`` weights and log scales shape the order in which the configs come.
+
+    Args:
+        space: what to sample from.
+        seed: the same seed gives the same configs in the same order.
+    """
+
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        check_arguments("RandomSearcher", space, seed)
+        self._space = space
+        self._seed = seed
+        self._rng = random.Random(seed)
+        self._points = self._walk_grid()
+        size = space.size
+        self._counts = size is not None and size <= MAX_COUNTED
+        self._seen: set[str] = set()
+        self._abandoned: set[str] = set()
+        #: By grid point, the configs to look through since sampling no longer finds new ones, in random order.
+        self._left: dict[str, list[Config]] = {}
+
+    def suggest(self) -> Config | None:
+        """Return the next config, or None when all that there are were abandoned."""
+        for _ in range(self._space.grid_size):
+            point = next(self._points)
+            if not self._counts:
+                config = self._sample(point, _MOST_SAMPLES, self._abandoned)
+            else:
+                config = self._sample_new(point) or self._take_left(point)
+            if config is not None:
+                self.avoid(config)
+                return config
+        return None
+
+    def avoid(self, config: Config) -> None:
+        """Count *config* as proposed."""
+        if self._counts:
+            self._seen.add(fingerprint(config))
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Never suggest its config again."""
+        self._abandoned.add(fingerprint(trial.config))
+        self.avoid(trial.config)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments, the space by its own description."""
+        return {"searcher": "random", "space": self._space.describe(), "seed": self._seed}
+
+    def _walk_grid(self) -> Iterator[dict[str, Any]]:
+        while True:
+            yield from self._space.grid_points()
+
+    def _sample(self, point: dict[str, Any], samples: int, without: set[str]) -> Config | None:
+        for _ in range(samples):
+            config = self._space.sample(self._rng, point)
+            if not without or fingerprint(config) not in without:
+                return config
+        return None
+
+    def _sample_new(self, point: dict[str, Any]) -> Config | None:
+        return None if fingerprint(point) in self._left else self._sample(point, SAMPLES_BEFORE_COUNTING, self._seen)
+
+    def _take_left(self, point: dict[str, Any]) -> Config | None:
+        key = fingerprint(point)
+        if key not in self._left:
+            self._left[key] = list(self._space.configs(point))
+            self._rng.shuffle(self._left[key])
+        while self._left[key]:
+            config = self._left[key].pop()
+            if fingerprint(config) not in self._seen:
+                return config
+        # All were proposed: it starts over, without those that were abandoned.
+        del self._left[key]
+        configs = list(self._space.configs(point))
+        self._seen.difference_update(map(fingerprint, configs))
+        self._seen |= self._abandoned
+        config = self._space.sample(self._rng, point)
+        if fingerprint(config) not in self._abandoned:
+            return config
+        allowed = [one for one in configs if fingerprint(one) not in self._abandoned]
+        return self._rng.choice(allowed) if allowed else None
