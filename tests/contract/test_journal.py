@@ -14,23 +14,9 @@ from typing import Any
 import losing
 import pytest
 import redis
-from servers import EACH_SERVER, started_on
-from waiting import DEADLINE_S, eventually
-
-from mqtune.backends.local.server import EmbeddedServer
-from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import BrokerUnavailable, NameTaken
-from mqtune.core.events import VERSION, WorkerInfo
-from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
-from mqtune.journal.fleet import Fleet, Hints
-from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.journal.scripts import script
-from mqtune.testing import journals
-from mqtune.testing.journals import JournalContract, World
-from mqtune.testing.journals.world import (
+from contract import journals
+from contract.journals import JournalContract, World
+from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     HELD_TOO,
@@ -51,6 +37,20 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
+from servers import EACH_SERVER, started_on
+from waiting import DEADLINE_S, eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import BrokerUnavailable, NameTaken
+from mqtune.core.events import VERSION, WorkerInfo
+from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
+from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.memory import MemoryJournal, MemoryServer
+from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
+from mqtune.journal.scripts import script
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)

@@ -8,6 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from contract.journals.world import (
+    ASSIGNMENT,
+    LONG_S,
+    ONE,
+    InWorld,
+    closed,
+    ended,
+    entries,
+    reported,
+    segment,
+    staged,
+    started,
+)
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from waiting import DEADLINE_S, eventually
@@ -22,19 +35,6 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Hints
 from mqtune.journal.recovery import bring_back, bring_back_end, put_back
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.testing.journals.world import (
-    ASSIGNMENT,
-    LONG_S,
-    ONE,
-    InWorld,
-    closed,
-    ended,
-    entries,
-    reported,
-    segment,
-    staged,
-    started,
-)
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3

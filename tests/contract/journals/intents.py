@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-
-from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
     ONE,
@@ -26,7 +23,10 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
-from mqtune.testing.waiting import eventually
+from waiting import eventually
+
+from mqtune.core.trial import AttemptEnd, Intent, TrialId
+from mqtune.journal.base import FENCED, Claim, Grant, Journal
 
 
 class IntentContract(InWorld):

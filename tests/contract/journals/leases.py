@@ -7,11 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-
-from mqtune.core.errors import DriverFenced
-from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
     ONE,
@@ -30,7 +26,11 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
-from mqtune.testing.waiting import eventually
+from waiting import eventually
+
+from mqtune.core.errors import DriverFenced
+from mqtune.core.trial import AttemptEnd, Intent, TrialId
+from mqtune.journal.base import FENCED, Claim, Grant, Held, Journal
 
 
 class LeaseContract(InWorld):

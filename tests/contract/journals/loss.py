@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from mqtune.core.trial import UNDRIVEN, Intent
-from mqtune.journal.base import Claim, Cleared, Journal, LossPolicy, OnLoss
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
     ONE,
@@ -21,6 +18,9 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
+
+from mqtune.core.trial import UNDRIVEN, Intent
+from mqtune.journal.base import Claim, Cleared, Journal, LossPolicy, OnLoss
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from contract.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, reported, segment
+from waiting import DEADLINE_S
+
 from mqtune.journal.base import Claim, Entry, Journal
-from mqtune.testing.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, reported, segment
-from mqtune.testing.waiting import DEADLINE_S
 
 
 class ReadContract(InWorld):

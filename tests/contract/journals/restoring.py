@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
-from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     HELD_TOO,
@@ -28,6 +24,10 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
+
+from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.trial import AttemptEnd, Intent
+from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt
 
 
 class RestoreContract(InWorld):

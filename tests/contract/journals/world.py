@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Protocol
 
 import pytest
+from waiting import DEADLINE_S
 
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.events import (
@@ -25,7 +26,6 @@ from mqtune.core.events import (
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
-from mqtune.testing.waiting import DEADLINE_S
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03
@@ -148,7 +148,7 @@ def all_at_once(calls: Iterable[Callable[[], object]]) -> list[Any]:
         try:
             barrier.wait(DEADLINE_S)
             results[index] = call()
-        except BaseException as error:  # noqa: BLE001 - each caller looks at what came of its call
+        except BaseException as error:
             results[index] = error
 
     threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]

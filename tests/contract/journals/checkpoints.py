@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-
-from mqtune.core.trial import CheckpointId, Intent, checkpoint_id
-from mqtune.journal.base import FENCED, Claim, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     HELD_TOO,
@@ -27,6 +24,9 @@ from mqtune.testing.journals.world import (
     saved,
     staged,
 )
+
+from mqtune.core.trial import CheckpointId, Intent, checkpoint_id
+from mqtune.journal.base import FENCED, Claim, Journal
 
 #: The most that a checkpoint in memory may have.
 MAX_DATA: Final = 1_000_000

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mqtune.testing.journals.checkpoints import CheckpointContract
-from mqtune.testing.journals.intents import IntentContract
-from mqtune.testing.journals.leases import LeaseContract
-from mqtune.testing.journals.lock import LockContract
-from mqtune.testing.journals.loss import LossContract
-from mqtune.testing.journals.reading import ReadContract
-from mqtune.testing.journals.reports import ReportContract
-from mqtune.testing.journals.restoring import RestoreContract
-from mqtune.testing.journals.staging import StagingContract
-from mqtune.testing.journals.wishes import WishContract
-from mqtune.testing.journals.world import World
+from contract.journals.checkpoints import CheckpointContract
+from contract.journals.intents import IntentContract
+from contract.journals.leases import LeaseContract
+from contract.journals.lock import LockContract
+from contract.journals.loss import LossContract
+from contract.journals.reading import ReadContract
+from contract.journals.reports import ReportContract
+from contract.journals.restoring import RestoreContract
+from contract.journals.staging import StagingContract
+from contract.journals.wishes import WishContract
+from contract.journals.world import World
 
 __all__ = ["JournalContract", "World"]
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Cleared, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
     ONE,
@@ -21,6 +18,9 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
+
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import FENCED, Claim, Cleared, Journal
 
 
 class WishContract(InWorld):

@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Assignment, Claim, Grant, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
     ONE,
@@ -25,7 +22,10 @@ from mqtune.testing.journals.world import (
     staged,
     started,
 )
-from mqtune.testing.waiting import eventually
+from waiting import eventually
+
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import FENCED, Assignment, Claim, Grant, Journal
 
 
 class StagingContract(InWorld):

@@ -7,12 +7,7 @@ from functools import partial
 from typing import Final
 
 import pytest
-
-from mqtune.core.errors import DriverFenced, NameTaken
-from mqtune.core.events import ExperimentCreated
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Assignment, Claim, Cleared, Grant, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     LONG_S,
@@ -33,6 +28,11 @@ from mqtune.testing.journals.world import (
     started,
     trial_closed,
 )
+
+from mqtune.core.errors import DriverFenced, NameTaken
+from mqtune.core.events import ExperimentCreated
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import Assignment, Claim, Cleared, Grant, Journal
 
 
 class LockContract(InWorld):

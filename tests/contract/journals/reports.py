@@ -7,11 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-
-from mqtune.core.events import Reports, decode_event
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, Claim, Journal
-from mqtune.testing.journals.world import (
+from contract.journals.world import (
     ASSIGNMENT,
     ONE,
     OTHER,
@@ -27,7 +23,11 @@ from mqtune.testing.journals.world import (
     segment,
     staged,
 )
-from mqtune.testing.waiting import eventually
+from waiting import eventually
+
+from mqtune.core.events import Reports, decode_event
+from mqtune.core.trial import Intent, TrialId
+from mqtune.journal.base import FENCED, GAP, Claim, Journal
 
 
 class ReportContract(InWorld):
