@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 import mqtune
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.results.saved import saved_events
+from mqtune.results.experiments import saved_events
 
 EPOCHS = 42
 # Learning rates that are all too low, for PBT to raise.

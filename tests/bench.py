@@ -35,7 +35,7 @@ from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search import RandomSearcher, Searcher

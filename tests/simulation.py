@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mqtune.backends.simulated import Simulated, SimulatedBackend
+from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import SimulatedFleet
-from mqtune.backends.simulated.journal import SimulatedJournal
 from mqtune.checkpoints import Retention
 from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
@@ -22,7 +22,7 @@ from mqtune.driver.loop import Driver
 from mqtune.driver.screening import Reading
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended
 from mqtune.journal.file import JournalFile
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers import FIFO, Scheduler
 from mqtune.search import RandomSearcher, Searcher
 from mqtune.search.space import Space, uniform

@@ -106,7 +106,7 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
     from mqtune.driver.loop import Driver
     from mqtune.journal.clock import ServerClock
     from mqtune.journal.file import JournalFile
-    from mqtune.results.callbacks.dispatch import CallbackDispatcher
+    from mqtune.results.callbacks import CallbackDispatcher
     from mqtune.schedulers import ASHA
     from mqtune.search import RandomSearcher
     from mqtune.search.space import Space, uniform

@@ -88,7 +88,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.driver.loop import Driver
     from mqtune.journal.file import JournalFile
     from mqtune.journal.takeover import LOCK_S
-    from mqtune.results.callbacks.dispatch import CallbackDispatcher
+    from mqtune.results.callbacks import CallbackDispatcher
     from mqtune.search import RandomSearcher
     from mqtune.search.space import Space, uniform
 

@@ -20,11 +20,11 @@ _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 def command(name: str | None) -> None:
     """Tune a small neural network on handwritten digits, with a server and workers on this machine alone.
 
-    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/cli/demo_run.py, fit to be copied.
+    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/cli/digits.py, fit to be copied.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:
         raise MqtuneError(f"the demo needs {' and '.join(missing)}: pip install 'mqtune[demo]'")
-    from mqtune.cli.demo_run import main  # noqa: PLC0415 - scikit-learn's import takes a second
+    from mqtune.cli.digits import main  # noqa: PLC0415 - scikit-learn's import takes a second
 
     main(name)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from mqtune.results.callbacks.view import printable
+from mqtune.results.display import printable
 
 __all__ = ["command"]
 

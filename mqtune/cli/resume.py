@@ -6,7 +6,7 @@ import click
 
 from mqtune.cli.output import output
 from mqtune.cli.show import show_experiment
-from mqtune.results.saved import standing
+from mqtune.results.experiments import standing
 
 __all__ = ["command"]
 

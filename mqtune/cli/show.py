@@ -22,9 +22,9 @@ from mqtune.core.labels import Labels
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.results.callbacks.view import best_text, counts_text, entries, ranked, short_value, trial_table
+from mqtune.results.display import best_text, counts_text, entries, ranked, short_value, trial_table
+from mqtune.results.experiments import duration, saved_experiments, standing, standing_of
 from mqtune.results.results import Results, TrialResult
-from mqtune.results.saved import duration, saved_experiments, standing, standing_of
 
 __all__ = ["command", "show_experiment"]
 

@@ -14,7 +14,7 @@ from mqtune.core.resources import Resources
 from mqtune.driver.connect import BrokerPlace
 from mqtune.driver.settings import Plan
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.results.saved import saved_experiments
+from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers import Scheduler
 from mqtune.schedulers.described import scheduler_of
 from mqtune.schedulers.stopping.described import rule_of

@@ -17,7 +17,7 @@ from mqtune.core.trial import Action, CheckpointId, Config, Report, Trial, Trial
 from mqtune.driver.actions import check_decision, check_paused, next_trial_id
 from mqtune.driver.limits import positive
 from mqtune.driver.slots import Addition
-from mqtune.results.fetching import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
+from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.results.logs import LogStream, Output, attempt_of
 from mqtune.trainable.stepping import export_model
 
@@ -446,7 +446,7 @@ class Control(ABC):
             target: the new folder to copy to.
 
         Raises:
-            as ``mqtune.results.fetching.fetch_checkpoint``.
+            as ``mqtune.results.checkpoints.fetch_checkpoint``.
         """
         found, driver = self._trial(trial), self._look()
         name = named(self._experiment, found, which)

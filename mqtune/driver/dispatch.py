@@ -24,7 +24,7 @@ from mqtune.core.trial import Action, CheckpointId, Trial, TrialId
 from mqtune.driver.checkpoints import Keeping
 from mqtune.driver.limits import Limits
 from mqtune.driver.screening import Screening
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping import StopRule
 from mqtune.search.base import Searcher

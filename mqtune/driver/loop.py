@@ -44,7 +44,7 @@ from mqtune.journal.base import Entry, Journal, entry_order
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
 from mqtune.journal.restoring import RestoringJournal
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping import StopRule
 from mqtune.search.base import Searcher

@@ -31,9 +31,8 @@ from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
 from mqtune.driver.settings import Plan
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
-from mqtune.results.callbacks.error_log import ErrorLog
-from mqtune.results.fetching import DICTS
+from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
+from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
 from mqtune.trainable.importing import refuse_on_import
 
@@ -365,6 +364,6 @@ def _is_full(folder: Path) -> bool:
 
 
 def _progress(total: int | None, folder: Path) -> list[Callback]:
-    from mqtune.results.callbacks.progress import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
+    from mqtune.results.display import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
 
     return [Progress(total=total, folder=folder)]

@@ -46,7 +46,7 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
     so are resumes with the same config.
 
     Args:
-        events: a journal's, in order, as ``mqtune.results.saved.saved_events`` yields them.
+        events: a journal's, in order, as ``mqtune.results.experiments.saved_events`` yields them.
         trial: the trial's id.
         time_attr: the key of the time in the reports; a report without it counts by its sequence number.
 

@@ -16,11 +16,11 @@ from terminal import processes_in, terminal
 from waiting import eventually
 
 import mqtune
-import mqtune.cli.demo_run
+import mqtune.cli.digits
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.trial import is_in_memory
+from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
-from mqtune.results.saved import saved_experiments
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,17 +31,17 @@ RUN_S = 120
 def test_the_digits_example_is_the_demo():
     # A copy: as a link it would lead out of the folder that is mounted into a container.
     digits = EXAMPLES / "digits.py"
-    assert digits.read_text() == Path(mqtune.cli.demo_run.__file__).read_text()
+    assert digits.read_text() == Path(mqtune.cli.digits.__file__).read_text()
     assert not digits.is_symlink()
 
 
 def test_the_demos_default_config_fits_its_space():
     mqtune.Tuner(
-        mqtune.cli.demo_run.train,
-        mqtune.cli.demo_run.SPACE,
+        mqtune.cli.digits.train,
+        mqtune.cli.digits.SPACE,
         metric="accuracy",
         mode="max",
-        points_to_evaluate=[mqtune.cli.demo_run.DEFAULT],
+        points_to_evaluate=[mqtune.cli.digits.DEFAULT],
     )
 
 

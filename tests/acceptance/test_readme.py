@@ -21,9 +21,9 @@ from mqtune.backends.local.server import find_binary
 from mqtune.core.experiment import Experiment
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
-from mqtune.results.callbacks.view import trial_table
+from mqtune.results.display import trial_table
+from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
-from mqtune.results.saved import saved_experiments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

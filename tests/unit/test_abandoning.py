@@ -68,7 +68,7 @@ def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
 
 
 def ranked_of(bench: Bench) -> list[Trial]:
-    from mqtune.results.callbacks.view import ranked
+    from mqtune.results.display import ranked
 
     return ranked(bench.experiment)
 

@@ -27,10 +27,9 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
 )
-from mqtune.results.callbacks import dispatch
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
-from mqtune.results.callbacks.error_log import ErrorLog
-from mqtune.results.callbacks.progress import Progress
+from mqtune.results import callbacks as dispatch
+from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
+from mqtune.results.display import Progress
 
 T0 = 1_700_000_000.0
 DEADLINE_S = 10.0

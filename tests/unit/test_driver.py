@@ -44,7 +44,7 @@ from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
 from mqtune.journal.file import JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers import ASHA, FIFO
 from mqtune.search import RandomSearcher, Searcher
 from mqtune.search.space import Space, uniform

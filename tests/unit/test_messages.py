@@ -41,7 +41,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, Intent, Report, TrialId, checkpoint_id
-from mqtune.results.export import json_text
+from mqtune.results.results import json_text
 
 WIRE = Path(__file__).parents[1] / "wire"
 

@@ -19,7 +19,7 @@ from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, T
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.results.callbacks.view import best_text
+from mqtune.results.display import best_text
 from mqtune.results.results import Results
 
 NAN, INF = math.nan, math.inf

@@ -8,7 +8,7 @@ from attempts import own_metrics
 from simulation import NAME, Simulation, curve, simulate
 
 from mqtune.backends.simulated import Simulated, fleet
-from mqtune.backends.simulated.time import STARTS_AT
+from mqtune.backends.simulated.fleet import STARTS_AT
 from mqtune.checkpoints.dicts import decode_dict
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged

@@ -21,7 +21,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId
 from mqtune.driver.limits import Limits
-from mqtune.results.callbacks.dispatch import CallbackDispatcher
+from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers import ASHA, PBTReplay, PolicyStep, PromotionASHA, Scheduler
 from mqtune.schedulers.base import Choice, Resume, Wait
 from mqtune.schedulers.stopping import MaximumIteration, StopRule, as_rule

@@ -1,25 +1,234 @@
-"""Workers in virtual time: they claim, run and end attempts as real ones do, one event after the other."""
+"""Simulated workers: they claim, run and end attempts in virtual time as real ones do, one event after the other."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final
 
-from mqtune.backends.simulated.journal import WorkersJournal
-from mqtune.backends.simulated.reports import Source
-from mqtune.backends.simulated.run import ITERATION, TIME_TOTAL, Run, Worker
-from mqtune.backends.simulated.time import Agenda, Order, SimulatedClock
+from mqtune.backends.simulated.reports import Item, Source
 from mqtune.checkpoints.dicts import decode_dict, encode_dict
+from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import CheckpointGone, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
-from mqtune.core.trial import CheckpointId, Intent, TrialId
-from mqtune.journal.base import Claim, Segment
-from mqtune.journal.memory import MemoryServer
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
+from mqtune.journal.base import Assignment, Claim, Segment
+from mqtune.journal.memory import MemoryJournal, MemoryServer
 
-__all__ = ["Conditions", "SimulatedFleet"]
+__all__ = [
+    "ITERATION",
+    "STARTS_AT",
+    "TIME_TOTAL",
+    "Agenda",
+    "Conditions",
+    "Order",
+    "Run",
+    "SimulatedClock",
+    "SimulatedFleet",
+    "Worker",
+    "WorkersJournal",
+]
+
+#: When virtual time begins, in seconds since the epoch: the same moment in every run, the first of 2000 (UTC).
+STARTS_AT: Final = 946_684_800.0
+
+
+class SimulatedClock:
+    """Virtual time; it passes when its agenda is carried out, and only then."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time(self) -> float:
+        """Return the virtual time in seconds since the epoch (UTC)."""
+        return STARTS_AT + self.now
+
+    def monotonic(self) -> float:
+        """Return the virtual seconds since the beginning."""
+        return self.now
+
+
+class Order(IntEnum):
+    """What comes first of what is due at one instant."""
+
+    HEARD = 0  #: what a worker hears from the driver, and what it does about it
+    DONE = 1  #: what a worker and its trial do by themselves
+
+
+class Agenda:
+    """What is to happen, by time; at one instant by its order, and then by when it was noted down. O(log n) for each."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+        self._events: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def note(self, at: float, order: Order, action: Callable[[Any], None], subject: Any = None) -> None:
+        """Have ``action(subject)`` called at *at*, by the monotonic clock."""
+        self._number += 1
+        heapq.heappush(self._events, (at, order, self._number, action, subject))
+
+    def carry_out_instant(self, until: float) -> bool:
+        """Go to the next instant at which something is due, up to *until*, and do all that was due then when it began.
+
+        What comes of it at the same instant is the next call's, so that a driver may decide in between. Returns False,
+        with the time at *until*, when there is nothing up to then.
+        """
+        events = self._events
+        if not events or events[0][0] > until:
+            self._clock.now = max(self._clock.now, until)
+            return False
+        now = self._clock.now = events[0][0]
+        last = self._number
+        while events and events[0][0] <= now and events[0][2] <= last:
+            _, _, _, action, subject = heapq.heappop(events)
+            action(subject)
+        return True
+
+
+class WorkersJournal(MemoryJournal):
+    """The workers' hand on the journal, which notes how far they have written."""
+
+    def __init__(self, server: MemoryServer, experiment: str) -> None:
+        super().__init__(server, experiment)
+        self.written_to = 0
+
+    def _append(self, event: bytes) -> None:
+        super()._append(event)
+        self.written_to = self._state.forgotten + len(self._state.entries)
+
+
+#: What comes with every report, as it does with a real one.
+ITERATION: Final = "training_iteration"
+_TIME_THIS_ITER: Final = "time_this_iter_s"
+TIME_TOTAL: Final = "time_total_s"
+
+_ENDS: Final = {
+    Intent.STOP: AttemptEnd.STOPPED,
+    Intent.PAUSE: AttemptEnd.PAUSED,
+    Intent.COMPLETE: AttemptEnd.COMPLETED,
+    Intent.ABANDON: AttemptEnd.STOPPED,
+    Intent.HAND_BACK: AttemptEnd.HANDED_BACK,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """An attempt that was claimed."""
+
+    claim: Claim
+    worker: Worker
+    assignment: Assignment
+    #: Its items to come; none before it has begun, and once it does nothing more.
+    items: Iterator[Item] = field(default_factory=lambda: iter(()))
+    #: The metrics of the report that it works on, or the error that it is about to raise.
+    next: Metrics | Exception = field(default_factory=dict)
+    #: How long it works on that, and how long it and the attempts that it goes on from have worked on reports so far.
+    seconds: float = 0.0
+    total_s: float = 0.0
+    #: How many reports lie before its first, from its checkpoint.
+    begins_behind: int = 0
+    sequence: int = 0
+    checkpoints: int = 0
+    #: What was sent to it: what it is to do, and up to which report it may go on; a driver may say so again.
+    sent_intent: Intent = Intent.RUN
+    sent_sequence: int = 0
+    #: What it was told to do, once it has heard it.
+    told: Intent = Intent.RUN
+    #: Whether it reports no more: it was told, has returned or has failed.
+    is_quiet: bool = False
+    #: Whether its end is journaled, or its worker dead: what is still to happen to it doesn't.
+    is_over: bool = False
+    #: Reports that are on their way, and when the last of them arrives.
+    under_way: deque[Segment] = field(default_factory=deque)
+    arrives_at: float = 0.0
+    #: In lockstep: whether it waits for the decision on its last report.
+    waits: bool = False
+
+    @property
+    def trial(self) -> TrialId:
+        """The trial's id."""
+        return self.claim.trial
+
+    @property
+    def position(self) -> int:
+        """How many reports of the trial's life lie behind it."""
+        return self.begins_behind + self.sequence
+
+    def new_checkpoint(self) -> CheckpointId:
+        """Return the id of its next checkpoint."""
+        self.checkpoints += 1
+        return checkpoint_id(self.claim.trial, self.claim.attempt, self.checkpoints, in_memory=True)
+
+    def segment(self, timestamp: float, checkpoint: str) -> Segment:
+        """Return its latest report as it travels.
+
+        Raises:
+            TypeError: the metrics can't be sent.
+        """
+        metrics: Any = self.next
+        self.total_s += self.seconds
+        if isinstance(metrics, dict):
+            counted = {ITERATION: self.position, _TIME_THIS_ITER: self.seconds, TIME_TOTAL: self.total_s}
+            metrics = {**metrics, **{name: value for name, value in counted.items() if name not in metrics}}
+        packed = pack_metrics(timestamp, metrics, checkpoint)
+        claim, first = self.claim, self.sequence
+        return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))
+
+    def ended_as_told(self, at: float) -> AttemptEnded:
+        """Return the end that it comes to when it does what it was told."""
+        return self._ended(_ENDS[self.told], at)
+
+    def completed(self, at: float) -> AttemptEnded:
+        """Return the end of a trainable that has returned."""
+        return self._ended(AttemptEnd.COMPLETED, at)
+
+    def failed(self, at: float, error: Exception, *, outlived: bool = False) -> AttemptEnded:
+        """Return the end of a trainable that has raised *error*, or has outlived its time; with a traceback if there is one."""
+        text = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
+        kind = type(error).__name__
+        return self._ended(AttemptEnd.FAILED, at, kind, text or f"{kind}: {error}", outlived=outlived)
+
+    def _ended(
+        self, end: AttemptEnd, at: float, kind: str = "", error: str = "", *, outlived: bool = False
+    ) -> AttemptEnded:
+        return AttemptEnded(
+            trial=self.claim.trial,
+            attempt=self.claim.attempt,
+            end=end,
+            at=at,
+            # Without one, no process would have been started.
+            pid=self.worker.number,
+            exit_code=int(end is AttemptEnd.FAILED),
+            error_type=kind,
+            error=error,
+            outlived=outlived,
+        )
+
+
+@dataclass(slots=True, order=True)
+class Worker:
+    """A simulated worker, which has one slot; the free one with the lowest number takes the next attempt."""
+
+    number: int
+    is_alive: bool = field(default=True, compare=False)
+    #: Whether it stands among those that wait for an attempt; a dead one may, and is passed over.
+    is_waiting: bool = field(default=True, compare=False)
+    run: Run | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What the journal calls it."""
+        return f"simulated-{self.number}"
+
 
 #: How long after a worker's death the lease on its attempt runs out, in virtual seconds; as of a real worker.
 LEASE_S: Final = 15.0

@@ -13,7 +13,7 @@ from mqtune.core.errors import InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import AttemptEnd, CheckpointId, Decision, Report, Trial
-from mqtune.results.callbacks.error_log import ERROR_FILE
+from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.results import Results
 from mqtune.testing import play
 from mqtune.testing.backends.world import InWorld, Tune, drive

@@ -15,8 +15,7 @@ from mqtune.core.events import decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd
-from mqtune.results.callbacks.progress import Progress, ProgressConsole
-from mqtune.results.callbacks.view import counts_text, short_config, short_value
+from mqtune.results.display import Progress, ProgressConsole, counts_text, short_config, short_value
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
@@ -191,7 +190,7 @@ def test_no_terminal_is_too_narrow_and_no_config_too_large(tmp_path: Path, width
 def test_the_terminal_is_left_in_order_after_an_error_in_the_middle(live: Watched, monkeypatch: pytest.MonkeyPatch):
     live.step()
     assert HIDE_CURSOR in live.file.getvalue()
-    monkeypatch.setattr("mqtune.results.callbacks.progress.trial_table", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("mqtune.results.display.trial_table", lambda *_, **__: 1 / 0)
     live.book.run("0001", 0.5)
 
     with pytest.raises(ZeroDivisionError):
@@ -207,9 +206,7 @@ def test_the_terminal_is_left_in_order_after_ctrl_c_in_the_middle_of_drawing(
 ):
     live.step()
     live.book.run("0001", 0.5)
-    monkeypatch.setattr(
-        "mqtune.results.callbacks.progress.best_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
+    monkeypatch.setattr("mqtune.results.display.best_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         live.step()
     monkeypatch.undo()

@@ -1,1 +1,0 @@
-"""What watches an experiment from within its driver."""
