@@ -52,7 +52,7 @@ def command(
     db: int,
     aclfile: bool,
 ) -> None:
-    """Print what makes an account for drivers, workers or monitors on a Redis (7 or later) or Valkey.
+    """Print what makes an account for drivers, workers, operators or monitors on a Redis (7 or later) or Valkey.
 
     \b
     mqtune acl worker | redis-cli

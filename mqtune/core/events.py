@@ -47,6 +47,8 @@ __all__ = [
     "ExperimentEnded",
     "Labelled",
     "Reports",
+    "RequestAnswered",
+    "Requested",
     "TrialClosed",
     "TrialStaged",
     "WorkerInfo",
@@ -74,6 +76,8 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
+    #: Fields whose values are not plain, or not any.
+    RICH: ClassVar[frozenset[str]] = frozenset({"action", "cursor", "end", "intent", "status"})
 
     def encode(self) -> bytes:
         """Return the event as it stands in the journal.
@@ -82,7 +86,7 @@ class _Body:
             TypeError: a value is not what its field holds, so that nobody could read it, or can't be carried.
         """
         body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
-        for name in _RICH & body.keys():
+        for name in self.RICH & body.keys():
             body[name] = _plain(body[name])
         known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
@@ -91,7 +95,7 @@ class _Body:
     def from_body(cls, body: dict[str, Any]) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
         values = known_fields(cls, body)
-        for name in _RICH & values.keys():
+        for name in cls.RICH & values.keys():
             values[name] = _rich(name, values[name])
         return cls(**values)
 
@@ -101,8 +105,6 @@ _NAMED: Final = {
     "action": frozenset({*(action.value for action in Action), Intent.HAND_BACK.value}),
     "status": frozenset(status.value for status in TrialStatus),
 }
-#: Fields whose values are not plain, or not any.
-_RICH: Final = frozenset({"cursor", "end", "intent", *_NAMED})
 
 
 def _rich(name: str, value: Any) -> Any:
@@ -157,6 +159,8 @@ class TrialStaged(_Body):
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
     notes: str = ""
+    #: The id of the request that it carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,8 @@ class DecisionTaken(_Body):
     by: str = "scheduler"
     #: With a pause: the config, checkpoint and source that the trial goes on with at once; empty: it stays paused.
     restart: dict[str, Any] = field(default_factory=dict)
+    #: The id of the request that it carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +238,8 @@ class TrialClosed(_Body):
     by: str
     at: float
     cursor: Cursor
+    #: The id of the request that it carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +299,44 @@ class ExperimentEnded(_Body):
     reason: str
     at: float
     cursor: Cursor
+    #: The id of the request that it carries out; empty for none.
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested(_Body):
+    """Someone outside the driver asks it to do something; it is in the journal once, however often it was sent.
+
+    The driver carries out requests in the order of the journal; what none has answered, the next driver does. An action
+    that the driver doesn't know is refused.
+    """
+
+    KIND: ClassVar[str] = "requested"
+    RICH: ClassVar[frozenset[str]] = frozenset()
+    #: Chosen by who asks; the same id is the same request.
+    id: str
+    action: str
+    #: Whose it is; empty for one that concerns the experiment.
+    trial: str
+    arguments: dict[str, object]
+    #: Who asks, for people.
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAnswered(_Body):
+    """The driver has carried a request out, or refuses it and says why."""
+
+    KIND: ClassVar[str] = "answered"
+    #: Of the request.
+    id: str
+    done: bool
+    reason: str
+    #: The trial that it was about, or that it made; empty for none.
+    trial: str
+    at: float
+    cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +372,8 @@ Event = (
     | Labelled
     | DriverStarted
     | ExperimentEnded
+    | Requested
+    | RequestAnswered
     | Reports
 )
 
@@ -343,6 +391,8 @@ _KINDS: Final[dict[str, type[_Body]]] = {
         Labelled,
         DriverStarted,
         ExperimentEnded,
+        Requested,
+        RequestAnswered,
     )
 }
 

@@ -20,6 +20,8 @@ from mqtune.core.events import (
     ExperimentEnded,
     Labelled,
     Reports,
+    RequestAnswered,
+    Requested,
     TrialClosed,
     TrialStaged,
 )
@@ -54,6 +56,9 @@ Mode = Literal["min", "max"]
 #: Attempts of one trial that may be lost, or handed back without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
+#: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
+#: each once, and this is for a server that has lost the ids of its requests.
+ANSWERED_COUNT: Final = 1_000
 
 
 class CodeChange(NamedTuple):
@@ -94,6 +99,10 @@ class Experiment:
         self.to_retry: deque[TrialId] = deque()
         #: Trials that were paused to go on at once, in the order in which they came to it.
         self.to_restart: deque[TrialId] = deque()
+        #: Requests that no driver has answered, by id, in the order in which they are to be carried out.
+        self.requests: dict[str, Requested] = {}
+        #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or empty.
+        self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
         #: Where it went on with other code.
         self.code_changes: list[CodeChange] = []
@@ -112,6 +121,7 @@ class Experiment:
         #: Whether any report had a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if mode == "min" else -1.0
+        self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
         self._driven_before_s = 0.0
         self._driven_since: float | None = None
         self._driven_at = 0.0
@@ -144,7 +154,14 @@ class Experiment:
             ) from error
 
     def _apply(self, event: Event) -> None:
+        if not isinstance(event, Reports) and (request := getattr(event, "request", "")) in self.requests:
+            self.carried_out[request] = getattr(event, "trial", "")
         match event:
+            case Requested():
+                if event.id not in self._answered:
+                    self.requests.setdefault(event.id, event)
+            case RequestAnswered():
+                self._answer(event)
             case TrialStaged():
                 self._stage(event)
             case AttemptStarted():
@@ -334,6 +351,12 @@ class Experiment:
                 waiting.remove(trial.id)
         trial.restart = None
         self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
+
+    def _answer(self, event: RequestAnswered) -> None:
+        self._driven_at = event.at
+        self.requests.pop(event.id, None)
+        self.carried_out.pop(event.id, None)
+        self._answered.append(event.id)
 
     def _drop(self, checkpoints: Sequence[str]) -> None:
         for name in checkpoints:

@@ -22,6 +22,7 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "TrialId": str,
     "bool": bool,
     "dict[str, Any]": dict,
+    "dict[str, object]": dict,
     "float": float | int,
     "float | None": float | int | None,
     "int": int,

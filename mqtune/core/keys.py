@@ -31,6 +31,7 @@ One experiment ``E``::
     mqtune:x:{E}:staged             zset    trial -> server time (ms) at which its attempt was staged; unclaimed ones only
     mqtune:x:{E}:asked:<worker>     list    msgpack questions for output of trials that ran on the worker; expires
     mqtune:x:{E}:log:<token>        list    msgpack answer to one of them; expires
+    mqtune:x:{E}:requests           hash    id of a request -> id of the journal entry that holds it
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; those that are held in memory
     mqtune:x:{E}:trial:<trial>      hash    expires some days after its attempt has ended
                                             attempt     number of the current attempt, the fencing token
@@ -127,6 +128,7 @@ class ExperimentKeys:
         "leases",
         "meta",
         "metrics",
+        "requests",
         "staged",
     )
 
@@ -140,6 +142,7 @@ class ExperimentKeys:
         self.leases = f"{prefix}:leases"
         self.staged = f"{prefix}:staged"
         self.checkpoints = f"{prefix}:checkpoints"
+        self.requests = f"{prefix}:requests"
         self._restored = f"{prefix}:restored:"
         self._trial = f"{prefix}:trial:"
         self._asked = f"{prefix}:asked:"

@@ -31,7 +31,7 @@ from mqtune.core.trial import AttemptEnd
 
 __all__ = ["ROLES", "Role", "Rule", "account", "password_hash", "rules_of"]
 
-Role = Literal["driver", "worker", "monitor"]
+Role = Literal["driver", "worker", "operator", "monitor"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 #: What every client does, whatever it is for.
@@ -98,6 +98,8 @@ def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control:
             return _driver(kept, _queues(experiments), db)
         case "worker":
             return _worker(kept, _queues(experiments), db)
+        case "operator":
+            return [*_requests(kept), *_monitor(kept, db, remote_control=False)]
         case "monitor":
             return _monitor(kept, db, remote_control=remote_control)
 
@@ -111,13 +113,14 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         kept.leases,
         kept.staged,
         kept.checkpoints,
+        kept.requests,
         kept.trial("*"),
     )
     return [
         Rule("evalsha eval", (*everything, EXPERIMENTS)),
         Rule(
-            "hget hmget hset hsetnx hincrby hdel hkeys zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange xrevrange "
-            "exists del rename expire pexpire persist",
+            "hget hmget hset hsetnx hincrby hdel hexists hkeys zadd zrem zscore zrange zrangebyscore zunionstore xadd xrange "
+            "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),
         # One blocking read hears of both.
@@ -144,13 +147,12 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
 def _worker(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
     trials = kept.trial("*")
     return [
+        *_requests(kept),
         Rule("evalsha eval", (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, trials)),
         Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("zadd zrem", (kept.leases, kept.staged)),
-        Rule("xadd", (kept.journal,)),
-        Rule("publish", channels=(kept.metrics,)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
         Rule("rpush pexpire", (kept.log("*"),)),
@@ -199,6 +201,16 @@ def _queues(experiments: str) -> tuple[str, ...]:
     # A list for each of kombu's priorities, whose number stands behind two bytes.
     name = f"{QUEUES}@{experiments}"
     return name, f"{name}??[369]"
+
+
+def _requests(kept: ExperimentKeys) -> list[Rule]:
+    """Return what a request to the driver takes: a worker's is that a trial whose task was revoked is abandoned."""
+    return [
+        Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
+        Rule("hget hset hexists", (kept.meta, kept.requests)),
+        Rule("xadd", (kept.journal,)),
+        Rule("publish", channels=(kept.metrics,)),
+    ]
 
 
 def _looks(kept: ExperimentKeys) -> list[Rule]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
+from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 
 __all__ = [
@@ -298,6 +299,7 @@ class Journal(DriverSide):
         attempts: Sequence[LastAttempt],
         events: Sequence[bytes],
         *,
+        requests: Mapping[str, str],
         definition: bytes,
         owner: str,
         description: str,
@@ -312,6 +314,7 @@ class Journal(DriverSide):
             entries: returns all entries, in order, at least one, as often as it is called.
             attempts: of every trial that there is, here or on the server; who drives knows them all.
             events: what follows the entries.
+            requests: for each request among the entries, its id and that of its entry.
             definition: what the experiment was created with.
             owner: the driver's token.
             description: who that is, for people.
@@ -321,6 +324,16 @@ class Journal(DriverSide):
     @abstractmethod
     def erase(self, trials: Sequence[TrialId]) -> None:
         """Forget the experiment, with all these trials, but for the lock; whoever runs an attempt of it is fenced from then on."""
+
+    @abstractmethod
+    def request(self, event: Requested) -> str:
+        """Append a request to the driver, and return the id of its entry; for anybody, also while no driver lives.
+
+        A request of an id that is in the journal already is not written again, and its entry's id is returned.
+
+        Raises:
+            JournalGone: there is no such experiment, or the server has lost it and no driver has put it back yet.
+        """
 
     @abstractmethod
     def hold(self, held: Sequence[Held], hold_s: float) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     FENCED,
@@ -255,6 +256,7 @@ class MemoryJournal(Journal):
             state.forgotten += len(state.entries)
             state.entries.clear()
             state.checkpoints.clear()
+            state.requests.clear()
             state.dropped, state.definition = (), None
             for trial in trials:
                 state.trials.pop(trial, None)
@@ -302,6 +304,7 @@ class MemoryJournal(Journal):
         attempts: Sequence[LastAttempt],
         events: Sequence[bytes],
         *,
+        requests: Mapping[str, str],
         definition: bytes,
         owner: str,
         description: str,
@@ -314,12 +317,23 @@ class MemoryJournal(Journal):
             state.entries = list(entries())
             state.definition, state.epoch, state.owner, state.driver = definition, self._epoch, owner, description
             state.driver_until = self._server.clock() + hold_s
+            state.requests = dict(requests)
             state.trials = {
                 trial: TrialState(attempt, b"", state="ended", ended_by="restored", timestamp=at)
                 for trial, attempt, at in attempts
             }
             for event in events:
                 self._append(event)
+
+    def request(self, event: Requested) -> str:
+        with self._lock:
+            requests = self._state.requests
+            if event.id not in requests:
+                if self._state.definition is None:
+                    raise JournalGone(f"there is no experiment {self.experiment!r}")
+                self._append(event.encode())
+                requests[event.id] = self._state.entries[-1].id
+            return requests[event.id]
 
     def hold(self, held: Sequence[Held], hold_s: float) -> None:
         with self._lock:

@@ -58,6 +58,8 @@ class ExperimentState:
     forgotten: int = 0
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
+    #: The ids of requests, each with that of its entry.
+    requests: dict[str, str] = field(default_factory=dict)
     dropped: tuple[CheckpointId, ...] = ()
     definition: bytes | None = None
     owner: str = ""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import JournalGone, MessageVersionError
-from mqtune.core.events import AttemptEnded, ExperimentCreated, Reports, TrialStaged, decode_event
+from mqtune.core.events import AttemptEnded, ExperimentCreated, Reports, Requested, TrialStaged, decode_event
 from mqtune.core.machine import describe_process
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.journal.base import Entry, Journal, LastAttempt
@@ -117,12 +117,12 @@ def put_back(
         JournalGone: the copy doesn't have all of it.
         DriverFenced: a later driver has begun.
     """
-    found = _Attempts()
+    found = _Contents()
     ids: list[str] = []
     try:
         for entry in _upto(copy, last):
             ids.append(entry.id)
-            found.take(entry.data)
+            found.take(entry)
     except (OSError, MessageVersionError) as error:
         raise JournalGone(_cannot(journal, copy, str(error))) from None
     created = kept_definition(copy, journal.experiment)
@@ -130,13 +130,14 @@ def put_back(
         raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
     if not ids or ids[-1] != last:
         raise JournalGone(_cannot(journal, copy, "that lacks the end, because it could not be written"))
-    for data in behind:
-        found.take(data)
+    for entry in _numbered(behind, last):
+        found.take(entry)
     missing = len(ids) - bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
     journal.restore(
         lambda: chain(_upto(copy, last), _numbered(behind, last)),
         found.last(),
         list(found.ends(at)),
+        requests=found.requests,
         definition=definition or created,
         owner=owner,
         description=describe_process(),
@@ -162,17 +163,21 @@ def entries_behind(journal: Journal, last: str) -> Iterator[Entry]:
         last = entries[-1].id
 
 
-class _Attempts:
-    """What a journal says of attempts: the last one of each trial, and which are under way."""
+class _Contents:
+    """Finds the last attempt of each trial in a journal, those that are under way, and the requests."""
 
     def __init__(self) -> None:
+        #: The id of each request, and that of its entry.
+        self.requests: dict[str, str] = {}
         self.live: dict[tuple[TrialId, int], None] = {}
         self._numbers: dict[TrialId, int] = {}
         self._timestamps: dict[TrialId, float] = {}
 
-    def take(self, data: bytes) -> None:
-        """Take an event in."""
-        match event := decode_event(data):
+    def take(self, entry: Entry) -> None:
+        """Take an entry in."""
+        match event := decode_event(entry.data):
+            case Requested():
+                self.requests.setdefault(event.id, entry.id)
             case TrialStaged():
                 self._numbers[event.trial] = event.attempt
                 self.live[event.trial, event.attempt] = None

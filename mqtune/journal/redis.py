@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -24,6 +24,7 @@ from redis.exceptions import (
 
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, DriverFenced, JournalGone, NameTaken
+from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
@@ -375,6 +376,7 @@ class RedisJournal(Journal):
         attempts: Sequence[LastAttempt],
         events: Sequence[bytes],
         *,
+        requests: Mapping[str, str],
         definition: bytes,
         owner: str,
         description: str,
@@ -383,9 +385,9 @@ class RedisJournal(Journal):
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
-        keys += [EXPERIMENTS, *(self._keys.trial(each.trial) for each in attempts)]
+        keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
         args = [self._keys.metrics, self._epoch, owner, description, round(hold_s * 1000), self.experiment, mark]
-        args += [definition, len(events), *events]
+        args += [definition, len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))
         while not self._unless_stale(lambda: self._run("restore", keys, args)):
@@ -393,7 +395,7 @@ class RedisJournal(Journal):
 
     def erase(self, trials: Sequence[TrialId]) -> None:
         keys = self._keys
-        names = [keys.driver, keys.meta, keys.journal, keys.leases, keys.staged, keys.checkpoints]
+        names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
         names += [keys.trial(trial) for trial in trials]
         self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
 
@@ -408,6 +410,12 @@ class RedisJournal(Journal):
                 # Nobody else would remove it if the driver dies here.
                 pipe.expire(key, UPLOAD_EXPIRES_S)
                 pipe.execute()
+
+    def request(self, event: Requested) -> str:
+        entry: bytes = self._write("request", [self._keys.requests], [event.id, event.encode()])
+        if not entry:
+            raise JournalGone(f"Redis has no experiment {self.experiment!r}")
+        return entry.decode()
 
     def hold(self, held: Sequence[Held], hold_s: float) -> None:
         args: list[Any] = [round(hold_s * 1000)]

@@ -12,7 +12,7 @@ from mqtune.journal.access import Role, account, password_hash, rules_of
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import retrying
 
-PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "monitor": "looks-9"}
+PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "operator": "steers-6", "monitor": "looks-9"}
 
 
 class Accounts:

@@ -467,7 +467,14 @@ class TestRedisJournal(JournalContract):
 
         with pytest.raises(KeyboardInterrupt):
             driver.restore(
-                dying, [], [], definition=b"", owner="driver-1", description="process 1 on head", hold_s=LONG_S
+                dying,
+                [],
+                [],
+                requests={},
+                definition=b"",
+                owner="driver-1",
+                description="process 1 on head",
+                hold_s=LONG_S,
             )
 
         assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqtune.core.codec import decode_value
+from mqtune.core.events import Requested
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     FENCED,
@@ -105,6 +106,8 @@ class Model:
     #: All claims that anybody tried, and those that were ever granted.
     claims: dict[TrialId, list[Claim]] = field(default_factory=lambda: defaultdict(list))
     timestamps: dict[TrialId, float] = field(default_factory=dict)
+    #: How many entries there were with each request.
+    requests: dict[str, int] = field(default_factory=dict)
     closed: dict[TrialId, bytes] = field(default_factory=dict)
     data: dict[CheckpointId, bytes] = field(default_factory=dict)
     dropped: tuple[CheckpointId, ...] = ()
@@ -298,6 +301,7 @@ class Model:
         entries: Sequence[Entry],
         attempts: Sequence[LastAttempt],
         events: Sequence[bytes],
+        requests: dict[str, str],
         definition: bytes,
         owner: str,
         description: str,
@@ -309,6 +313,8 @@ class Model:
         self.runs = {trial: Run(number, Assignment({}), 0.0, is_over=True) for trial, number, _ in attempts}
         self.timestamps = {trial: timestamp for trial, _, timestamp in attempts}
         self.closed = {}
+        places = {entry.id: place for place, entry in enumerate(entries, 1)}
+        self.requests = {id_: places[entry] for id_, entry in requests.items()}
         self.defined, self.held_until = definition, self.now + hold_s
         self.epoch, self.owner, self.holder = driver.epoch, owner, description
         return None
@@ -334,6 +340,16 @@ class Model:
             for trial, run in self.runs.items()
             if run.is_waiting and run.staged_at <= before and run.held_until <= self.now
         }
+
+    # What anybody writes.
+
+    def request(self, driver: Driver, event: Requested) -> Any:
+        if event.id not in self.requests:
+            if self.defined is None:
+                return JOURNAL_GONE
+            self.events.append(event.encode())
+            self.requests[event.id] = len(self.events)
+        return self.requests[event.id]
 
     # What a worker writes.
 

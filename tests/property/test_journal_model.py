@@ -19,7 +19,7 @@ from journal_model import DRIVER_FENCED, JOURNAL_GONE, Driver, Model, Taken
 
 from mqtune.core.codec import REPORTS_PREFIX, decode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
-from mqtune.core.events import Reports, decode_event
+from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import (
@@ -291,6 +291,9 @@ class JournalMachine(RuleBasedStateMachine):
             assert expected.left_s - TICK_S < answer.left_s <= expected.left_s
             assert answer.holder == expected.holder
             answer = expected
+        if name == "request" and expected != JOURNAL_GONE:
+            self._see()
+            expected = self.ids[expected]
         assert answer == expected, f"{name}{args}"
         if name == "restore" and expected is None:
             self.ids, self.entries = ["0-0", *(entry.id for entry in args[0])], [entry.data for entry in args[0]]
@@ -507,6 +510,13 @@ class JournalMachine(RuleBasedStateMachine):
         name = self._checkpoint(trial, number)
         self.by(self.workers[worker], "saved", self.of(trial, whose), name, self.event("saved"))
 
+    # What anybody writes.
+
+    @rule(who=worker, number=number, trial=trial)
+    def request(self, who: str, number: int, trial: TrialId) -> None:
+        event = Requested(id=f"r{number}", action="stop", trial=trial, arguments={}, by=who, at=1.0)
+        self.by(self.workers[who], "request", event)
+
     # What anybody reads.
 
     @rule(trial=trial, number=number)
@@ -582,6 +592,7 @@ class LossyMachine(JournalMachine):
         #: What a driver has in its copy: all that was there when the server lost something.
         self.copy: list[Entry] = []
         self.attempts: dict[TrialId, LastAttempt] = {}
+        self.requests: dict[str, str] = {}
 
     @rule()
     def remember(self) -> None:
@@ -592,6 +603,7 @@ class LossyMachine(JournalMachine):
         """The server comes back, with what was remembered or with nothing."""
         if len(self.entries) >= len(self.copy):
             self.copy = [Entry(*each) for each in zip(self.ids[1:], self.entries, strict=True)]
+            self.requests = {id_: self.ids[place] for id_, place in self.model.requests.items()}
             self.attempts = {
                 trial: LastAttempt(trial, run.number, self.model.timestamps.get(trial, 0.0))
                 for trial, run in self.model.runs.items()
@@ -625,7 +637,8 @@ class LossyMachine(JournalMachine):
             },
         }
         new = [self.event("forgotten") for _ in range(events)]
-        args = (self.copy, [*last.values()], new, self.event("definition"), who.owner, who.description, ticks * TICK_S)
+        rest = (self.requests, self.event("definition"), who.owner, who.description, ticks * TICK_S)
+        args = (self.copy, [*last.values()], new, *rest)
         for _ in range(1 + twice):
             self.make((journal, who, "restore", args))
             self.past.pop()
@@ -662,7 +675,7 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
     elif name == "restore":
         entries, attempts, events, *rest = args
         args = (lambda: entries, attempts, events)
-        keywords = dict(zip(("definition", "owner", "description", "hold_s"), rest, strict=True))
+        keywords = dict(zip(("requests", "definition", "owner", "description", "hold_s"), rest, strict=True))
     try:
         answer = getattr(journal, name)(*args, **keywords)
     except DriverFenced:

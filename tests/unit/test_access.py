@@ -25,9 +25,11 @@ def commands_of(text: str) -> set[str]:
     return {command.lower() for command in re.findall(r"redis\.call\('(\w+)'", text)}
 
 
-def role_of(text: str) -> Role:
-    """Whose script it is: those of drivers take the key that only drivers may have."""
-    return "driver" if re.search(r"^-- KEYS  1 driver", text, re.MULTILINE) else "worker"
+def roles_of(name: str, text: str) -> list[Role]:
+    """Who runs a script: those of drivers take the key that only drivers may have; anybody who may steer requests."""
+    if re.search(r"^-- KEYS  1 driver", text, re.MULTILINE):
+        return ["driver"]
+    return ["driver", "worker", "operator"] if name == "request" else ["worker"]
 
 
 def allowed(role: Role) -> set[str]:
@@ -38,9 +40,10 @@ def allowed(role: Role) -> set[str]:
 def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
     text = scripts()[name]
 
-    # What the scripts share, and drivers alone use, stands before a worker's too.
-    unused = {"rename", "persist", "del"} if role_of(text) == "worker" else set()
-    assert commands_of(text) - unused <= allowed(role_of(text))
+    for role in roles_of(name, text):
+        # What the scripts share stands before each of them, though not everybody uses it.
+        unused = {"driver": set(), "worker": {"rename", "persist", "del"}}.get(role, {"hmget", "expire"})
+        assert commands_of(text) - unused <= allowed(role)
 
 
 def test_every_key_of_an_experiment_is_a_drivers():
@@ -88,6 +91,16 @@ def test_every_key_and_channel_of_an_experiment_is_one_of_the_pattern(role: Role
     found = re.findall(r"mqtune:x:(\S+)", whole)
     assert found
     assert all(key.startswith("{team-a-*}:") for key in found)
+
+
+def test_an_operator_reads_and_requests_and_does_nothing_else():
+    monitor = {str(rule) for rule in rules_of("monitor")}
+    more = [rule for rule in rules_of("operator") if str(rule) not in monitor]
+
+    kept = ExperimentKeys("*")
+    assert {key for rule in more for key in rule.keys} == {kept.meta, kept.journal, kept.requests}
+    assert {channel for rule in more for channel in rule.channels} == {kept.metrics}
+    assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 
 
 def test_a_monitor_only_reads_unless_it_may_send_remote_commands():

@@ -16,9 +16,12 @@ from mqtune.core.events import (
     ExperimentCreated,
     ExperimentEnded,
     Reports,
+    RequestAnswered,
+    Requested,
+    TrialClosed,
     TrialStaged,
 )
-from mqtune.core.experiment import LOST_BUDGET, Experiment, Mode
+from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment, Mode
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId
 
@@ -611,3 +614,60 @@ def test_an_experiment_grows_evenly_with_its_trials(story: Story) -> None:
     small, large = add(1, 500), add(501, 1_500)
 
     assert large < 5 * small
+
+
+# Requests.
+
+
+def requested(id_: str, action: str = "stop", trial: str = ONE) -> Requested:
+    return Requested(id=id_, action=action, trial=trial, arguments={}, by="ada", at=12.0)
+
+
+def answered(id_: str) -> RequestAnswered:
+    return RequestAnswered(id=id_, done=True, reason="", trial=ONE, at=13.0, cursor=START)
+
+
+def test_requests_wait_in_the_order_of_the_journal_until_they_are_answered(story: Story) -> None:
+    experiment = story.experiment
+    for id_ in ("b", "a", "c"):
+        experiment.apply(requested(id_))
+    experiment.apply(answered("a"))
+
+    assert [*experiment.requests.values()] == [requested("b"), requested("c")]
+
+
+def test_a_request_that_comes_again_waits_once_and_not_after_its_answer(story: Story) -> None:
+    for _ in range(2):
+        story.experiment.apply(requested("a"))
+    assert [*story.experiment.requests] == ["a"]
+
+    story.experiment.apply(answered("a"))
+    story.experiment.apply(requested("a"))
+    assert story.experiment.requests == {}
+
+
+def test_an_effect_that_is_in_the_journal_says_that_only_the_answer_is_missing(story: Story) -> None:
+    experiment = story.run().experiment
+    for id_, action in (("d", "pause"), ("s", "resume"), ("t", "fail"), ("e", "end")):
+        experiment.apply(requested(id_, action))
+    pause = {"action": "pause", "intent": Intent.PAUSE, "reason": "", "at": 13.0, "cursor": START}
+    experiment.apply(DecisionTaken(trial=ONE, attempt=1, sequence=0, request="d", **pause))  # type: ignore[arg-type]
+    story.end(AttemptEnd.PAUSED)
+    experiment.apply(TrialStaged(trial=ONE, attempt=2, config={}, at=14.0, cursor=START, request="s"))
+    story.stage(TWO).decide(Intent.PAUSE, "pause", trial=TWO).end(AttemptEnd.PAUSED, trial=TWO)
+    experiment.apply(TrialClosed(trial=TWO, status="failed", reason="", by="user", at=15.0, cursor=START, request="t"))
+    experiment.apply(ExperimentEnded(outcome="finished", reason="", at=16.0, cursor=START, request="e"))
+
+    assert experiment.carried_out == {"d": ONE, "s": ONE, "t": TWO, "e": ""}
+    for id_ in "dste":
+        experiment.apply(answered(id_))
+    assert (experiment.requests, experiment.carried_out) == ({}, {})
+
+
+def test_what_is_remembered_of_answered_requests_does_not_grow(story: Story) -> None:
+    for number in range(ANSWERED_COUNT + 10):
+        story.experiment.apply(requested(str(number)))
+        story.experiment.apply(answered(str(number)))
+
+    assert len(story.experiment._answered) == ANSWERED_COUNT
+    assert story.experiment.requests == {}

@@ -33,6 +33,8 @@ from mqtune.core.events import (
     ExperimentEnded,
     Labelled,
     Reports,
+    RequestAnswered,
+    Requested,
     TrialClosed,
     TrialStaged,
     WorkerInfo,
@@ -126,7 +128,9 @@ events = st.one_of(
         stderr_tail=texts,
         cursor=st.none() | cursors,
     ),
-    st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors),
+    st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors, request=texts),
+    st.builds(Requested, id=texts, action=texts, trial=texts, arguments=maps, by=texts, at=st.floats()),
+    st.builds(RequestAnswered, id=texts, done=st.booleans(), reason=texts, trial=texts, at=st.floats(), cursor=cursors),
 )
 segments = st.lists(
     st.tuples(
@@ -348,6 +352,10 @@ def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytes
         ("dropped", {"cursor": None}),
         ("trial_closed", {"status": None}),
         ("driven", {"version": 1}),
+        ("requested", {"arguments": []}),
+        ("requested", {"id": 1}),
+        ("answered", {"done": "yes"}),
+        ("staged", {"request": None}),
     ],
     ids=repr,
 )
@@ -642,6 +650,32 @@ FIXTURES: dict[str, object] = {
         by="user",
         tags=["baseline", "v2"],
         notes="as in the paper",
+    ),
+    "staged_as_requested": TrialStaged(
+        trial=TrialId("0003"),
+        attempt=1,
+        config={"lr": 0.1},
+        at=1_700_000_001.0,
+        cursor=START,
+        suggested=False,
+        by="user",
+        request="5f0c",
+    ),
+    "requested": Requested(
+        id="5f0c",
+        action="add",
+        trial="",
+        arguments={"config": {"lr": 0.1}, "source": "0001", "checkpoint": "best"},
+        by="ada@head",
+        at=1_700_000_000.75,
+    ),
+    "answered": RequestAnswered(
+        id="5f0c",
+        done=True,
+        reason="",
+        trial="0003",
+        at=1_700_000_001.0,
+        cursor=Cursor("1700000000000-3", 17),
     ),
     "labelled": Labelled(
         trial="0003", tags=["baseline"], notes="ü", by="user", at=1_700_000_001.0, cursor=Cursor("1700000000000-4", 2)

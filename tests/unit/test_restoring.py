@@ -16,7 +16,7 @@ from losing import set_back, snapshot
 from mqtune.checkpoints import open_store
 from mqtune.core.callback import Callback
 from mqtune.core.errors import DriverFenced, JournalGone
-from mqtune.core.events import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, TrialStaged
+from mqtune.core.events import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, Requested, TrialStaged
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
@@ -632,3 +632,19 @@ def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
     assert not [event for place, event in enumerate(own) if event in own[:place]], "nothing is there twice"
     assert bench.experiment.live == 0
     assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+def test_requests_are_put_back_where_they_were_and_known_by_their_ids(bench: Bench) -> None:
+    def requested(id_: str) -> Requested:
+        return Requested(id=id_, action="nothing", trial=ONE, arguments={}, by="ada", at=1.0)
+
+    first = bench.worker.request(requested("read"))
+    bench.step()
+    # What nobody has read is lost with the server; who waits for the answer makes the request again.
+    bench.worker.request(requested("lost"))
+    set_back(bench.server)
+    notice(bench)
+
+    assert bench.worker.request(requested("read")) == first
+    bench.worker.request(requested("lost"))
+    assert [event.id for event in bench.of(Requested)] == ["read", "lost"]

@@ -1,9 +1,10 @@
 -- The driver puts back what the server has lost of an experiment.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 the entries that the journal is to hold, written before  5 leases  6 staged
---       7 experiments  8… each trial
+--       7 experiments  8 requests  9… each trial
 -- ARGV  1 channel  2 epoch  3 owner token  4 who that is, for people  5 milliseconds to hold the lock  6 experiment
 --       7 mark, unique to this call  8 definition  9 number of events that follow those entries, then the events
+--       then the number of requests among those entries, and for each its id and that of its entry
 --       then for each trial: the number of its last attempt, the time of its last report
 --
 -- Returns 1, or 0 while those entries are not there, and then does nothing; an error STALEDRIVER when a later driver exists.
@@ -20,10 +21,15 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[3], 'driver', ARGV[4], 'epoch', ARGV[2
 local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1][1]
 redis.call('HSET', KEYS[2], 'definition', ARGV[8], 'last', last, 'driver_until', now + ARGV[5])
 redis.call('ZADD', KEYS[7], 'NX', now, ARGV[6])
-redis.call('DEL', KEYS[5], KEYS[6])
+redis.call('DEL', KEYS[5], KEYS[6], KEYS[8])
 local events = tonumber(ARGV[9])
-for i = 8, #KEYS do
-  local at = 10 + events + (i - 8) * 2
+local requests = 10 + events
+local trials = requests + 1 + 2 * ARGV[requests]
+for at = requests + 1, trials - 1, 2 do
+  redis.call('HSET', KEYS[8], ARGV[at], ARGV[at + 1])
+end
+for i = 9, #KEYS do
+  local at = trials + (i - 9) * 2
   redis.call('DEL', KEYS[i])
   redis.call('HSET', KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'sequence', 0,
     'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0)

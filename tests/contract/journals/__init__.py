@@ -9,6 +9,7 @@ from contract.journals.lock import LockContract
 from contract.journals.loss import LossContract
 from contract.journals.reading import ReadContract
 from contract.journals.reports import ReportContract
+from contract.journals.requests import RequestContract
 from contract.journals.restoring import RestoreContract
 from contract.journals.staging import StagingContract
 from contract.journals.wishes import WishContract
@@ -28,6 +29,7 @@ class JournalContract(
     LossContract,
     ReadContract,
     RestoreContract,
+    RequestContract,
 ):
     """The tests that a journal must pass.
 

@@ -225,6 +225,15 @@ class LockContract(InWorld):
         assert _number(entries(driver)[0].id) > _number(last)
         assert isinstance(worker.claim(Claim(ONE, 1, "new"), "w", LONG_S, started(claim)), Grant)
 
+    def test_ids_go_on_rising_however_often_and_fast_an_experiment_is_erased(self, driver: Journal) -> None:
+        ids = []
+        for _ in range(100):
+            driver.record(closed(), definition=b"definition")
+            ids.append(_number(entries(driver)[0].id))
+            driver.erase([])
+
+        assert ids == sorted(set(ids))
+
     def test_the_same_event_recorded_twice_on_purpose_is_two_entries(self, driver: Journal) -> None:
         driver.record(closed())
         driver.record(closed())

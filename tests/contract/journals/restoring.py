@@ -39,6 +39,7 @@ class RestoreContract(InWorld):
             lambda: held,
             attempts,
             events,
+            requests={},
             definition=b"definition",
             owner="driver-1",
             description="process 1 on head",
