@@ -16,33 +16,24 @@ if TYPE_CHECKING:
     from mqtune.core.trial import Action, Decision
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
-    from mqtune.schedulers import (
-        ASHA,
-        FIFO,
-        PBT,
-        HyperBand,
-        MedianStopping,
-        PBTReplay,
-        PolicyStep,
-        PromotionASHA,
-        Scheduler,
-        policy_of,
-    )
-    from mqtune.schedulers.base import Fork, Release, Resume, Start, Wait
-    from mqtune.schedulers.stopping import (
+    from mqtune.schedulers.asha import ASHA, PromotionASHA
+    from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Start, Wait
+    from mqtune.schedulers.hyperband import HyperBand
+    from mqtune.schedulers.median import MedianStopping
+    from mqtune.schedulers.pbt import PBT
+    from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
+    from mqtune.schedulers.stopping.experiment_rules import (
         ExperimentPlateau,
-        MaximumIteration,
-        MetricMaximum,
-        StopRule,
         TargetReached,
         TimeLimit,
-        TrialPlateau,
         TrialsCompleted,
         TrialsFailed,
         TrialsStarted,
     )
-    from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
-    from mqtune.search.space import (
+    from mqtune.schedulers.stopping.rule import StopRule
+    from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
+    from mqtune.search.base import Searcher
+    from mqtune.search.domains import (
         choice,
         grid_search,
         lograndint,
@@ -55,6 +46,9 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
+    from mqtune.search.grid import GridSearcher
+    from mqtune.search.points import PointsFirst
+    from mqtune.search.random import RandomSearcher
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.trainable.session import StopTrial
@@ -127,38 +121,22 @@ __all__ = [
 
 # A trial process imports mqtune for ``report`` alone, and must not wait for redis and celery: names are found when used.
 _HOMES: Final[dict[str, str]] = {
+    **dict.fromkeys(("ASHA", "PromotionASHA"), "mqtune.schedulers.asha"),
+    **dict.fromkeys(("FIFO", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
+    "HyperBand": "mqtune.schedulers.hyperband",
+    "MedianStopping": "mqtune.schedulers.median",
+    "PBT": "mqtune.schedulers.pbt",
+    **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
+    "StopRule": "mqtune.schedulers.stopping.rule",
+    **dict.fromkeys(("MaximumIteration", "MetricMaximum", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
     **dict.fromkeys(
-        (
-            "ASHA",
-            "FIFO",
-            "PBT",
-            "HyperBand",
-            "MedianStopping",
-            "PBTReplay",
-            "PolicyStep",
-            "PromotionASHA",
-            "Scheduler",
-            "policy_of",
-        ),
-        "mqtune.schedulers",
+        ("ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"),
+        "mqtune.schedulers.stopping.experiment_rules",
     ),
-    **dict.fromkeys(("Fork", "Release", "Resume", "Start", "Wait"), "mqtune.schedulers.base"),
-    **dict.fromkeys(("GridSearcher", "PointsFirst", "RandomSearcher", "Searcher"), "mqtune.search"),
-    **dict.fromkeys(
-        (
-            "ExperimentPlateau",
-            "MaximumIteration",
-            "MetricMaximum",
-            "StopRule",
-            "TargetReached",
-            "TimeLimit",
-            "TrialPlateau",
-            "TrialsCompleted",
-            "TrialsFailed",
-            "TrialsStarted",
-        ),
-        "mqtune.schedulers.stopping",
-    ),
+    "Searcher": "mqtune.search.base",
+    "GridSearcher": "mqtune.search.grid",
+    "PointsFirst": "mqtune.search.points",
+    "RandomSearcher": "mqtune.search.random",
     **dict.fromkeys(
         ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
         "mqtune.trainable.reporting",
@@ -185,6 +163,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mqtune' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "mqtune.search.space")), name)
+    value = getattr(import_module(_HOMES.get(name, "mqtune.search.domains")), name)
     globals()[name] = value
     return value

@@ -20,8 +20,8 @@ from mqtune.driver.running import Running
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.settings import DRIVER_LOSS_GRACE_S, CodePolicy, KeepWorkingDir, Plan, Sync, WorkingDir
 from mqtune.journal.base import LossPolicy
-from mqtune.schedulers import Scheduler
-from mqtune.search import Searcher
+from mqtune.schedulers.base import Scheduler
+from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 from mqtune.trainable.spec import AnyTrainable
 

@@ -38,8 +38,10 @@ from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler
-from mqtune.search import RandomSearcher, Searcher
-from mqtune.search.space import Space, uniform
+from mqtune.search.base import Searcher
+from mqtune.search.domains import uniform
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 NAME: Final = "x"
 SPACE: Final = Space({"lr": uniform(0, 1), "depth": 3})

@@ -23,9 +23,11 @@ from mqtune.driver.screening import Reading
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended
 from mqtune.journal.file import JournalFile
 from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.schedulers import FIFO, Scheduler
-from mqtune.search import RandomSearcher, Searcher
-from mqtune.search.space import Space, uniform
+from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.search.base import Searcher
+from mqtune.search.domains import uniform
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 T = TypeVar("T")
 

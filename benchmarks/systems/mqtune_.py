@@ -50,7 +50,7 @@ def _stop(context: Context) -> Figures:
 
 def _asha(context: Context) -> Figures:
     from benchmarks import trainables
-    from mqtune.schedulers import ASHA
+    from mqtune.schedulers.asha import ASHA
 
     observed = Observed()
     inner = ASHA(max_t=MAX_EPOCHS, grace_period=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)

@@ -107,9 +107,10 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
     from mqtune.journal.clock import ServerClock
     from mqtune.journal.file import JournalFile
     from mqtune.results.callbacks import CallbackDispatcher
-    from mqtune.schedulers import ASHA
-    from mqtune.search import RandomSearcher
-    from mqtune.search.space import Space, uniform
+    from mqtune.schedulers.asha import ASHA
+    from mqtune.search.domains import uniform
+    from mqtune.search.random import RandomSearcher
+    from mqtune.search.space import Space
 
     scheduler = ASHA(_MAX_T, grace_period=_MAX_T)
     scheduler.bind("loss", "min")

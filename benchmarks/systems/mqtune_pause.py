@@ -17,7 +17,7 @@ from benchmarks.work import pause
 
 if TYPE_CHECKING:
     from mqtune.core.trial import Attempt, Report, Trial
-    from mqtune.schedulers import Scheduler
+    from mqtune.schedulers.base import Scheduler
 
 __all__ = ["measure"]
 
@@ -87,8 +87,7 @@ def _pausing(moves: Moves) -> Scheduler:
     """Return a scheduler that pauses its only trial and resumes it at once, until the moves are done."""
     from mqtune.core.status import TrialStatus
     from mqtune.core.trial import CONTINUE, Action, Decision
-    from mqtune.schedulers import Scheduler
-    from mqtune.schedulers.base import START, Choice, Resume
+    from mqtune.schedulers.base import START, Choice, Resume, Scheduler
 
     class Pausing(Scheduler):
         def __init__(self) -> None:

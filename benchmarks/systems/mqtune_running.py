@@ -10,7 +10,7 @@ from benchmarks.measurement import Context
 from benchmarks.work import stream
 
 if TYPE_CHECKING:
-    from mqtune.schedulers import Scheduler
+    from mqtune.schedulers.base import Scheduler
 
 __all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "run"]
 
@@ -51,7 +51,7 @@ def observing(
 ) -> Scheduler:
     """Return a scheduler that decides as *inner* and notes when; with *stop_at* it stops at that many reports."""
     from mqtune.core.trial import Action, Decision, Report, Trial
-    from mqtune.schedulers import Scheduler
+    from mqtune.schedulers.base import Scheduler
 
     class Observing(Scheduler):
         def bind(self, metric: str, mode: str) -> None:
@@ -113,6 +113,6 @@ def run(
 
 
 def fifo() -> Scheduler:
-    from mqtune.schedulers import FIFO
+    from mqtune.schedulers.base import FIFO
 
     return FIFO()

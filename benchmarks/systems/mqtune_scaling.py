@@ -50,7 +50,7 @@ class _Driver:
         from mqtune.core.events import AttemptStarted, Cursor, TrialStaged
         from mqtune.core.experiment import Experiment
         from mqtune.core.trial import TrialId
-        from mqtune.schedulers import ASHA
+        from mqtune.schedulers.asha import ASHA
 
         self._experiment = Experiment("scaling", metric="loss", mode="min")
         self._scheduler = ASHA(max_t=MAX_EPOCHS)

@@ -14,7 +14,7 @@ from benchmarks.work import simulated
 
 if TYPE_CHECKING:
     from mqtune.driver.loop import Driver
-    from mqtune.schedulers import Scheduler
+    from mqtune.schedulers.base import Scheduler
 
 __all__ = ["measure"]
 
@@ -36,7 +36,7 @@ def measure(context: Context) -> Figures:
 
 
 def _reports_per_s(context: Context, workers: int, max_epochs: int, grace_period: int) -> float:
-    from mqtune.schedulers import ASHA
+    from mqtune.schedulers.asha import ASHA
 
     driver = _driver(context, workers, ASHA(max_epochs, grace_period=grace_period), max_epochs)
     begin = time.perf_counter()
@@ -48,7 +48,7 @@ def _reports_per_s(context: Context, workers: int, max_epochs: int, grace_period
 
 def _report_bytes(context: Context, reports: int) -> float:
     """Return by how much memory grows for one more report of trials that go on for ever."""
-    from mqtune.schedulers import FIFO
+    from mqtune.schedulers.base import FIFO
 
     driver = _driver(context, 64, FIFO(), reports)
     _run(driver, reports)
@@ -89,8 +89,9 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.journal.file import JournalFile
     from mqtune.journal.takeover import LOCK_S
     from mqtune.results.callbacks import CallbackDispatcher
-    from mqtune.search import RandomSearcher
-    from mqtune.search.space import Space, uniform
+    from mqtune.search.domains import uniform
+    from mqtune.search.random import RandomSearcher
+    from mqtune.search.space import Space
 
     backend = Simulated(_curve(epochs), slots=workers, checkpoints=False).open("simulated")
     journal = backend.journal()

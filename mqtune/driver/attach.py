@@ -15,13 +15,12 @@ from mqtune.driver.connect import BrokerPlace
 from mqtune.driver.settings import Plan
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
-from mqtune.schedulers import Scheduler
+from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.described import scheduler_of
 from mqtune.schedulers.stopping.described import rule_of
-from mqtune.search import Searcher
-from mqtune.search.described import searcher_of
-from mqtune.search.space import Space
-from mqtune.search.space.described import space_of
+from mqtune.search.base import Searcher
+from mqtune.search.points import searcher_of
+from mqtune.search.space import Space, space_of
 from mqtune.trainable.importing import refuse_on_import
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 

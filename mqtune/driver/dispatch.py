@@ -26,7 +26,7 @@ from mqtune.driver.limits import Limits
 from mqtune.driver.screening import Screening
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import Searcher
 
 __all__ = ["Telling", "user_code_failed"]

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
-from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.stopping.rule import StopRule
 
 __all__ = ["LOOK_S", "FailFast", "Limits", "at_least", "positive"]
 

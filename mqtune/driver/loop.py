@@ -46,7 +46,7 @@ from mqtune.journal.reader import JournalReader
 from mqtune.journal.restoring import RestoringJournal
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import Searcher
 
 __all__ = ["Driver"]

@@ -14,7 +14,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping import StopRule
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.schedulers.timed import ITERATION
 
 __all__ = ["MetricFrom", "OnOddReport", "Reading", "Screened", "Screening"]

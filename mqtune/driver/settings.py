@@ -26,9 +26,11 @@ from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.limits import FailFast, Limits, at_least, positive
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
-from mqtune.schedulers import FIFO, Scheduler
-from mqtune.schedulers.stopping import as_rule
-from mqtune.search import PointsFirst, RandomSearcher, Searcher
+from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.schedulers.stopping.rule import as_rule
+from mqtune.search.base import Searcher
+from mqtune.search.points import PointsFirst
+from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec

@@ -25,7 +25,7 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, fetch_checkpoint, named
 from mqtune.results.experiments import Readable, begun, empty_experiment, find_experiment, saved_events
-from mqtune.schedulers import PolicyStep, policy_of
+from mqtune.schedulers.policy import PolicyStep, policy_of
 
 __all__ = [
     "SUMMARY_FILE",

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from enum import Enum
+from typing import Final
 
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import RungHalving
-from mqtune.schedulers.rungs import rank_of
-from mqtune.schedulers.timed import Progress
+from mqtune.schedulers.timed import ITERATION, Progress, Rank, Waiting, rank_of
 
-__all__ = ["ASHA"]
+__all__ = ["ASHA", "PromotionASHA"]
 
 
 class ASHA(RungHalving[Progress]):
@@ -81,3 +83,169 @@ class ASHA(RungHalving[Progress]):
         progress.next_level = math.inf
         place = f"is not among the best {rung.places} of {rung.entered}"
         return Decision(Action.STOP, f"rung {self._levels[index]}: {self.metric}={float(value):g} {place}")
+
+
+_WAIT: Final = Wait("no new trial can start, and no paused one is promotable before the others have come further")
+
+
+class _Place(Enum):
+    """What became of a trial's last attempt."""
+
+    UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
+    WAITING = "waiting"  #: it entered a rung and is paused there
+    LEFT_ALONE = "left alone"  #: a person paused it
+
+
+class _Climb(Progress):
+    """A trial's progress, the rung that it is to reach, and its rank there once it has entered it."""
+
+    __slots__ = ("index", "place", "rank")
+
+    def __init__(self, next_level: float) -> None:
+        super().__init__(next_level)
+        self.index = 0
+        self.rank: Rank | None = None
+        self.place = _Place.UNDER_WAY
+
+
+class PromotionASHA(RungHalving[_Climb]):
+    """Asynchronous successive halving by promotion: pauses trials at each rung, and resumes the best from there.
+
+    **Rungs.** As ``ASHA`` has them: at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*,
+    and at *max_t*, in exact arithmetic. A new trial is given the lowest rung.
+
+    **The rule.** A trial enters its rung with the metric of the first report whose time has reached it, and is paused.
+    For a free slot the rungs are looked through from the top down, without *max_t*'s. A trial is promotable if it is
+    among the best ``floor(n / reduction_factor)`` of the n trials that have entered its rung, was not promoted from
+    there, and is paused. The best promotable trial of the highest rung that has one is resumed, and given the next
+    rung; where there is none, a new trial starts. At *max_t* every trial completes. So of fewer than
+    *reduction_factor* trials in a rung none is promoted, and with few trials none may reach *max_t*.
+
+    - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed or
+      ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
+    - *Ties*: who entered earlier is better, so there are never more of the best than places.
+    - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
+    - *A report without the metric*, or with None for it, enters no rung; the trial runs on, and the next one that has
+      it enters. At *max_t* the trial completes without one.
+    - *A report that skips rungs* enters the highest that it has reached, and none of those below.
+    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A trial that fails* before it has entered its rung is not counted there; a retry goes for the same rung. If it
+      has entered, it is paused again at its first report there, and its score stays what it was.
+    - *A resume without a checkpoint*, or from an older one, is looked at only from the rung on that the trial was given.
+    - *By hand*: a trial that a person resumes is promoted. One that a person pauses below its rung is left alone.
+
+    **The end.** When no new trial can start, the paused trials of a rung are released (stopped early) as soon as none
+    of them is promotable and no trial is under way that was given the rung or one below it.
+
+    **Cost.** A report that reaches no rung costs two look-ups; one that does, and a choice, O(log n) in the trials of a
+    rung. Memory is one score for each trial in each rung.
+
+    Args:
+        max_t: the time at which a trial completes.
+        grace_period: the time of the lowest rung.
+        reduction_factor: one in this many is promoted; above 1, fractions allowed, 3 or 4 as a rule.
+        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
+            attempt. Under its default name, a report without it counts by its sequence number.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    kind = "promotion_asha"
+    _least = 0
+
+    def __init__(
+        self,
+        max_t: float,
+        *,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        time_attr: str = ITERATION,
+    ) -> None:
+        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
+        self._top = len(self._levels) - 1
+        self._waiting = [Waiting() for _ in self._levels]
+        #: For each rung, how many trials are on their way to it, or have entered it and are to pause.
+        self._coming = [0 for _ in self._levels]
+
+    def on_stage(self, trial: Trial) -> None:
+        """Give a new trial the lowest rung, and one that waited at a rung the next."""
+        known = self._progress.get(trial.id)
+        if known is not None and trial.attempt.number <= known.attempt:
+            return
+        climb = self._begin(trial, trial.attempt.number)
+        if climb.place is _Place.WAITING:
+            self._waiting[climb.index].discard(trial.id)
+            climb.index = min(climb.index + 1, self._top)
+            climb.rank = None
+        if climb.place is not _Place.UNDER_WAY:
+            climb.place = _Place.UNDER_WAY
+            self._coming[climb.index] += 1
+        climb.next_level = self._levels[climb.index]
+        climb.decision = CONTINUE
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Let *trial* wait at the rung that it has entered."""
+        climb = self._progress.get(trial.id)
+        if climb is None or climb.place is not _Place.UNDER_WAY:
+            return
+        self._coming[climb.index] -= 1
+        if climb.rank is None:
+            climb.place = _Place.LEFT_ALONE
+        else:
+            climb.place = _Place.WAITING
+            self._waiting[climb.index].add(trial.id, climb.rank)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        """Return the promotion from the highest rung that has one, else a start, else what is released at the end."""
+        for index in range(self._top - 1, -1, -1):
+            rung, waiting = self._rungs[index], self._waiting[index]
+            best = waiting.first
+            if best is not None and rung.is_among_best(waiting.key(best)):
+                return Resume(best, f"rung {self._levels[index]}: among the best {rung.places} of {rung.entered}")
+        if can_start:
+            return START
+        for index, waiting in enumerate(self._waiting):
+            if self._coming[index]:
+                break
+            if waiting.first is not None:
+                rung = self._rungs[index]
+                place = f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
+                return Release(waiting.first, f"rung {self._levels[index]}: {place}")
+        return _WAIT
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget where *trial* was; its scores stay in the rungs, unless it was abandoned."""
+        climb = self._progress.get(trial.id)
+        super().on_trial_end(trial)
+        if climb is None:
+            return
+        if climb.place is _Place.WAITING:
+            self._waiting[climb.index].discard(trial.id)
+        elif climb.place is _Place.UNDER_WAY:
+            self._coming[climb.index] -= 1
+
+    def _enrol(self, trial: Trial) -> _Climb:
+        self._coming[0] += 1
+        return _Climb(self._levels[0])
+
+    def _reach(self, trial: Trial, report: Report, progress: _Climb) -> Decision:
+        index = bisect_right(self._levels, progress.time) - 1
+        value = report.metrics.get(self.metric)
+        if progress.rank is None and value is not None:
+            self._enter(trial, index, self._score(report, value), progress)
+        if index == self._top:
+            progress.next_level = math.inf
+            return self._complete
+        if progress.rank is None:
+            return CONTINUE
+        progress.next_level = math.inf
+        return Decision(Action.PAUSE, f"rung {self._levels[progress.index]}: waits to be promoted")
+
+    def _enter(self, trial: Trial, index: int, score: float, climb: _Climb) -> None:
+        rung = self._rungs[index]
+        rank = rank_of(score, rung.arrivals)
+        self._enter_rung(trial.id, rung, rank)
+        self._coming[climb.index] -= 1
+        climb.index, climb.rank = index, rank
+        self._coming[climb.index] += 1

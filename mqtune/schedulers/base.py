@@ -1,4 +1,4 @@
-"""What every scheduler promises."""
+"""What every scheduler promises, and the simplest one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CheckpointId, Config, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.search.space import Space
 
-__all__ = ["START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
+__all__ = ["FIFO", "START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
 
 
 class Start(NamedTuple):
@@ -142,3 +142,17 @@ class Scheduler(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return its arguments, in values that a message can carry."""
+
+
+class FIFO(Scheduler):
+    """Lets every trial run to its own end."""
+
+    asks_ahead = True
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        """Return CONTINUE."""
+        return CONTINUE
+
+    def describe(self) -> dict[str, Any]:
+        """Return its name; it has no arguments."""
+        return {"scheduler": "fifo"}

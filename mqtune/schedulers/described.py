@@ -7,15 +7,14 @@ from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import rebuilt
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.fifo import FIFO
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pbt import PBT
 from mqtune.schedulers.policy import PBTReplay, PolicyStep
-from mqtune.schedulers.promotion import PromotionASHA
-from mqtune.search.space.described import domain_of, nested
+from mqtune.search.domains import domain_of
+from mqtune.search.space import nested
 
 __all__ = ["scheduler_of"]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.schedulers.arguments import count
-from mqtune.schedulers.milestones import Milestones
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.timed import ITERATION, Milestones, Progress, TimedScheduler
 
 __all__ = ["MedianStopping"]
 

@@ -13,13 +13,9 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial
 from mqtune.schedulers.arguments import count, exact, flag, number
 from mqtune.schedulers.base import Choice
-from mqtune.schedulers.generations import Generations
-from mqtune.schedulers.milestones import Milestones
-from mqtune.schedulers.mutations import Exploration, Explore
-from mqtune.schedulers.population import Copying, Member, Pace
-from mqtune.schedulers.rungs import rank_of
-from mqtune.schedulers.timed import ITERATION, TimedScheduler
-from mqtune.schedulers.turns import Turns
+from mqtune.schedulers.exploration import Exploration, Explore
+from mqtune.schedulers.population import Copying, Generations, Member, Pace, Turns
+from mqtune.schedulers.timed import ITERATION, Milestones, TimedScheduler, rank_of
 from mqtune.search.space import Space
 
 __all__ = ["PBT"]

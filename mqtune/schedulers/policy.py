@@ -11,10 +11,9 @@ from mqtune.core.events import CheckpointSaved, Event, Reports, TrialStaged
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.arguments import number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.rungs import Waiting
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler
+from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler, Waiting
+from mqtune.search.domains import copy_value, is_same
 from mqtune.search.space import Space
-from mqtune.search.space.values import copy_value, is_same
 
 __all__ = ["PBTReplay", "PolicyStep", "policy_of"]
 

@@ -1,7 +1,8 @@
-"""What schedulers share that look at a trial when it reaches a certain time."""
+"""What schedulers share that look at a trial when it reaches a certain time: progress, milestones, ranks, and trials that wait."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from abc import abstractmethod
 from numbers import Integral, Real
@@ -11,9 +12,11 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId
 from mqtune.schedulers import arguments
+from mqtune.schedulers.arguments import exact, number, plain
 from mqtune.schedulers.base import Scheduler
 
-__all__ = ["ITERATION", "Progress", "TimedScheduler"]
+__all__ = ["ITERATION", "Milestones", "Progress", "TimedScheduler"]
+
 
 #: The key that a report's iteration is known by; a report without it counts by its sequence number.
 ITERATION: Final = "training_iteration"
@@ -139,3 +142,75 @@ class TimedScheduler(Scheduler, Generic[P]):
 
 def _place(report: Report) -> str:
     return f"report {report.sequence} of trial {report.trial}"
+
+
+class Milestones:
+    """The multiples of *interval* that are not below *first*, without rounding.
+
+    Raises:
+        ConfigurationError: *interval* is not above 0, or *first* below it.
+    """
+
+    def __init__(self, scheduler: str, interval: tuple[str, float], first: tuple[str, float]) -> None:
+        self.interval, self.first = number(scheduler, *interval), number(scheduler, *first)
+        if self.interval <= 0:
+            raise ConfigurationError(f"{scheduler}: {interval[0]}={interval[1]!r} must be above 0")
+        if self.first < 0:
+            raise ConfigurationError(f"{scheduler}: {first[0]}={first[1]!r} must not be below 0")
+        self._interval = exact(self.interval)
+        self._lowest = max(1, math.ceil(exact(self.first) / self._interval))
+        self.lowest = plain(self._lowest * self._interval)
+
+    def number(self, time: float) -> int:
+        """Return which multiple is the last that *time* has reached."""
+        return exact(time) // self._interval
+
+    def after(self, time: float) -> float:
+        """Return the first milestone that lies behind *time*."""
+        return plain(max(self._lowest, self.number(time) + 1) * self._interval)
+
+
+#: Lower is better: whether the score is NaN, which is worst; the score, lower being better; what breaks ties.
+Rank = tuple[int, float, int]
+
+
+def rank_of(score: float, order: int = 0) -> Rank:
+    """Return the rank of a score, lower being better; of equal scores the one with the lower *order* is better."""
+    return (1, 0.0, order) if math.isnan(score) else (0, score, order)
+
+
+class Waiting:
+    """Trials in the order of their keys, of which any may be taken out; each step costs O(log n), amortised."""
+
+    __slots__ = ("_heap", "_keys")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, TrialId]] = []
+        self._keys: dict[TrialId, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, trial: TrialId) -> bool:
+        return trial in self._keys
+
+    @property
+    def first(self) -> TrialId | None:
+        """The trial with the lowest key, or None."""
+        return self._heap[0][1] if self._heap else None
+
+    def key(self, trial: TrialId) -> Any:
+        """Return the key that *trial* waits under."""
+        return self._keys[trial]
+
+    def add(self, trial: TrialId, key: Any) -> None:
+        """Put in a trial that does not wait yet."""
+        self._keys[trial] = key
+        heapq.heappush(self._heap, (key, trial))
+
+    def discard(self, trial: TrialId) -> None:
+        """Take a trial out, if it waits."""
+        self._keys.pop(trial, None)
+        # What was taken out further down goes when it comes up, so that looking at the first changes nothing.
+        while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)

@@ -1,10 +1,1 @@
-"""Searchers: what to try next."""
-
-from __future__ import annotations
-
-from mqtune.search.base import Searcher
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst
-from mqtune.search.random import RandomSearcher
-
-__all__ = ["GridSearcher", "PointsFirst", "RandomSearcher", "Searcher"]
+"""Search spaces, and searchers: which configs an experiment may try, and what to try next."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.registry import described
+from mqtune.core.registry import described, rebuilt
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
-from mqtune.search.space import Space
-from mqtune.search.space.values import copy_value
+from mqtune.search.domains import copy_value
+from mqtune.search.grid import GridSearcher
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space, space_of
 
-__all__ = ["PointsFirst"]
+__all__ = ["PointsFirst", "searcher_of"]
 
 
 class PointsFirst(Searcher):
@@ -83,3 +85,25 @@ def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Ra
         return space.complete(point, rng)
     except SpaceError as error:
         raise SpaceError(f"point {index} to evaluate: {error}") from None
+
+
+_KINDS: Final = {"grid": GridSearcher, "random": RandomSearcher}
+
+
+def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
+    """Return a searcher that describes itself so, at its beginning.
+
+    Args:
+        description: what it said of itself.
+        space: the experiment's, which it searches unless it had one of its own.
+
+    Raises:
+        ConfigurationError: its class, or a function in a space of its own, stands in the user's code alone.
+    """
+    inner = dict(description)
+    points, points_seed = inner.pop("points", None), inner.pop("points_seed", 0)
+    own = inner.get("space")
+    if isinstance(own, dict):
+        inner["space"] = space if own == space.describe() else space_of(own)
+    searcher: Searcher = rebuilt("searcher", _KINDS, inner)
+    return searcher if points is None else PointsFirst(searcher, space, points, points_seed)

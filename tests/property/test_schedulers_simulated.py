@@ -15,7 +15,9 @@ from worlds import MAX_T, SCHEDULERS, Watched, World, worlds
 
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, Intent, TrialId
-from mqtune.schedulers import HyperBand, PromotionASHA, Scheduler
+from mqtune.schedulers.asha import PromotionASHA
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.hyperband import HyperBand
 
 #: Of each property, for each scheduler.
 EXAMPLES = 40

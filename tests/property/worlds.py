@@ -14,10 +14,13 @@ from simulation import SPACE, Simulation
 from mqtune.backends.simulated import Simulated
 from mqtune.core.trial import Action, Config, Decision, Report, Trial
 from mqtune.driver.limits import Limits
-from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
-from mqtune.schedulers.base import Choice
-from mqtune.search import RandomSearcher
-from mqtune.search.space import uniform
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import FIFO, Choice, Scheduler
+from mqtune.schedulers.hyperband import HyperBand
+from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.pbt import PBT
+from mqtune.search.domains import uniform
+from mqtune.search.random import RandomSearcher
 
 __all__ = ["MAX_T", "SCHEDULERS", "Watched", "World", "worlds"]
 

@@ -19,9 +19,10 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
 )
-from mqtune.schedulers import PBT, PBTReplay
 from mqtune.schedulers.base import Choice, Resume
-from mqtune.search.space import randint, uniform
+from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.policy import PBTReplay
+from mqtune.search.domains import randint, uniform
 
 
 def pbt(mode: str = "min", interval: float = 2, **arguments: Any) -> PBT:

@@ -24,12 +24,19 @@ from mqtune.core.trial import (
     Trial,
     TrialId,
 )
-from mqtune.schedulers import ASHA, PBT, MedianStopping, PromotionASHA, Scheduler
-from mqtune.schedulers.base import Resume, Start
-from mqtune.schedulers.rungs import Rung, rank_of
-from mqtune.schedulers.stopping import ExperimentPlateau
-from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
-from mqtune.search.space import Space, choice, grid_search, uniform
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import Resume, Scheduler, Start
+from mqtune.schedulers.halving import Rung
+from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
+from mqtune.schedulers.timed import rank_of
+from mqtune.search.base import Searcher
+from mqtune.search.domains import choice, grid_search, uniform
+from mqtune.search.grid import GridSearcher
+from mqtune.search.points import PointsFirst
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 FINITE = Space({"depth": choice([1, 2, 3])})

@@ -23,8 +23,12 @@ from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Ev
 from mqtune.driver.limits import Limits
 from mqtune.journal.clock import ASK_AGAIN_S, ServerClock
 from mqtune.journal.file import JOURNAL_FILE
-from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
-from mqtune.search.space import uniform
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.schedulers.hyperband import HyperBand
+from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.pbt import PBT
+from mqtune.search.domains import uniform
 from mqtune.trainable.watched_folder import WatchedFolder
 
 HOUR_S = 3600.0

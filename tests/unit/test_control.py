@@ -28,8 +28,9 @@ from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
 from mqtune.journal.logs import made_mark
 from mqtune.schedulers.base import Wait
-from mqtune.search import RandomSearcher
-from mqtune.search.space import Space, randint, uniform
+from mqtune.search.domains import randint, uniform
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 from mqtune.trainable.stepping import Trainable
 
 ONE, TWO, THREE = "0001", "0002", "0003"

@@ -15,14 +15,12 @@ import pytest
 from test_layers import FLOORS, part_of
 
 import mqtune
-from mqtune import schedulers
 from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core import errors
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.status import ALLOWED, TrialStatus
 from mqtune.core.trial import Attempt, AttemptEnd, Trial, checkpoint_id
-from mqtune.schedulers import stopping
 from mqtune.worker.attempt import PAUSE_GRACE_S, TERMINATE_GRACE_S, TOLD_GRACE_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -142,9 +140,9 @@ def test_every_call_of_a_person_is_a_method_of_the_tuner():
 
 
 def test_every_scheduler_rule_and_method_of_a_callback_is_told():
-    plans = {name for name in schedulers.__all__ if inspect.isclass(getattr(schedulers, name))}
-    plans = {name for name in plans if issubclass(getattr(schedulers, name), mqtune.Scheduler)} - {"Scheduler"}
-    rules = {name for name in mqtune.__all__ if name in stopping.__all__} - {"StopRule"}
+    classes = {name: kind for name in mqtune.__all__ if inspect.isclass(kind := getattr(mqtune, name))}
+    plans = {name for name, kind in classes.items() if issubclass(kind, mqtune.Scheduler)} - {"Scheduler"}
+    rules = {name for name, kind in classes.items() if issubclass(kind, mqtune.StopRule)} - {"StopRule"}
 
     assert {row[0].strip("`") for row in table("Schedulers", "scheduler")} == plans
     assert set(re.findall(r"^- `(\w+)`", section("Schedulers"), re.MULTILINE)) == plans

@@ -45,9 +45,12 @@ from mqtune.journal.file import JournalFile
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.schedulers import ASHA, FIFO
-from mqtune.search import RandomSearcher, Searcher
-from mqtune.search.space import Space, uniform
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import FIFO
+from mqtune.search.base import Searcher
+from mqtune.search.domains import uniform
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 T = TypeVar("T")
 

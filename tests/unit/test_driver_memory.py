@@ -14,7 +14,7 @@ from bench import Bench
 
 import mqtune
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.schedulers import Scheduler
+from mqtune.schedulers.base import Scheduler
 
 TRIALS: Final = 20
 #: Reports of each trial by the first look and until the second.

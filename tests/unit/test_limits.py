@@ -13,7 +13,8 @@ from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.events import DecisionTaken
 from mqtune.core.status import TrialStatus
 from mqtune.driver.limits import LOOK_S, Limits
-from mqtune.schedulers.stopping import MaximumIteration, TargetReached, TrialsCompleted
+from mqtune.schedulers.stopping.experiment_rules import TargetReached, TrialsCompleted
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

@@ -18,17 +18,17 @@ from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
 from mqtune.driver.limits import Limits
 from mqtune.driver.screening import Reading
-from mqtune.schedulers import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Scheduler
-from mqtune.schedulers.stopping import (
-    ExperimentPlateau,
-    MaximumIteration,
-    MetricBounds,
-    StopRule,
-    TrialPlateau,
-    as_rule,
-)
-from mqtune.search import RandomSearcher
-from mqtune.search.space import Space, uniform
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.schedulers.hyperband import HyperBand
+from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
+from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration, TrialPlateau
+from mqtune.search.domains import uniform
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 NAN, INF = float("nan"), float("inf")
 ONE, TWO = TrialId("0001"), TrialId("0002")

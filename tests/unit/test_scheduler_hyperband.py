@@ -14,8 +14,8 @@ from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, s
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Report, Trial, TrialId
-from mqtune.schedulers import HyperBand
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
+from mqtune.schedulers.hyperband import HyperBand
 
 NAN = math.nan
 

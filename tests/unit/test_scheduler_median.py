@@ -16,9 +16,8 @@ from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, s
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId
-from mqtune.schedulers import MedianStopping
 from mqtune.schedulers.base import START
-from mqtune.schedulers.median import _Median
+from mqtune.schedulers.median import MedianStopping, _Median
 
 NAN, INF = math.nan, math.inf
 

@@ -30,11 +30,11 @@ from mqtune.core.trial import (
     SavedCheckpoint,
     TrialId,
 )
-from mqtune.schedulers import PBT, PBTReplay, PolicyStep, policy_of
 from mqtune.schedulers.base import START, Release, Resume, Wait
-from mqtune.schedulers.mutations import Exploration
-from mqtune.search.space import (
-    Space,
+from mqtune.schedulers.exploration import Exploration
+from mqtune.schedulers.pbt import PBT
+from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
+from mqtune.search.domains import (
     choice,
     lograndint,
     loguniform,
@@ -45,6 +45,7 @@ from mqtune.search.space import (
     sample_from,
     uniform,
 )
+from mqtune.search.space import Space
 
 NAN, INF = math.nan, math.inf
 

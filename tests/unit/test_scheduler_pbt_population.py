@@ -14,9 +14,9 @@ from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId
-from mqtune.schedulers import PBT
 from mqtune.schedulers.base import START, Resume, Wait
-from mqtune.search.space import uniform
+from mqtune.schedulers.pbt import PBT
+from mqtune.search.domains import uniform
 
 # Taking turns
 

@@ -15,7 +15,7 @@ from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, s
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId
-from mqtune.schedulers import PromotionASHA
+from mqtune.schedulers.asha import PromotionASHA
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 
 NAN, INF = math.nan, math.inf

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
-from mqtune.schedulers import ASHA, FIFO, Scheduler
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import FIFO, Scheduler
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config, Report, Trial, TrialId
-from mqtune.search import GridSearcher, PointsFirst, RandomSearcher, Searcher
-from mqtune.search.space import (
-    Space,
+from mqtune.search.base import Searcher
+from mqtune.search.domains import (
     choice,
     grid_search,
     lograndint,
@@ -27,6 +26,10 @@ from mqtune.search.space import (
     sample_from,
     uniform,
 )
+from mqtune.search.grid import GridSearcher
+from mqtune.search.points import PointsFirst
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

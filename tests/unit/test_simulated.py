@@ -16,10 +16,11 @@ from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
 from mqtune.driver.limits import Limits
-from mqtune.schedulers import ASHA, Scheduler
-from mqtune.schedulers.base import START, Choice, Fork, Resume
-from mqtune.search import GridSearcher
-from mqtune.search.space import Space, grid_search
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
+from mqtune.search.domains import grid_search
+from mqtune.search.grid import GridSearcher
+from mqtune.search.space import Space
 
 
 class Scripted(Scheduler):

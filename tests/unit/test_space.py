@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.search.space import (
+from mqtune.search.domains import (
     Domain,
-    Space,
     choice,
     grid_search,
     lograndint,
@@ -36,6 +35,7 @@ from mqtune.search.space import (
     sample_from,
     uniform,
 )
+from mqtune.search.space import Space
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,24 +17,16 @@ from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId
-from mqtune.schedulers.stopping import (
-    AllRule,
-    AnyRule,
+from mqtune.schedulers.stopping.experiment_rules import (
     ExperimentPlateau,
-    FunctionRule,
-    MaximumIteration,
-    MetricBounds,
-    MetricMaximum,
-    Scope,
-    StopRule,
     TargetReached,
     TimeLimit,
-    TrialPlateau,
     TrialsCompleted,
     TrialsFailed,
     TrialsStarted,
-    as_rule,
 )
+from mqtune.schedulers.stopping.rule import AllRule, AnyRule, FunctionRule, MetricBounds, Scope, StopRule, as_rule
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
 
 NAN, INF = math.nan, math.inf
 T0 = 1_700_000_000.0

@@ -22,10 +22,13 @@ from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId
 from mqtune.driver.limits import Limits
 from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.schedulers import ASHA, PBTReplay, PolicyStep, PromotionASHA, Scheduler
-from mqtune.schedulers.base import Choice, Resume, Wait
-from mqtune.schedulers.stopping import MaximumIteration, StopRule, as_rule
-from mqtune.search import RandomSearcher, Searcher
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import Choice, Resume, Scheduler, Wait
+from mqtune.schedulers.policy import PBTReplay, PolicyStep
+from mqtune.schedulers.stopping.rule import StopRule, as_rule
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration
+from mqtune.search.base import Searcher
+from mqtune.search.random import RandomSearcher
 
 LENGTH = 12
 

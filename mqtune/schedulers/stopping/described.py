@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import rebuilt
-from mqtune.schedulers.stopping.base import AllRule, AnyRule, StopRule
-from mqtune.schedulers.stopping.experiment import (
+from mqtune.schedulers.stopping.experiment_rules import (
     ExperimentPlateau,
     TargetReached,
     TimeLimit,
@@ -16,7 +15,8 @@ from mqtune.schedulers.stopping.experiment import (
     TrialsFailed,
     TrialsStarted,
 )
-from mqtune.schedulers.stopping.trial import MaximumIteration, MetricBounds, MetricMaximum, TrialPlateau
+from mqtune.schedulers.stopping.rule import AllRule, AnyRule, MetricBounds, StopRule
+from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
 
 __all__ = ["rule_of"]
 

@@ -10,9 +10,11 @@ import pytest
 from mqtune.core.errors import TrialFailed
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial
-from mqtune.schedulers.stopping import StopRule, TargetReached, TimeLimit, TrialsCompleted
-from mqtune.search import RandomSearcher
-from mqtune.search.space import Space, choice
+from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.domains import choice
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, reports_of
 from mqtune.testing.play import ENDLESS, SPACE, played
 

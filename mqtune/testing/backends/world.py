@@ -15,7 +15,7 @@ import pytest
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Scheduler
-from mqtune.search import Searcher
+from mqtune.search.base import Searcher
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 

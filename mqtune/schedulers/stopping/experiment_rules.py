@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.schedulers.stopping.base import (
+from mqtune.schedulers.stopping.rule import (
     Scope,
     StopRule,
     at_least,

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
-from mqtune.search.space.domains import Constant, Derived, Domain, Grid
-from mqtune.search.space.values import MAX_DEPTH, copy_value, plain_value
+from mqtune.search.domains import MAX_DEPTH, Constant, Derived, Domain, Grid, copy_value, domain_of, plain_value
 
-__all__ = ["Space"]
+__all__ = ["Space", "nested", "space_of"]
+
 
 #: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
@@ -229,3 +229,33 @@ def _refuse_inner_domains(value: Any, path: str) -> None:
 
 def _grow(tree: _Tree, values: Mapping[str, Any]) -> Config:
     return {key: _grow(node, values) if isinstance(node, dict) else values[node] for key, node in tree.items()}
+
+
+def space_of(description: Mapping[str, Any]) -> Space:
+    """Return the space that ``Space.describe`` described.
+
+    Raises:
+        SpaceError: it has a ``sample_from``, whose function stands in the user's code alone.
+    """
+    return Space(nested({path: _entry(path, entry) for path, entry in description.items()}))
+
+
+def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by path as the nested dicts that the paths stand for."""
+    tree: dict[str, Any] = {}
+    for path, value in entries.items():
+        *folders, name = path.split(SEPARATOR)
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = value
+    return tree
+
+
+def _entry(path: str, description: Mapping[str, Any]) -> Any:
+    if "constant" in description:
+        return description["constant"]
+    try:
+        return domain_of(description)
+    except SpaceError as error:
+        raise SpaceError(f"{path}: {error}") from None

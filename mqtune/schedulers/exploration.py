@@ -11,9 +11,8 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config
 from mqtune.schedulers.arguments import exact, number
-from mqtune.search.space import Domain, Space, choice, plain_value
-from mqtune.search.space.domains import Choice, Interval, Multiples, Normal
-from mqtune.search.space.values import copy_value, is_same
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, copy_value, is_same, plain_value
+from mqtune.search.space import Space
 
 __all__ = ["Exploration", "Explore"]
 

@@ -1,26 +1,32 @@
-"""What every stop rule promises, and how two are combined."""
+"""What every stop rule promises, how two are combined, and what else may be given for one."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
+from mqtune.core.experiment import Experiment
 from mqtune.core.registry import described
+from mqtune.core.status import TrialStatus
+from mqtune.core.text import names_in_words
 from mqtune.core.trial import Report, Trial
-
-if TYPE_CHECKING:
-    from mqtune.core.experiment import Experiment
 
 __all__ = [
     "ITERATION",
     "AllRule",
     "AnyRule",
+    "FunctionRule",
+    "MetricBounds",
     "Scope",
     "StopRule",
+    "as_rule",
     "at_least",
     "finite",
     "metric_key",
@@ -28,6 +34,8 @@ __all__ = [
     "spread",
     "standard_deviation",
 ]
+
+logger = logging.getLogger(__name__)
 
 #: The key that a report's iteration is known by; a report without it counts by its sequence number.
 ITERATION: Final = "training_iteration"
@@ -134,8 +142,6 @@ class _Combined(StopRule):
     _KIND: str
 
     def __init__(self, *rules: Any) -> None:
-        from mqtune.schedulers.stopping.given import as_rule  # noqa: PLC0415 - what is given becomes a rule, which may be this one
-
         if not rules:
             raise ConfigurationError(f"{type(self).__name__}() has no rule; give at least one")
         self._rules: list[StopRule] = []
@@ -285,3 +291,177 @@ def metric_key(rule: str, metric: Any) -> str:
     if metric is not None and (not isinstance(metric, str) or not metric):
         raise ConfigurationError(f"{rule}: metric={metric!r} is not a name; give the key of a metric in the reports")
     return metric or ""
+
+
+def as_rule(stop: Any) -> StopRule | None:
+    """Return the rule that *stop* stands for, or None for None.
+
+    Args:
+        stop: a rule; a dict of metric → bound, see :class:`MetricBounds`; or a function of a trial and its report that
+            returns whether the trial is to end, see :class:`FunctionRule`.
+
+    Raises:
+        ConfigurationError: it is none of these, or a dict or function that can't be a rule.
+    """
+    if stop is None or isinstance(stop, StopRule):
+        return stop
+    if isinstance(stop, type):
+        raise ConfigurationError(f"stop={stop.__name__} is a class; give one of its kind: stop={stop.__name__}(…)")
+    if isinstance(stop, Mapping):
+        return MetricBounds(stop)
+    if callable(stop):
+        return FunctionRule(stop)
+    raise ConfigurationError(
+        f"stop={stop!r} is no stop rule; give a dict of metric and bound such as {{'training_iteration': 100}}, a function "
+        "of a trial and its report, or a rule such as TimeLimit(3600); join several by | (any) or & (all)"
+    )
+
+
+class MetricBounds(StopRule):
+    """Stops a trial when any of these metrics reaches its bound.
+
+    The experiment's own metric in mode "min" reaches its bound from above, when value <= bound. Every other metric, and
+    the experiment's own in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
+    counts as 0 or 1, but not in place of the experiment's own metric. A report without the metric, or with something that
+    is no number for it, is passed over; without ``training_iteration`` it counts by its sequence number.
+
+    A metric that the first report lacks is warned about once, with the names that the report has. If the first trial
+    that completes ends without any report of any trial having had it, the name is taken for a mistake; for a metric that
+    only some trials have, give a function.
+
+    Args:
+        bounds: the bound of each metric.
+
+    Raises:
+        ConfigurationError: there is no bound, a name is no text, or a bound no finite number.
+    """
+
+    scopes = frozenset({Scope.TRIAL})
+
+    def __init__(self, bounds: Mapping[str, float]) -> None:
+        if not bounds:
+            raise ConfigurationError("stop={} has no bound; give a metric and its bound, or leave stop out")
+        for key in bounds:
+            if not isinstance(key, str) or not key:
+                raise ConfigurationError(f"stop: {key!r} is not a name; give the key of a metric in the reports")
+        self._bounds = {
+            key: finite("stop", key, int(bound) if isinstance(bound, bool) else bound) for key, bound in bounds.items()
+        }
+        #: Key, bound, and whether the bound is reached from above.
+        self._checks: list[tuple[str, float, bool]] = []
+        #: Metrics that no report has had yet.
+        self._awaited = set(self._bounds)
+        self._is_warned = False
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        self._checks = [(key, bound, self._is_from_above(key)) for key, bound in self._bounds.items()]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The metrics that have a bound."""
+        return frozenset(self._bounds)
+
+    def _is_from_above(self, key: str) -> bool:
+        return key == self.metric and self.mode == "min"
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return the first bound that is reached, or an empty text.
+
+        Raises:
+            ConfigurationError: the rule is not bound.
+        """
+        if not self._checks:
+            raise ConfigurationError("stop: the experiment's metric is not known; call bind(metric, mode) first")
+        reason = ""
+        for key, bound, is_from_above in self._checks:
+            value = number(report, key, self.metric)
+            if value is None:
+                continue
+            if self._awaited:
+                self._awaited.discard(key)
+            if not reason and (value <= bound if is_from_above else value >= bound):
+                reason = f"{key}={value:g} reached {bound:g}"
+        if self._awaited and not self._is_warned:
+            self._warn(report)
+        return reason
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget nothing, as nothing is kept.
+
+        Raises:
+            MetricMissing: this trial has completed, and no report of any trial ever had one of the metrics.
+        """
+        by_hand = bool(trial.history) and trial.history[-1].by == "user"
+        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports and not by_hand:
+            raise MetricMissing(
+                f"stop: no report has had {_listed(self._awaited)}, and trial {trial.id} is complete; its last report has "
+                f"{_listed(trial.last_metrics)}: correct the name, or give a function for what only some trials report"
+            )
+
+    def _warn(self, report: Report) -> None:
+        self._is_warned = True
+        logger.warning(
+            "stop: report %d of trial %s lacks %s, which can't stop it; it has %s",
+            report.sequence,
+            report.trial,
+            _listed(self._awaited),
+            _listed(report.metrics),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the bounds."""
+        return {"rule": "metric_bounds", "bounds": dict(self._bounds)}
+
+
+class FunctionRule(StopRule):
+    """Stops a trial when a function of it and its report returns something true.
+
+    The function is called for each report, again when a driver resumes, and must then give the same answers: it may look
+    at nothing but its arguments and what it was called with before, and not at the clock. ``report.metrics`` is the
+    dict that was reported.
+
+    Args:
+        function: takes a trial and a report.
+
+    Raises:
+        ConfigurationError: it can't be called with two arguments, or is a coroutine.
+    """
+
+    scopes = frozenset({Scope.TRIAL})
+
+    def __init__(self, function: Callable[[Trial, Report], Any]) -> None:
+        self._function = function
+        module = getattr(function, "__module__", type(function).__module__)
+        self._name = f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"stop: {self._name} is a coroutine; give a plain function")
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise ConfigurationError(f"stop: {self._name} must take a trial and a report: {error}") from None
+        except ValueError:
+            # A builtin may have no signature; the first report shows whether it takes two arguments.
+            pass
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return that the function says so, or an empty text.
+
+        Raises:
+            UserCodeFailed: the function raises an error, which is its cause.
+        """
+        try:
+            return f"{self._name} says so" if self._function(trial, report) else ""
+        except Exception as error:
+            raise UserCodeFailed(
+                f"stop: {self._name} failed on report {report.sequence} of trial {report.trial}: "
+                f"{type(error).__name__}: {error}; it is called with the trial and the report, whose metrics are report.metrics"
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the function's name."""
+        return {"rule": "function", "function": self._name}
+
+
+def _listed(names: Any) -> str:
+    return names_in_words(sorted(names)) or "nothing"

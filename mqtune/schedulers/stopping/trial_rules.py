@@ -1,0 +1,172 @@
+"""Rules that end single trials; each judges a trial by its own reports."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.schedulers.stopping.rule import (
+    ITERATION,
+    MetricBounds,
+    Scope,
+    StopRule,
+    at_least,
+    metric_key,
+    number,
+    spread,
+    standard_deviation,
+)
+
+__all__ = ["MaximumIteration", "MetricMaximum", "TrialPlateau"]
+
+
+class MetricMaximum(MetricBounds):
+    """Stops a trial when a metric is *maximum* or more, whatever the experiment optimises: a loss that has exploded.
+
+    In all else it is like :class:`MetricBounds`.
+
+    Args:
+        metric: its key in the reports.
+        maximum: what it may not reach.
+
+    Raises:
+        ConfigurationError: *metric* is no name, or *maximum* no finite number.
+    """
+
+    def __init__(self, metric: str, maximum: float) -> None:
+        super().__init__({metric: maximum})
+
+    def _is_from_above(self, key: str) -> bool:
+        return False
+
+    def describe(self) -> dict[str, Any]:
+        """Return the metric and its maximum."""
+        ((metric, maximum),) = self._bounds.items()
+        return {"rule": "metric_maximum", "metric": metric, "maximum": maximum}
+
+
+class MaximumIteration(StopRule):
+    """Stops a trial with the report whose ``training_iteration`` is *iterations* or more.
+
+    A report without that counts by its sequence number.
+
+    Args:
+        iterations: how many, at least 1.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+
+    scopes = frozenset({Scope.TRIAL})
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations = at_least("MaximumIteration", "iterations", iterations, 1)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The iteration."""
+        return frozenset({ITERATION})
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return that the trial has come this far, or an empty text."""
+        reached = number(report, ITERATION)
+        return f"reached iteration {self._iterations}" if reached is not None and reached >= self._iterations else ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return its argument."""
+        return {"rule": "maximum_iteration", "iterations": self._iterations}
+
+
+class TrialPlateau(StopRule):
+    """Stops a trial whose metric no longer moves.
+
+    It stops with the first report at which the trial has at least *grace_period* values of the metric, and the last
+    *num_results* of them have a standard deviation, as a whole population, of *std* or less. Reports without the metric
+    don't count. NaN and infinities count as values, and a window that holds one is no plateau. An attempt that goes on
+    from the trial's own checkpoint goes on with its values; one that starts from scratch, or from another trial's
+    checkpoint, begins anew.
+
+    Args:
+        metric: its key in the reports; by default what the experiment optimises.
+        std: the standard deviation, 0 for values that are all the same.
+        num_results: how many of the last values are looked at, at least 2.
+        grace_period: how many values a trial may have before it can be stopped.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    scopes = frozenset({Scope.TRIAL})
+
+    def __init__(
+        self, metric: str | None = None, *, std: float = 0.01, num_results: int = 4, grace_period: int = 4
+    ) -> None:
+        self._key = metric_key("TrialPlateau", metric)
+        self._std = standard_deviation("TrialPlateau", std)
+        self._num_results = at_least("TrialPlateau", "num_results", num_results, 2)
+        self._grace_period = at_least("TrialPlateau", "grace_period", grace_period, 0)
+        self._windows: dict[TrialId, _Window] = {}
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        self._key = self._key or metric
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The metric."""
+        return frozenset({self._key})
+
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        """Return that the metric no longer moves, or an empty text.
+
+        Raises:
+            ConfigurationError: the metric is not known because the rule is not bound.
+        """
+        if not self._key:
+            raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
+        value = number(report, self._key, self.metric)
+        if value is None:
+            return ""
+        window = self._windows.get(trial.id)
+        if window is None or (window.attempt != report.attempt and not _goes_on(trial)):
+            window = self._windows[trial.id] = _Window(self._num_results)
+        window.attempt = report.attempt
+        window.values.append(float(value))
+        window.count += 1
+        if window.count < max(self._grace_period, self._num_results):
+            return ""
+        std = spread(list(window.values))
+        return f"{self._key} has a plateau: std {std:.3g} over {self._num_results} reports" if std <= self._std else ""
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Forget the trial's values."""
+        self._windows.pop(trial.id, None)
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments."""
+        return {
+            "rule": "trial_plateau",
+            "metric": self._key,
+            "std": self._std,
+            "num_results": self._num_results,
+            "grace_period": self._grace_period,
+        }
+
+
+class _Window:
+    """The last values of one trial, how many there were, and the attempt that the last came from."""
+
+    __slots__ = ("attempt", "count", "values")
+
+    def __init__(self, size: int) -> None:
+        self.attempt = 0
+        self.count = 0
+        self.values: deque[float] = deque(maxlen=size)
+
+
+def _goes_on(trial: Trial) -> bool:
+    """Whether a trial's attempt starts from a checkpoint of its own."""
+    attempt = trial.attempt
+    return bool(attempt.checkpoint) and attempt.source in (None, trial.id)

@@ -1,0 +1,543 @@
+"""The domains that a search space is made of, the functions that make them, and the values that a config may hold."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any, Final
+
+from mqtune.core.errors import SpaceError
+
+__all__ = [
+    "MAX_DEPTH",
+    "Choice",
+    "Constant",
+    "Derived",
+    "Domain",
+    "Grid",
+    "Interval",
+    "Multiples",
+    "Normal",
+    "choice",
+    "copy_value",
+    "domain_of",
+    "grid_search",
+    "integer",
+    "is_same",
+    "lograndint",
+    "loguniform",
+    "normal",
+    "number",
+    "plain_value",
+    "qloguniform",
+    "qrandint",
+    "quniform",
+    "randint",
+    "sample_from",
+    "uniform",
+]
+
+
+class Domain(ABC):
+    """The values that one entry of a config may have; immutable, so that several spaces may share it."""
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> Any:
+        """Return one value; the same state of *rng* gives the same value."""
+
+    @abstractmethod
+    def check(self, value: Any) -> Any:
+        """Return *value* as :meth:`sample` would have given it.
+
+        Raises:
+            SpaceError: it is not in this domain.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what defines it, in values that a message can carry."""
+
+    @property
+    def size(self) -> int | None:
+        """The number of different values, or None when they can't be counted."""
+        return None
+
+    def values(self) -> Iterator[Any]:
+        """Yield each different value once; only where ``size`` is a number."""
+        raise SpaceError(f"the values of {self} can't be counted")
+
+
+@dataclass(frozen=True)
+class Constant(Domain):
+    """One value, which every config has."""
+
+    value: Any
+
+    def sample(self, rng: random.Random) -> Any:
+        return copy_value(self.value)
+
+    def check(self, value: Any) -> Any:
+        if not is_same(plain_value(value, "the value"), self.value):
+            raise SpaceError(f"{value!r} is not {self}")
+        return copy_value(self.value)
+
+    def describe(self) -> dict[str, Any]:
+        return {"constant": copy_value(self.value)}
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def values(self) -> Iterator[Any]:
+        yield copy_value(self.value)
+
+    def __str__(self) -> str:
+        return f"the constant {self.value!r}"
+
+
+@dataclass(frozen=True)
+class Interval(Domain):
+    """The floats from low to high, evenly spread over their values or over their logarithms."""
+
+    name: str
+    low: float
+    high: float
+    log: bool
+
+    def sample(self, rng: random.Random) -> float:
+        if not self.log:
+            return _between(rng, self.low, self.high)
+        value = math.exp(_between(rng, math.log(self.low), math.log(self.high)))
+        return min(max(value, self.low), self.high)
+
+    def check(self, value: Any) -> float:
+        plain = number(str(self), "value", value)
+        if not self.low <= plain <= self.high:
+            raise SpaceError(f"{value!r} is outside {self}")
+        return float(plain)
+
+    def describe(self) -> dict[str, Any]:
+        return {"domain": self.name, "low": self.low, "high": self.high}
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.low!r}, {self.high!r})"
+
+
+@dataclass(frozen=True)
+class Multiples(Domain):
+    """The multiples of q from low to high, ints if ``whole`` and floats otherwise.
+
+    q is taken as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log`` each multiple is
+    equally likely; with it, k * q is as likely as the stretch from (k - 1/2) * q to (k + 1/2) * q is in a log scale.
+    """
+
+    name: str
+    low: int | float
+    high: int | float
+    q: int | float
+    log: bool
+    whole: bool
+
+    @cached_property
+    def _step(self) -> Fraction:
+        return Fraction(str(self.q))
+
+    @cached_property
+    def _first(self) -> int:
+        return math.ceil(Fraction(str(self.low)) / self._step)
+
+    @cached_property
+    def _last(self) -> int:
+        return math.floor(Fraction(str(self.high)) / self._step)
+
+    def _value(self, steps: int) -> int | float:
+        return int(steps * self._step) if self.whole else float(steps * self._step)
+
+    def sample(self, rng: random.Random) -> int | float:
+        if not self.log:
+            return self._value(rng.randint(self._first, self._last))
+        steps = math.exp(_between(rng, math.log(self._first - 0.5), math.log(self._last + 0.5)))
+        return self._value(min(max(round(steps), self._first), self._last))
+
+    def check(self, value: Any) -> int | float:
+        plain = (integer if self.whole else number)(str(self), "value", value)
+        steps = round(Fraction(str(plain)) / self._step)
+        if not self.low <= plain <= self.high:
+            raise SpaceError(f"{value!r} is outside {self}")
+        if self._value(steps) != plain:
+            raise SpaceError(
+                f"{value!r} is not a multiple of q={self.q!r} in {self}; the nearest is {self._value(steps)!r}"
+            )
+        return self._value(steps)
+
+    def describe(self) -> dict[str, Any]:
+        described = {"domain": self.name, "low": self.low, "high": self.high}
+        return described | {"q": self.q} if self.name.startswith("q") else described
+
+    @property
+    def size(self) -> int:
+        return self._last - self._first + 1
+
+    def values(self) -> Iterator[Any]:
+        return map(self._value, range(self._first, self._last + 1))
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(repr(part) for part in list(self.describe().values())[1:])})"
+
+
+@dataclass(frozen=True)
+class Normal(Domain):
+    """Floats from a normal distribution; any finite number may come."""
+
+    mean: float
+    sd: float
+
+    def sample(self, rng: random.Random) -> float:
+        return rng.normalvariate(self.mean, self.sd)
+
+    def check(self, value: Any) -> float:
+        return float(number(str(self), "value", value))
+
+    def describe(self) -> dict[str, Any]:
+        return {"domain": "normal", "mean": self.mean, "sd": self.sd}
+
+    def __str__(self) -> str:
+        return f"normal({self.mean!r}, {self.sd!r})"
+
+
+@dataclass(frozen=True)
+class Choice(Domain):
+    """One of the values of a list, each as likely as the others; a value that stands twice is twice as likely."""
+
+    options: tuple[Any, ...]
+    name: str = "choice"
+
+    def sample(self, rng: random.Random) -> Any:
+        return copy_value(rng.choice(self.options))
+
+    def check(self, value: Any) -> Any:
+        plain = plain_value(value, "the value")
+        for option in self.options:
+            if is_same(plain, option):
+                return copy_value(option)
+        raise SpaceError(f"{value!r} is not one of {self}")
+
+    def describe(self) -> dict[str, Any]:
+        return {"domain": self.name, "values": copy_value(list(self.options))}
+
+    @property
+    def size(self) -> int:
+        return sum(1 for _ in self.values())
+
+    def values(self) -> Iterator[Any]:
+        different = {repr(option): option for option in self.options}
+        return map(copy_value, different.values())
+
+    def __str__(self) -> str:
+        return f"{self.name}({list(self.options)!r})"
+
+
+@dataclass(frozen=True)
+class Grid(Choice):
+    """A choice of which a grid takes each value in turn."""
+
+    name: str = "grid_search"
+
+
+@dataclass(frozen=True)
+class Derived(Domain):
+    """A value that a function computes from the rest of the config; only the driver ever calls it."""
+
+    function: Callable[[Mapping[str, Any]], Any]
+
+    def sample(self, rng: random.Random) -> Any:
+        raise SpaceError(f"{self} has no value of its own; a Space computes it")
+
+    def check(self, value: Any) -> Any:
+        return plain_value(value, "the value")
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "domain": "sample_from",
+            "function": getattr(self.function, "__qualname__", type(self.function).__name__),
+        }
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def __str__(self) -> str:
+        return f"sample_from({self.describe()['function']})"
+
+
+def _between(rng: random.Random, low: float, high: float) -> float:
+    """Return a float from *low* to *high*; unlike ``rng.uniform``, it never rounds or overflows past them."""
+    share = rng.random()
+    return min(max((1 - share) * low + share * high, low), high)
+
+
+#: Bounds of the integers that msgpack carries.
+LOWEST_INT: Final = -(2**63)
+HIGHEST_INT: Final = 2**64 - 1
+
+#: Levels of lists and dicts in one value; deeper is a value that contains itself, or a mistake.
+MAX_DEPTH: Final = 64
+
+
+def plain_value(value: Any, where: str, depth: int = 0) -> Any:
+    """Return *value* as a trial will see it: a copy made of None, bool, int, float, str, bytes, list and dict.
+
+    Tuples become lists and NumPy scalars become numbers, here and not on the way, so that the driver, the results
+    and the trial all hold the same config.
+
+    Raises:
+        SpaceError: a message can't carry the value; the text names *where* it stands.
+    """
+    if depth > MAX_DEPTH:
+        raise SpaceError(
+            f"{where}: the value has more than {MAX_DEPTH} levels of lists and dicts; does it hold itself?"
+        )
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, where)
+    if isinstance(value, Integral | Real):
+        return _plain_number(value, where)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, list | tuple):
+        return [plain_value(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if isinstance(value, dict):
+        return _plain_dict(value, where, depth)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return plain_value(value.item(), where, depth + 1)
+    raise SpaceError(
+        f"{where}: {value!r} is of type {type(value).__qualname__}, which can't be sent to a worker; {_way_out(value)}"
+    )
+
+
+def _plain_dict(value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise SpaceError(f"{where}: the key {key!r} is not a string; a config's dicts have strings for keys")
+    return {_text(key, where): plain_value(item, f"{where}/{key}", depth + 1) for key, item in value.items()}
+
+
+def _plain_number(value: Any, where: str) -> int | float:
+    if not isinstance(value, Integral):
+        return float(value)
+    whole = int(value)
+    if not LOWEST_INT <= whole <= HIGHEST_INT:
+        raise SpaceError(f"{where}: {whole} does not fit in 64 bits; give a float or a string")
+    return whole
+
+
+def _text(value: str, where: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise SpaceError(f"{where}: {value!r} is not valid Unicode text; give bytes") from None
+    return str.__str__(value)
+
+
+def _way_out(value: Any) -> str:
+    if callable(value):
+        return "give a name that the trainable looks up, or sample_from(function) to compute a value"
+    return "give None, bool, int, float, str, bytes, or a list or dict of those"
+
+
+def copy_value(value: Any) -> Any:
+    """Return *value*, or a copy of it if it could be changed in place."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+
+
+def is_same(left: Any, right: Any) -> bool:
+    """Whether two plain values are one: 1 is 1.0 and not True, and NaN is NaN."""
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    return bool(left == right) or repr(left) == repr(right)
+
+
+def number(call: str, name: str, value: Any) -> int | float:
+    """Return the argument *name* of the domain *call* as an int or a float.
+
+    Raises:
+        SpaceError: it is not a finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SpaceError(f"{call}: {name}={value!r} is not a number")
+    plain = _plain_number(value, f"{call}: {name}")
+    if not math.isfinite(plain):
+        raise SpaceError(f"{call}: {name}={value!r} is not finite; give a number that is")
+    return plain
+
+
+def integer(call: str, name: str, value: Any) -> int:
+    """Return the argument *name* of the domain *call* as an int.
+
+    Raises:
+        SpaceError: it is not an integer; a float is none, even where it is whole.
+    """
+    plain = number(call, name, value)
+    if not isinstance(plain, int):
+        raise SpaceError(f"{call}: {name}={value!r} is not an integer")
+    return plain
+
+
+#: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.
+MAX_STEPS: Final = 2**53
+
+
+def _interval(name: str, low: Any, high: Any, *, log: bool) -> Interval:
+    low, high = float(number(name, "low", low)), float(number(name, "high", high))
+    _check_bounds(name, low, high, log=log)
+    return Interval(name, low, high, log)
+
+
+def _multiples(name: str, low: Any, high: Any, q: Any, *, log: bool = False, whole: bool = False) -> Multiples:
+    read = integer if whole else number
+    low, high, q = read(name, "low", low), read(name, "high", high), read(name, "q", q)
+    _check_bounds(name, low, high, log=log)
+    if q <= 0:
+        raise SpaceError(f"{name}: q={q!r} must be above 0")
+    if Fraction(str(q)) > Fraction(str(high)) - Fraction(str(low)):
+        raise SpaceError(f"{name}: q={q!r} is larger than the range from {low!r} to {high!r}; give a smaller one")
+    if not whole and max(abs(low), abs(high)) / q > MAX_STEPS:
+        raise SpaceError(f"{name}: q={q!r} is too small for floats from {low!r} to {high!r}; leave q out")
+    return Multiples(name, low, high, q, log, whole)
+
+
+def _check_bounds(name: str, low: float, high: float, *, log: bool) -> None:
+    if low >= high:
+        raise SpaceError(f"{name}: low={low!r} must be below high={high!r}; for one value, give the value itself")
+    if log and low <= 0:
+        raise SpaceError(f"{name}: low={low!r} must be above 0, as a log scale has no other numbers")
+
+
+def _options(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise SpaceError(f"{name}: {values!r} is not a list; write {name}([first, second, …])")
+    if not values:
+        raise SpaceError(f"{name}: the list {values!r} is empty; give at least one value")
+    for value in values:
+        if isinstance(value, Domain):
+            raise SpaceError(f"{name}: {value} is a domain, and nothing samples it inside a {name}; give values")
+    return tuple(plain_value(value, f"{name}: value {index}") for index, value in enumerate(values))
+
+
+def uniform(low: float, high: float) -> Domain:
+    """Return the floats from *low* to *high*, evenly spread."""
+    return _interval("uniform", low, high, log=False)
+
+
+def loguniform(low: float, high: float) -> Domain:
+    """Return the floats from *low* (above 0) to *high*, evenly spread in a log scale."""
+    return _interval("loguniform", low, high, log=True)
+
+
+def quniform(low: float, high: float, q: float) -> Domain:
+    """Return the multiples of *q* from *low* to *high* as floats, each equally likely.
+
+    The bounds need not be multiples themselves: ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
+    """
+    return _multiples("quniform", low, high, q)
+
+
+def qloguniform(low: float, high: float, q: float) -> Domain:
+    """Return the multiples of *q* from *low* (above 0) to *high* as floats, spread as in a log scale."""
+    return _multiples("qloguniform", low, high, q, log=True)
+
+
+def normal(mean: float, sd: float) -> Domain:
+    """Return floats from the normal distribution with this mean and standard deviation.
+
+    Raises:
+        SpaceError: *sd* is not above 0, or one of the two is no finite number.
+    """
+    plain_mean, plain_sd = float(number("normal", "mean", mean)), float(number("normal", "sd", sd))
+    if plain_sd <= 0:
+        raise SpaceError(f"normal: sd={sd!r} must be above 0; for one value, give the value itself")
+    return Normal(plain_mean, plain_sd)
+
+
+def randint(low: int, high: int) -> Domain:
+    """Return the integers from *low* to *high*, **high included**, each equally likely.
+
+    As ``random.randint`` of the standard library does, and as all other domains here do. Mind when you come from
+    Ray Tune, where ``randint`` and ``lograndint`` leave *high* out: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
+    """
+    return _multiples("randint", low, high, 1, whole=True)
+
+
+def qrandint(low: int, high: int, q: int) -> Domain:
+    """Return the multiples of *q* from *low* to *high*, **high included** if it is one, each equally likely."""
+    return _multiples("qrandint", low, high, q, whole=True)
+
+
+def lograndint(low: int, high: int) -> Domain:
+    """Return the integers from *low* (above 0) to *high*, **high included**, spread as in a log scale."""
+    return _multiples("lograndint", low, high, 1, log=True, whole=True)
+
+
+def choice(values: Sequence[Any]) -> Domain:
+    """Return one of *values*, each equally likely; any values that a config can hold, lists and dicts included."""
+    return Choice(_options("choice", values))
+
+
+def grid_search(values: Sequence[Any]) -> Domain:
+    """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once."""
+    return Grid(_options("grid_search", values))
+
+
+def sample_from(function: Callable[[Mapping[str, Any]], Any]) -> Domain:
+    """Return the value that *function* computes from the rest of the config.
+
+    It is given a read-only view of the whole config, as in ``sample_from(lambda config: config["width"] * 2)``. It may
+    read other ``sample_from`` values, in whatever order they stand, if they don't need each other. It is called by
+    the driver alone, once when the space is built and once for each config; for a run that can be repeated its
+    result must depend on the view and on nothing else.
+
+    Raises:
+        SpaceError: *function* can't be called.
+    """
+    if not callable(function):
+        raise SpaceError(f"sample_from: {function!r} is not a function; a plain value needs no sample_from")
+    return Derived(function)
+
+
+#: What makes each domain again, by its name in a description.
+_FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
+    function.__name__: function
+    for function in (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        normal,
+        qloguniform,
+        qrandint,
+        quniform,
+        randint,
+        uniform,
+    )
+}
+
+
+def domain_of(description: Mapping[str, Any]) -> Domain:
+    """Return the domain that ``Domain.describe`` described.
+
+    Raises:
+        SpaceError: it is a ``sample_from``, or none that this version knows.
+    """
+    arguments = dict(description)
+    name = arguments.pop("domain", "")
+    if name not in _FUNCTIONS:
+        raise SpaceError(f"{name}({', '.join(map(str, arguments.values()))}) can't be made without your code")
+    return _FUNCTIONS[name](**arguments)
