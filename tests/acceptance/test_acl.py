@@ -26,12 +26,12 @@ from waiting import eventually
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
-from mqtune.core.events import ExperimentEnded, decode_event
+from mqtune.core.events import ExperimentEnded, Requested, decode_event
 from mqtune.core.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
 from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Intent, TrialId
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.access import ROLES, account, password_hash, rules_of
-from mqtune.journal.base import Assignment
+from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
@@ -54,8 +54,9 @@ class Team(NamedTuple):
     accounts: Accounts
     driver: str
     worker: str
-    monitor: str
     operator: str
+    monitor: str
+    flower: str
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)
@@ -69,8 +70,9 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             accounts,
             accounts.make("driver", experiments=TEAM),
             accounts.make("worker", experiments=TEAM),
+            accounts.make("operator", experiments=TEAM),
             accounts.make("monitor", experiments=TEAM),
-            accounts.make("monitor", "operator", remote_control=True),
+            accounts.make("monitor", "flower", remote_control=True),
         )
 
 
@@ -252,6 +254,17 @@ MONITOR = {
     "output": ("LPOP", OURS.log("token")),
     "an event in Celery's name": ("PUBLISH", "/0.mqtune-events/task-failed", "x"),
 }
+#: All that a monitor may not, but a request, which is an entry in the journal; and what a request is not.
+OPERATOR = {
+    **{what: command for what, command in MONITOR.items() if what not in ("an entry in its journal", "a script")},
+    "its driver's lock": ("HSET", OURS.driver, "epoch", "99"),
+    "a claim": ("ZADD", OURS.leases, "0", "0001"),
+    "a trial that is to run": ("ZADD", OURS.staged, "0", "0001"),
+    "a cut of its journal": ("XTRIM", OURS.journal, "MAXLEN", "0"),
+    "an end of its journal": ("DEL", OURS.journal),
+    "an end of its requests": ("DEL", OURS.requests),
+    "a request to others": ("HSET", THEIRS.requests, "id", "1-0"),
+}
 DRIVER = {
     "what waits in everybody's queue": ("LRANGE", QUEUE, "0", "-1"),
     "what waits in another team's queue": ("LRANGE", f"{QUEUE}@team-b-*", "0", "-1"),
@@ -267,6 +280,11 @@ DRIVER = {
 @pytest.mark.parametrize("what", [*NOBODY, *WORKER])
 def test_a_worker_may_not(team: Team, what: str):
     assert not team.accounts.may(team.worker, *{**NOBODY, **WORKER}[what])
+
+
+@pytest.mark.parametrize("what", [*NOBODY, *OPERATOR])
+def test_an_operator_may_not(team: Team, what: str):
+    assert not team.accounts.may(team.operator, *{**NOBODY, **OPERATOR}[what])
 
 
 @pytest.mark.parametrize("what", [*NOBODY, *MONITOR])
@@ -321,11 +339,45 @@ def test_the_scripts_of_drivers_are_refused_to_a_worker_also_by_their_hash(team:
         driver.unlock("driver")
 
 
+def test_all_but_a_monitor_may_make_requests_and_an_operator_may_do_nothing_else(team: Team):
+    trial, event, claim = TrialId("0001"), b"event", Claim(TrialId("0001"), 1, "token")
+    with contextlib.ExitStack() as stack:
+
+        def journal(url: str) -> RedisJournal:
+            return RedisJournal(stack.enter_context(contextlib.closing(connect(url))), "team-a-asked", patience_s=5)
+
+        driver, operator = journal(team.driver), journal(team.operator)
+        driver.lock("driver", "a driver", 60)
+        driver.record(event, definition=b"definition")
+        driver.stage(trial, 1, Assignment({}), event)
+
+        request = Requested(id="r1", action="stop", trial=trial, arguments={}, by="ada", at=1.0)
+        entry = operator.request(request)
+        assert [journal(url).request(request) for url in (team.worker, team.driver, team.operator)] == [entry] * 3
+        with pytest.raises(AccessDenied):
+            journal(team.monitor).request(request)
+        assert operator.read("0-0", count=10)[-1].id == entry
+        for attempt in (
+            lambda: operator.lock("operator", "an operator", 60, dead="a driver"),
+            lambda: operator.record(event),
+            lambda: operator.stage(trial, 2, Assignment({}), event),
+            lambda: operator.claim(claim, "w", 60, event),
+            lambda: operator.renew([claim], 60),
+            lambda: operator.end(claim, event),
+            lambda: operator.intend(trial, 1, Intent.STOP, event, event),
+            lambda: operator.put_checkpoint(claim, CheckpointId("m-0001-1-1"), b"data"),
+            lambda: operator.erase([trial]),
+        ):
+            with pytest.raises(AccessDenied):
+                attempt()
+        driver.unlock("driver")
+
+
 # Celery's remote control, and Flower.
 
 
-def test_only_an_operator_may_send_remote_commands(crew: Team):
-    assert "pong" in run(crew.operator, "inspect", "ping").stdout
+def test_only_a_monitor_that_is_allowed_to_may_send_remote_commands(crew: Team):
+    assert "pong" in run(crew.flower, "inspect", "ping").stdout
 
     refused = run(crew.monitor, "inspect", "ping")
     assert refused.returncode != 0
