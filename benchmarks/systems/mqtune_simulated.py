@@ -94,7 +94,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.search.space import Space
 
     backend = Simulated(_curve(epochs), slots=workers, checkpoints=False).open("simulated")
-    journal = backend.journal()
+    journal = backend.journal
     journal.lock("benchmark", "benchmark", LOCK_S)
     scheduler.bind("loss", "min")
     experiment = Experiment("simulated", metric="loss", mode="min")

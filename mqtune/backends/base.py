@@ -1,62 +1,115 @@
-"""What a driver needs of the place where its attempts run."""
+"""Backends: where an experiment's attempts run.
+
+To bring one, implement both protocols of this module, pass the first as ``Tuner(backend=…)``, and run the contract suite
+``mqtune.testing.backends`` on it.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from mqtune.core.clock import Clock
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, TrialId
+from mqtune.journal.base import Journal
 from mqtune.journal.logs import LogChunk, LogStream
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "BackendSession"]
 
 
+@runtime_checkable
 class Backend(Protocol):
-    """Where attempts run."""
+    """A place where attempts run, as users configure it; ``Tuner(backend=…)`` takes any object with this method."""
+
+    def open(self, experiment: str, resources: Resources) -> BackendSession:
+        """Return a session for one driver of an experiment.
+
+        Each driver opens its own, after the session of the driver before it was closed, or after that driver has died. What
+        the journal holds outlives a session, so that the next driver can go on with the experiment.
+
+        Args:
+            experiment: the experiment's name.
+            resources: the resources that each trial asks for.
+
+        Raises:
+            ConfigurationError: this backend can't run the experiment.
+            BrokerUnavailable: the place can't be reached.
+        """
+
+
+class BackendSession(Protocol):
+    """A driver's connection to the place where its attempts run.
+
+    **An attempt's life.** The driver stages an attempt in the journal, which makes it claimable, and then publishes it
+    here. The backend runs it in a slot and writes what happens to the journal, as a worker does: ``Journal.claim`` with an
+    ``AttemptStarted``, ``Journal.report`` for each batch of reports, ``Journal.renew`` before the lease expires, and
+    ``Journal.end`` with an ``AttemptEnded`` once nothing of it runs any more. A refused claim is not run. The answers to
+    ``report`` and ``renew`` carry the driver's intents, such as "stop" or "pause"; "fenced" means that the attempt no
+    longer counts and must be killed. ``mqtune.journal.base`` has the details.
+
+    **Threads.** The driver calls all methods from one thread, which waits for them: none may block for long.
+
+    **Errors.** An outage is retried in the method. What it raises after that, a BrokerUnavailable as a rule, ends the run;
+    the attempts stay as they are, and a later driver goes on with them.
+    """
+
+    @property
+    def journal(self) -> Journal:
+        """The experiment's journal, with the driver's methods; a ``MemoryJournal`` or a ``RedisJournal``."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that timestamps in the journal are taken from."""
 
     @property
     def slots(self) -> int:
-        """How many slots fit, as of the last refresh."""
+        """The number of slots, free or not, that offer what a trial asks for, as of the last refresh."""
 
     def refresh(self) -> None:
-        """Look at which slots there are now."""
+        """Look up which slots there are now; called every few seconds, and when ``Journal.fleet_changed`` is set."""
 
     def why_no_slot(self) -> str:
-        """Say what is missing when there is none."""
+        """Return, for people, what is missing when ``slots`` is 0."""
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Offer a staged attempt to the slots; doing it twice does no harm."""
+        """Offer a staged attempt to the slots.
+
+        It may be published again, by this driver or a later one, also while it runs: an attempt is claimed once.
+        """
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Hear that a worker has claimed an attempt that came by *queue*."""
+        """Note that an attempt has started; *queue* is that of its ``AttemptStarted``."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Hear that an attempt has ended, or is taken back."""
+        """Note that an attempt has ended, or was withdrawn before it started: its slot is free."""
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Hear that the driver has counted an attempt as lost, because its worker is silent: it can't say so itself."""
+        """Note that the driver has ended an attempt as LOST, because its lease expired."""
 
     def offered(self, resources: Resources) -> int:
-        """Return how many slots, free or not, offer this, as of the last refresh."""
+        """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
 
     def free(self, resources: Resources) -> int:
-        """Return how many of them no attempt has, nor waits for."""
+        """Return the number of those slots that no attempt runs in or waits for."""
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""
 
     def has_gpus(self) -> bool | None:
-        """Whether any slot has a GPU; None when there is no slot to ask."""
+        """Return whether any slot has a GPU; None when there is no slot."""
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the attempts that wait to be claimed; None when that can't be told."""
+        """Return the published attempts that wait for a slot; None when that is unknown.
+
+        The driver publishes again what was staged more than 10 s ago, has not started and is not among them.
+        """
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of what an attempt printed, from the worker that has it.
+        """Return a part of an attempt's output, from the worker that has it; an empty one where nothing is recorded.
 
         Raises:
-            LogUnavailable: it can't be had.
+            LogUnavailable: it can't be read.
         """
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections; attempts that run are left alone, for the next driver."""

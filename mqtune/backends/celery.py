@@ -17,6 +17,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
@@ -24,6 +25,7 @@ from mqtune.core.resources import Resources, queue_name
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.core.version import __version__
+from mqtune.journal.base import Journal
 from mqtune.journal.client import Client, OneClient
 from mqtune.journal.connection import celery_url
 from mqtune.journal.fleet import Fleet
@@ -103,7 +105,8 @@ class CeleryBackend:
     Args:
         client: a checked connection.
         broker: the same server, as a URL.
-        experiment: the experiment's name.
+        journal: the experiment's journal on that server.
+        clock: the server's clock.
         title: what Flower shows as the task's name.
         digest: of the experiment's definition.
         resources: what each trial asks for.
@@ -116,19 +119,22 @@ class CeleryBackend:
         client: Client,
         broker: str,
         *,
-        experiment: str,
+        journal: Journal,
+        clock: Clock,
         title: str,
         digest: str,
         resources: Resources,
         patience_s: float,
         is_local: bool = False,
     ) -> None:
+        self.journal = journal
+        self.clock = clock
         self._is_local = is_local
         self._fleet = Fleet(client, patience_s=patience_s)
-        self._logs = LogExchange(client, experiment)
+        self._logs = LogExchange(client, journal.experiment)
         self._patience_s = patience_s
-        self._experiment = experiment
-        self._busy_as = busy_as(experiment)
+        self._experiment = journal.experiment
+        self._busy_as = busy_as(journal.experiment)
         self._title = title
         self._digest = digest
         self._resources = resources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import CheckpointGone, ConfigurationError, InvalidTransition
@@ -76,7 +76,7 @@ class Commands:
     def __init__(
         self,
         journal: DriverSide,
-        backend: Backend,
+        backend: BackendSession,
         experiment: Experiment,
         *,
         clock: Clock,

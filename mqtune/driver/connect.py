@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.local.worker import EmbeddedServer, ExternalServer, LocalWorker, binary_for, find_server
 from mqtune.backends.simulated import Simulated
@@ -51,7 +51,7 @@ class Opening:
     """What a driver works with, once it holds the experiment's lock."""
 
     journal: Journal
-    backend: Backend
+    backend: BackendSession
     clock: Clock
     owner: str
     driver: str
@@ -192,7 +192,8 @@ class BrokerPlace:
         backend = CeleryBackend(
             client,
             broker,
-            experiment=plan.name,
+            journal=journal,
+            clock=clock,
             title=f"{plan.name}/{plan.spec.name}",
             digest=hashlib.sha256(encode_value(definition)).hexdigest()[:16],
             resources=plan.resources,
@@ -281,7 +282,7 @@ class SimulatedPlace:
             backend.refresh()
             if not backend.slots:
                 raise InsufficientResources(backend.why_no_slot())
-        journal = backend.journal()
+        journal = backend.journal
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
         take_lock(journal, owner)

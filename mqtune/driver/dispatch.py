@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.core.errors import (
     CodeDiffers,
     MetricMissing,
@@ -47,7 +47,7 @@ class Telling:
     def __init__(
         self,
         experiment: Experiment,
-        backend: Backend,
+        backend: BackendSession,
         scheduler: Scheduler,
         searcher: Searcher,
         keeping: Keeping,

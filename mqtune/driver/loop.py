@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import (
@@ -81,7 +81,7 @@ class Driver:
         self,
         *,
         journal: Journal,
-        backend: Backend,
+        backend: BackendSession,
         experiment: Experiment,
         scheduler: Scheduler,
         searcher: Searcher,
@@ -346,7 +346,7 @@ class Driver:
         """What was read of the journal, to be read again."""
         return self._reader
 
-    def look_at_fleet(self) -> Backend:
+    def look_at_fleet(self) -> BackendSession:
         """Return the backend, which has just looked at its slots, unless this driver is closed."""
         if not self._is_closed:
             self.backend.refresh()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import TrialStaged
@@ -57,7 +57,7 @@ class Filling:
     def __init__(
         self,
         experiment: Experiment,
-        backend: Backend,
+        backend: BackendSession,
         scheduler: Scheduler,
         searcher: Searcher,
         commands: Commands,

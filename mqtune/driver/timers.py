@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mqtune.backends.base import Backend
+from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import AttemptEnded, Cursor
 from mqtune.core.experiment import Experiment
@@ -63,7 +63,7 @@ class Upkeep:
     def __init__(
         self,
         journal: DriverSide,
-        backend: Backend,
+        backend: BackendSession,
         experiment: Experiment,
         *,
         owner: str,

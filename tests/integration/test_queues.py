@@ -16,7 +16,9 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.journal.clock import ServerClock
 from mqtune.journal.fleet import Fleet
+from mqtune.journal.redis import RedisJournal
 
 #: Longer than a test takes.
 HOLD_S: Final = 100.0
@@ -55,7 +57,8 @@ def backend(fleet: Fleet, redis_server: EmbeddedServer, redis_client: redis.Redi
     backend = CeleryBackend(
         redis_client,
         redis_server.url,
-        experiment="x",
+        journal=RedisJournal(redis_client, "x"),
+        clock=ServerClock(redis_client),
         title="x/f",
         digest="d",
         resources=Resources(gpus=1),

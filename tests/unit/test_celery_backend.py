@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from mqtune.backends import celery as module
 from mqtune.backends.celery import CeleryBackend
+from mqtune.backends.simulated.fleet import SimulatedClock
 from mqtune.core.errors import AccessDenied, InsufficientResources
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
+from mqtune.journal.memory import MemoryJournal, MemoryServer
 
 SMALL: Final = Resources(cpus=2)
 LARGE: Final = Resources(cpus=8)
@@ -134,7 +136,8 @@ def backend_of(resources: Resources) -> CeleryBackend:
     backend = CeleryBackend(
         client,
         "redis://h:1/0",
-        experiment="x",
+        journal=MemoryJournal(MemoryServer(), "x"),
+        clock=SimulatedClock(),
         title="x/f",
         digest="d",
         resources=resources,

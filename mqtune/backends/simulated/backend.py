@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedClock, SimulatedFleet
+from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
@@ -132,6 +132,8 @@ class SimulatedBackend:
     """
 
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
+        self.clock = fleet.clock
+        self.journal = SimulatedJournal(fleet)
         self._fleet = fleet
         self._workers = workers
         self._resources = resources
@@ -140,15 +142,6 @@ class SimulatedBackend:
         self._slots = 0
         #: The attempts that wait or run.
         self._live: set[tuple[TrialId, int]] = set()
-
-    @property
-    def clock(self) -> SimulatedClock:
-        """The time that its driver goes by."""
-        return self._fleet.clock
-
-    def journal(self) -> SimulatedJournal:
-        """Return a driver's hand on the journal."""
-        return SimulatedJournal(self._fleet)
 
     @property
     def slots(self) -> int:
