@@ -9,7 +9,7 @@ import os
 import sys
 
 from mqtune.core.errors import MqtuneError
-from mqtune.worker.celery import create_app
+from mqtune.worker.app import create_app
 from mqtune.worker.settings import WorkerSettings
 
 try:

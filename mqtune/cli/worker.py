@@ -128,7 +128,7 @@ def command(
 
         say(_check(broker, name))
         return
-    from mqtune.worker.celery import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.worker.app import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
     from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415
 
     settings = WorkerSettings(

@@ -1,34 +1,156 @@
-"""One attempt on this worker, from its claim to its end: the supervisor of one trial process."""
+"""The pipe by which a worker tells a running trial what is wanted of it."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.codec import decode_value
-from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.errors import BrokerUnavailable, CodeDiffers, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
-from mqtune.worker.control import Control
-from mqtune.worker.ending import Evidence
+from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.host import Host
-from mqtune.worker.readiness import Problem, find_zygote, renew_zygote
+from mqtune.worker.outcome import Evidence
 from mqtune.worker.slots import Slot, Turn
 from mqtune.worker.uplink import Stream, Wake
-from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
+from mqtune.worker.zygotes import Gone, ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
 
-__all__ = ["AttemptRun", "Outcome", "stop_s"]
+__all__ = ["NO_PROBLEM", "AttemptRun", "Control", "Outcome", "Problem", "find_zygote", "renew_zygote", "stop_s"]
 
 logger = logging.getLogger(__name__)
+
+
+class Control:
+    """The worker's end of a trial's control pipe; any thread may call it.
+
+    What is told before the trial's process is there waits in the pipe. A trial that never looks can't hold up its worker:
+    once the pipe is full, records are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.read_end, self._write = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_blocking(self._write, False)
+        self._lock = threading.Lock()
+        self._wishes = 0
+        self._cleared = 0
+        self._closed = False
+
+    def tell(self, told: Told) -> None:
+        """Say that the trial should end; the stop signal has it look."""
+        with self._lock:
+            self._put(STOP if told == "stop" else PAUSE, 0)
+
+    def wish(self, number: int) -> None:
+        """Say that a checkpoint is wanted; nothing happens when this or a later wish was passed on."""
+        with self._lock:
+            if number > self._wishes:
+                self._wishes = number
+                self._put(SAVE, number)
+
+    def clear(self, sequence: int) -> None:
+        """In lockstep, let the trial go on behind this report; nothing happens when it was let go further."""
+        with self._lock:
+            if sequence > self._cleared:
+                self._cleared = sequence
+                self._put(CLEARED, sequence)
+
+    def _put(self, kind: bytes, number: int) -> None:
+        if not self._closed:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self._write, RECORD.pack(kind, number))
+
+    def close(self) -> None:
+        """Close both ends."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._write)
+                os.close(self.read_end)
+
+
+#: Type and text of what keeps an attempt from running.
+Problem = tuple[str, str]
+NO_PROBLEM: Final = ("", "")
+#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
+IMPORT_TIMEOUT_S: Final = 600.0
+
+
+def find_zygote(
+    host: Host,
+    slot: Slot,
+    turn: Turn,
+    experiment: str,
+    definition: Mapping[str, Any],
+    on_import: Callable[[], None],
+) -> tuple[ZygoteHandle | None, Problem]:
+    """Return a zygote that has imported an experiment's trainable, or why there is none; whatever is wrong, it doesn't raise.
+
+    This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready. When it
+    has to wait for one, *on_import* is called before.
+    """
+    where = f"on worker {host.name}"
+    try:
+        host.check_store(definition.get("store", ""))
+        spec = TrainableSpec.decode(definition["trainable"])
+        where += f", trainable {spec} below code root {host.code_root}"
+        manifest = host.manifests.of(experiment, definition)
+        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root, manifest), on_import)
+        if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
+            raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
+    except ImportFailed as error:
+        # A traceback has lines of its own.
+        text = str(error)
+        return None, (error.kind, where + (":\n" if "\n" in text else ": ") + text)
+    except ZygoteDied as error:
+        return None, ("ImportDied", f"{where}: the import ended its process: {error}")
+    except (MqtuneError, OSError) as error:
+        return None, (type(error).__name__, f"{where}: {error}")
+    except Exception as error:
+        # Unless the attempt ends by it, it is published again and again.
+        logger.exception("%s: an attempt of experiment %s could not be made ready", where, experiment)
+        return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
+    return zygote, NO_PROBLEM
+
+
+def renew_zygote(turn: Turn, zygote: ZygoteHandle) -> ZygoteHandle:
+    """Return a fresh zygote in the place of one that has died.
+
+    Raises:
+        ImportFailed: the trainable can no longer be imported.
+        ZygoteDied: the import ended its process.
+    """
+    return _imported(turn.slot, turn, zygote.key, lambda: None)
+
+
+def _imported(
+    slot: Slot, turn: Turn, key: ZygoteKey, on_import: Callable[[], None], *, once_more: bool = True
+) -> ZygoteHandle:
+    zygote = slot.zygote(key, turn)
+    try:
+        if not zygote.is_ready:
+            on_import()
+        zygote.wait_ready(IMPORT_TIMEOUT_S)
+    except BaseException as error:
+        slot.zygotes.drop(zygote)
+        # Killed from outside, it says nothing of the trainable; what kills it again may be the memory that it needs.
+        if once_more and isinstance(error, ZygoteDied) and zygote.was_killed:
+            return _imported(slot, turn, key, on_import, once_more=False)
+        raise
+    return zygote
+
 
 #: How long a trial has, once told, to leave its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0

@@ -1,23 +1,38 @@
-"""Which devices a worker has, and how they make slots; asking never initialises a device in this process."""
+"""A worker's devices: which it has, how they make slots, and whether they have given back the memory of trials that ended."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
 import re
+import select
 import shutil
 import subprocess
-from collections.abc import Iterable
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.worker.privileges import without_secrets
 
-__all__ = ["SlotPlan", "find_gpu_memory", "find_gpus", "plan_slots"]
+__all__ = [
+    "COMMAND",
+    "DeviceMemory",
+    "DeviceQuery",
+    "DriverQuery",
+    "SlotPlan",
+    "find_gpu_memory",
+    "find_gpus",
+    "plan_slots",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -231,3 +246,293 @@ def usable_cpus() -> int:
     """Return how many cores this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+#: What answers; see there for what it is asked and answers.
+COMMAND: Final = (sys.executable, "-m", "mqtune.worker.nvml")
+#: The driver answers within milliseconds, and within seconds where it is loaded for the question; a broken one may never.
+ANSWER_S: Final = 10.0
+#: For how long a driver that did not answer is not asked again, so that a broken one costs each trial nothing.
+PAUSE_S: Final = 60.0
+#: A process that was killed is gone at once, unless it hangs in the driver; then nothing waits for it.
+_GONE_S: Final = 1.0
+_READ_BYTES: Final = 1 << 16
+
+
+class _NoAnswer(Exception):
+    """The driver can't be asked; ``is_final`` when there is no use in asking again."""
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
+
+
+class DriverQuery:
+    """Asks the driver by a process of its own, which is started for the first question and again when it has died.
+
+    Whatever is wrong is logged once, and answered by leaving devices out. Any thread may ask; close it at the end.
+
+    Args:
+        command: the process.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asks_from = 0.0
+        self._said: set[str] = set()
+
+    def used(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return the bytes in use on each device, within some ``ANSWER_S``; devices that can't say are left out."""
+        with self._lock:
+            if time.monotonic() < self._asks_from:
+                return {}
+            try:
+                answer = self._ask(devices)
+            except _NoAnswer as error:
+                self._end()
+                self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
+                self._say_once(f"how full its devices are can't be asked ({error}); nothing waits for their memory")
+                return {}
+        for device, reason in answer["unknown"].items():
+            self._say_once(f"how full device {device} is can't be asked ({reason}); nothing waits for its memory")
+        return {device: int(used) for device, used in answer["used"].items()}
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+    def _ask(self, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
+        try:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    env=without_secrets(),
+                    # A Ctrl-C in the worker's terminal is not meant for it.
+                    start_new_session=True,
+                )
+            assert self._process.stdin is not None  # noqa: S101 - both are pipes
+            self._process.stdin.write(json.dumps(list(devices)).encode() + b"\n")
+            answer = json.loads(self._read_line())
+        except (OSError, ValueError) as error:
+            raise _NoAnswer(f"{type(error).__name__}: {error}") from None
+        if "error" in answer:
+            raise _NoAnswer(answer["error"], is_final=answer["final"])
+        return answer  # type: ignore[no-any-return]
+
+    def _read_line(self) -> bytes:
+        assert self._process is not None and self._process.stdout is not None  # noqa: S101, PT018 - made by the caller
+        fd, line = self._process.stdout.fileno(), b""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        deadline = time.monotonic() + ANSWER_S
+        while not line.endswith(b"\n"):
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise _NoAnswer(f"no answer within {ANSWER_S:.0f} s")
+            read = os.read(fd, _READ_BYTES)
+            if not read:
+                raise _NoAnswer("the process that asks has died")
+            line += read
+        return line
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GONE_S)
+
+    def close(self) -> None:
+        """End the process; nothing is answered any more. Whoever waits for an answer does so no longer."""
+        self._asks_from = float("inf")
+        process = self._process
+        if process is not None:
+            process.kill()
+        if self._lock.acquire(timeout=_GONE_S):
+            self._asks_from = float("inf")
+            self._end()
+            self._lock.release()
+
+
+#: What a device may have in use beyond what it had before: displays and monitoring move by some ten MiB, while the smallest
+#: thing that a trial can leave behind, a CUDA context, has 300 MiB and more.
+TOLERANCE_BYTES: Final = 256 << 20
+#: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a whole large GPU.
+RETURN_S: Final = 30.0
+#: How often it is looked at meanwhile: a question costs a millisecond, and a trial of a GPU is not started every second.
+POLL_S: Final = 0.1
+#: How often quarantined devices are looked at: somebody has to kill a process, or reset the device.
+LOOK_S: Final = 15.0
+_BYTES_PER_GB: Final = 1e9
+
+
+class DeviceQuery(Protocol):
+    """Says how full devices are."""
+
+    def used(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return the bytes in use on each device, by whomever; devices that can't say are left out.
+
+        Any thread may call it; it answers within seconds, and doesn't raise.
+        """
+
+    def close(self) -> None:
+        """End; nothing is answered any more."""
+
+
+class DeviceMemory:
+    """What the devices of a worker had in use before its trials began, and those that are too full since: the quarantined.
+
+    **The rule.** What a device has in use is noted when a trial begins on it and no other slot has a process there; when
+    the last of its trials has ended, it must come back to that, within a tolerance and a time. While slots that share it
+    still have processes there, nothing is compared, because what they use moves. A process that stays for further trials is
+    one of these, until it is gone. Devices that can't say how full they are count as empty.
+
+    Any thread may call anything here.
+
+    Args:
+        query: says how full devices are.
+        on_change: called when a device is quarantined or no more, by the thread that noticed.
+    """
+
+    def __init__(self, query: DeviceQuery, on_change: Callable[[], None]) -> None:
+        self._query = query
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        #: So that what a device has before is not asked while another slot's trial starts there.
+        self._entering = threading.Lock()
+        self._closing = threading.Event()
+        #: The slots that have a process on each device.
+        self._here: defaultdict[str, set[int]] = defaultdict(set)
+        #: What each device must come back to, until it has.
+        self._before: dict[str, int] = {}
+        self._quarantined: dict[str, int] = {}
+        self._looker: threading.Thread | None = None
+
+    @property
+    def quarantined(self) -> Collection[str]:
+        """The devices that stay too full; no trial may start there."""
+        return self._quarantined.keys()
+
+    @property
+    def note(self) -> str:
+        """What a person should know of them, or nothing; the same text while nothing changes."""
+        full = sorted(self._quarantined.items())
+        return "; ".join(
+            f"device {device} is quarantined, {_gb(used)} of its memory did not come back" for device, used in full
+        )
+
+    def enter(self, slot: int, devices: Sequence[str]) -> bool:
+        """Note that a slot's trial is about to start on its devices; False, and it must not, when one is quarantined."""
+        with self._entering:
+            with self._lock:
+                if any(device in self._quarantined for device in devices):
+                    return False
+                new = [d for d in devices if d not in self._before and not self._here[d] - {slot}]
+                for device in devices:
+                    self._here[device].add(slot)
+            if new:
+                used = self._query.used(new)
+                with self._lock:
+                    self._before.update(used)
+        return True
+
+    def leave(self, slot: int, devices: Sequence[str]) -> None:
+        """Note that nothing of a slot's trials is left, without a look at what it left behind."""
+        with self._lock:
+            for device in devices:
+                self._here[device].discard(slot)
+
+    def settle(self, slot: int, devices: Sequence[str]) -> None:
+        """Note that a slot's process group is gone; return when its devices' memory is back, or they are quarantined.
+
+        It returns within some ``RETURN_S``, and at once when the worker is closing.
+        """
+        self.leave(slot, devices)
+        deadline = time.monotonic() + RETURN_S
+        while too_full := self._too_full(devices):
+            if time.monotonic() >= deadline:
+                self._quarantine(too_full)
+                return
+            self._closing.wait(POLL_S)
+
+    def _too_full(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return what those of some devices have in use that have not come back, and forget what the others had before."""
+        with self._lock:
+            watched = [device for device in devices if device in self._before and not self._here[device]]
+        if not watched or self._closing.is_set():
+            return {}
+        used = self._query.used(watched)
+        too_full = {}
+        with self._lock:
+            for device in watched:
+                # Another slot's trial may have come while the question was under way.
+                if device not in self._before or self._here[device]:
+                    continue
+                if used.get(device, 0) > self._before[device] + TOLERANCE_BYTES:
+                    too_full[device] = used[device]
+                else:
+                    del self._before[device]
+        return too_full
+
+    def _quarantine(self, too_full: dict[str, int]) -> None:
+        with self._lock:
+            full = {device: used for device, used in too_full.items() if not self._here[device]}
+            if not full or self._closing.is_set():
+                return
+            for device, used in full.items():
+                logger.error(
+                    "device %s is quarantined: %s of its memory in use %.0f s after the last trial's processes are gone, and "
+                    "%s before it began. No trial starts there until it is back; nvidia-smi shows who has it",
+                    device,
+                    _gb(used),
+                    RETURN_S,
+                    _gb(self._before[device]),
+                )
+            # Replaced, never changed: other threads read it without the lock.
+            self._quarantined = {**self._quarantined, **{d: used - self._before[d] for d, used in full.items()}}
+            if self._looker is None:
+                self._looker = threading.Thread(target=self._look, name="mqtune-devices", daemon=True)
+                self._looker.start()
+        self._on_change()
+
+    def _look(self) -> None:
+        """Look at the quarantined devices now and then, until there are none."""
+        while not self._closing.wait(LOOK_S):
+            used = self._query.used(list(self._quarantined))
+            with self._lock:
+                kept = {
+                    device: beyond
+                    for device, beyond in self._quarantined.items()
+                    if used.get(device, float("inf")) > self._before[device] + TOLERANCE_BYTES
+                }
+                back = self._quarantined.keys() - kept
+                self._quarantined = kept
+                for device in back:
+                    del self._before[device]
+                if not kept:
+                    self._looker = None
+            if back:
+                logger.warning("device %s is in use again: its memory is back", ", ".join(sorted(back)))
+                self._on_change()
+            if not kept:
+                return
+
+    def close(self) -> None:
+        """Wait for nothing more, and end the query."""
+        self._closing.set()
+        self._query.close()
+
+
+def _gb(size: int) -> str:
+    return f"{size / _BYTES_PER_GB:.1f} GB"

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mqtune.core.clock import Clock
-from mqtune.worker.back_off import BackOff
-from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.logs import Logs
-from mqtune.worker.memory_kills import MemoryKills
+from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.slots import Slot
+from mqtune.worker.slots import BackOff, Slot
 from mqtune.worker.uplink import Uplink
+from mqtune.worker.zygotes import CodeManifests
 
 if TYPE_CHECKING:
     from mqtune.worker.attempt import AttemptRun

@@ -29,20 +29,14 @@ from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker.attempt import AttemptRun, Outcome
-from mqtune.worker.back_off import BackOff
-from mqtune.worker.code_manifests import CodeManifests
-from mqtune.worker.device_memory import DeviceMemory
-from mqtune.worker.device_query import DriverQuery
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.family import family
-from mqtune.worker.leaving import KILL_GRACE_S, leave_s
-from mqtune.worker.leftovers import end_leftovers
-from mqtune.worker.log_server import LogServer
-from mqtune.worker.logs import Logs
-from mqtune.worker.memory_kills import MemoryKills, find_counter, memory_limit
+from mqtune.worker.devices import DeviceMemory, DriverQuery, SlotPlan
+from mqtune.worker.logs import Logs, LogServer
+from mqtune.worker.processes import MemoryKills, end_leftovers, family, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.slots import Slot, Slots
+from mqtune.worker.shutdown import KILL_GRACE_S, leave_s
+from mqtune.worker.slots import BackOff, Slot, Slots
 from mqtune.worker.uplink import Uplink
+from mqtune.worker.zygotes import CodeManifests
 
 __all__ = ["LEASE_S", "WorkerRuntime"]
 

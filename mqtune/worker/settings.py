@@ -1,21 +1,37 @@
-"""What an operator says about a worker, on the command line or in the environment."""
+"""A worker's settings: the operator's, those of Celery that mqtune owns, and the checks before a worker starts."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.home import mqtune_home
+from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
+from mqtune.core.machine import describe_process, is_gone, is_here
 from mqtune.core.resources import EVERY, check_experiments
+from mqtune.journal.connection import celery_tls, celery_url, redact
+from mqtune.journal.fleet import Fleet
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 from mqtune.worker.privileges import home_of
 
-__all__ = ["WorkerSettings", "default_log_root"]
+__all__ = [
+    "OWNED_SETTINGS",
+    "TRANSPORT_OPTIONS",
+    "WorkerSettings",
+    "celery_settings",
+    "check_broker",
+    "check_options",
+    "check_settings",
+    "default_log_root",
+    "owned_settings",
+    "take_name",
+]
 
 #: How long trials have to save and to leave when their worker is told to go: some clouds leave a machine 30 s in all.
 GRACE_S: Final = 10.0
@@ -139,3 +155,193 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal():
         raise ConfigurationError(f"{name}={text!r} is not a whole number")
     return int(text)
+
+
+#: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
+OWNED_SETTINGS: Final[dict[str, Any]] = {
+    # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot for ever.
+    "result_backend": None,
+    "task_ignore_result": True,
+    "task_track_started": False,
+    # A message is taken off the queue when it is received: late acks are redelivered after the visibility timeout,
+    # which would start healthy long trials a second time. A message that is lost is published again by the driver.
+    "task_acks_late": False,
+    # A task goes to a worker that has a slot for it, never to one that has it wait.
+    "worker_disable_prefetch": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_pool": "mqtune.worker.app:TrialPool",
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "event_serializer": "json",
+    "control_exchange": CONTROL_EXCHANGE,
+    "event_exchange": EVENT_EXCHANGE,
+    "event_queue_prefix": EVENT_EXCHANGE,
+    # A broken connection must not end trials.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    # A Redis that is full refuses a worker that connects again, which must wait then, and not end with its trials.
+    "broker_channel_error_retry": True,
+    "worker_pool_restarts": False,
+    "worker_disable_rate_limits": True,
+    "worker_hijack_root_logger": True,
+    "worker_redirect_stdouts": False,
+}
+#: A half-open connection is noticed within a minute; the socket's timeout is longer than Celery's blocking reads.
+TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    "socket_connect_timeout": 5,
+    "socket_timeout": 30,
+    "visibility_timeout": 3600,
+}
+#: How often it is looked whether another worker keeps its name, which it does every few seconds.
+_LOOK_AGAIN_S: Final = 0.5
+_BY_SHAPE: Final = "the queue's name says what the slots offer"
+_OWN_PROCESS: Final = "each trial has a process of its own"
+_BY_SCHEDULER: Final = "how long a trial may take is its scheduler's to say"
+#: Options of ``celery worker`` that would do harm, or nothing, and why.
+_REFUSED_OPTIONS: Final = {
+    "pool": "trials need mqtune's own pool",
+    "autoscale": "a worker has as many slots as it has devices",
+    "queues": _BY_SHAPE,
+    "exclude_queues": _BY_SHAPE,
+    "prefetch_multiplier": "a task goes to a worker that has a slot for it",
+    "time_limit": _BY_SCHEDULER,
+    "soft_time_limit": _BY_SCHEDULER,
+    "max_tasks_per_child": _OWN_PROCESS,
+    "max_memory_per_child": _OWN_PROCESS,
+    "pool_start_method": _OWN_PROCESS,
+}
+
+
+def owned_settings(settings: WorkerSettings) -> dict[str, Any]:
+    """Return the settings of Celery that a worker must have."""
+    return {
+        **OWNED_SETTINGS,
+        "worker_enable_remote_control": settings.remote_control,
+        # Flower switches events on when it looks; where it can't, they cost and perhaps reach nobody.
+        "worker_send_task_events": not settings.remote_control,
+    }
+
+
+def celery_settings(settings: WorkerSettings) -> dict[str, Any]:
+    """Return all settings of a worker's Celery app."""
+    return {
+        **owned_settings(settings),
+        "broker_url": celery_url(settings.broker),
+        "broker_use_ssl": celery_tls(settings.broker),
+        "broker_transport_options": TRANSPORT_OPTIONS,
+        "task_create_missing_queues": False,
+    }
+
+
+def check_options(is_given: Callable[[str], bool]) -> None:
+    """Check the options of the ``celery worker`` that is being run.
+
+    Raises:
+        WorkerStartError: one that can't be used with trials is given.
+    """
+    for name, reason in _REFUSED_OPTIONS.items():
+        if is_given(name):
+            raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
+
+
+def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None:
+    """Check that the owned settings are in force.
+
+    Args:
+        conf: Celery's settings as they are.
+        owned: what they must be.
+
+    Raises:
+        WorkerStartError: something has changed one of them.
+    """
+    for name, value in owned.items():
+        found = getattr(conf, name)
+        if found != value:
+            shown = redact(found) if isinstance(found, str) else found
+            raise WorkerStartError(
+                f"Celery's setting {name} is {shown!r}, but trials need {value!r}: remove it from the configuration, the "
+                "command line and the environment"
+            )
+
+
+def check_concurrency(concurrency: object, slots: int) -> None:
+    """Check that Celery, if it was told a number of threads, was told the number of slots.
+
+    Raises:
+        WorkerStartError: it was told another.
+    """
+    if concurrency not in (None, 0, slots):
+        raise WorkerStartError(
+            f"--concurrency {concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or "
+            "--slots-per-gpu of mqtune worker, or MQTUNE_SLOTS, MQTUNE_GPUS or MQTUNE_SLOTS_PER_GPU"
+        )
+
+
+def check_folders(code_root: Path, log_root: Path) -> None:
+    """Check that trainables can be found and output be written; makes the folder for output.
+
+    Raises:
+        ConfigurationError: one of the folders is not there, or can't be.
+    """
+    if not code_root.is_dir():
+        raise ConfigurationError(f"the code root {code_root} is not a folder: give the one below which trainables are")
+    try:
+        log_root.mkdir(parents=True, exist_ok=True)
+        writable = os.access(log_root, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise ConfigurationError(
+            f"nothing can be written to the log root {log_root}: choose another folder by --log-root or MQTUNE_LOG_ROOT"
+        )
+
+
+def check_broker(broker: str, celerys: str) -> None:
+    """Check that Celery hands out attempts from the broker that has the journal.
+
+    Raises:
+        WorkerStartError: they are two.
+    """
+    if celery_url(celerys) != celery_url(broker):
+        raise WorkerStartError(
+            f"Celery's broker is {redact(celerys)} (--broker or CELERY_BROKER_URL) and mqtune's is {redact(broker)}: "
+            "give only MQTUNE_BROKER"
+        )
+
+
+def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Take a worker's name, which no other worker may have; one that was killed is replaced as soon as that is sure.
+
+    On this machine it is at once. Whether a worker of another machine or container lives shows in that it keeps its name.
+
+    Args:
+        fleet: the register.
+        name: the worker's.
+        hold_s: how long the name is held, unless it is kept.
+        sleep: waits for some seconds.
+
+    Raises:
+        WorkerStartError: a living worker has it.
+    """
+    dead, due_s = "", math.inf
+    while True:
+        try:
+            fleet.take_name(name, hold_s, dead=dead)
+        except NameTaken as taken:
+            process = taken.holder.rpartition(" ")[0]
+            # One that has begun anew in its own process is the same process.
+            if not dead and (is_gone(process) or process == describe_process()):
+                dead = taken.holder
+                continue
+            # Kept in between, or seen to live.
+            if is_here(process) or taken.left_s > due_s:
+                raise WorkerStartError(
+                    f"{taken}; call this one otherwise: --name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
+                ) from None
+            due_s = taken.left_s
+            sleep(_LOOK_AGAIN_S)
+        else:
+            return

@@ -1,19 +1,79 @@
-"""A worker's slots: each holds its devices and the zygotes of the trainables that it ran last."""
+"""A worker's slots: each holds its devices and the zygotes of the trainables that it ran last; and how many may be used."""
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import threading
 import time
 from pathlib import Path
+from typing import Final
 
-from mqtune.worker.device_memory import DeviceMemory
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.kept_zygotes import KeptZygotes
-from mqtune.worker.zygotes import ZygoteHandle, ZygoteKey
+from mqtune.worker.devices import DeviceMemory, SlotPlan
+from mqtune.worker.zygotes import KeptZygotes, ZygoteHandle, ZygoteKey
 
-__all__ = ["Slot", "Slots", "Turn"]
+__all__ = ["BackOff", "Slot", "Slots", "Turn"]
+
+logger = logging.getLogger(__name__)
+
+#: So many attempts in a row that could not be started are no chance any more; a trial may have twice as many.
+FAILED_STARTS: Final = 3
+#: How long it then takes nothing: it may be the experiment, whose owner tries again soon, and whom others must not wait for.
+BACK_OFF_S: Final = 5.0
+#: Each further attempt that can't be started doubles that, up to this: what somebody has put right is found within it.
+LONGEST_BACK_OFF_S: Final = 300.0
+
+
+class BackOff:
+    """Counts the attempts in a row that this worker could not start; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        self._rest_s = BACK_OFF_S
+        self._until = 0.0
+        self._problem = ""
+
+    def note_started(self) -> None:
+        """Note that a trial's process was started: the worker is in order."""
+        if self._in_a_row:
+            with self._lock:
+                if self._in_a_row >= FAILED_STARTS:
+                    logger.warning("a trial could be started: this worker takes as many as it has slots again")
+                self._in_a_row, self._rest_s, self._until = 0, BACK_OFF_S, 0.0
+
+    def note_problem(self, problem: str) -> None:
+        """Note that an attempt could not be started, and why."""
+        with self._lock:
+            self._in_a_row += 1
+            self._problem = problem.strip().splitlines()[-1] if problem.strip() else "?"
+            now = time.monotonic()
+            # Those that were taken together fail together, and are one try.
+            if self._in_a_row < FAILED_STARTS or now < self._until:
+                return
+            self._until = now + self._rest_s
+            logger.error(
+                "%d attempts in a row could not be started here; nothing is taken for %.0f s, and then one to try: %s",
+                self._in_a_row,
+                self._rest_s,
+                self._problem,
+            )
+            self._rest_s = min(2 * self._rest_s, LONGEST_BACK_OFF_S)
+
+    @property
+    def allows(self) -> int | None:
+        """How many attempts more may be taken: none while it rests, then one that tries; None for any number."""
+        if self._in_a_row < FAILED_STARTS:
+            return None
+        return int(time.monotonic() >= self._until)
+
+    @property
+    def why(self) -> str:
+        """Why not all slots may take an attempt, or empty; the same text until something else happens."""
+        if self._in_a_row < FAILED_STARTS:
+            return ""
+        return f"could not start its last {self._in_a_row} attempts ({self._problem})"
 
 
 class Turn:

@@ -26,8 +26,7 @@ from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.status import TrialStatus
 from mqtune.journal.connection import celery_tls, celery_url, connect
-from mqtune.worker.celery_settings import celery_settings
-from mqtune.worker.settings import WorkerSettings
+from mqtune.worker.settings import WorkerSettings, celery_settings
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,7 +7,7 @@ import sys
 if __name__ == "__main__":
     import times
 
-    import mqtune.worker.celery  # noqa: F401 - all that takes a time over must be there before the times are set
+    import mqtune.worker.app  # noqa: F401 - all that takes a time over must be there before the times are set
 
     times.apply()
     # What is below belongs to the run, and no trainable should find it by chance.

@@ -26,10 +26,10 @@ from mqtune.testing.backends.world import Nothing, drive
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
 QUICK = """
 from pathlib import Path
-from mqtune.worker import consuming, transport
-consuming.LOOK_S, consuming.LOOKS = 0.5, 8
+from mqtune.worker import app as worker_app
+worker_app.LOOK_S, worker_app.LOOKS = 0.5, 8
 stuck = Path({stuck!r})
-ask = transport.TrialChannel._brpop_start
+ask = worker_app.TrialChannel._brpop_start
 """
 #: Its first connection asks the queue for nothing more, as soon as there is a file that says so.
 STUCK_UNTIL_RECONNECTED = (
@@ -41,7 +41,7 @@ def ask_if_not_stuck(channel, timeout=None):
         channels.append(channel)
     if channel is not channels[0] or not stuck.exists():
         ask(channel, timeout)
-transport.TrialChannel._brpop_start = ask_if_not_stuck
+worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 """
 )
 #: The same on all connections, until the process begins anew.
@@ -52,7 +52,7 @@ stuck.unlink(missing_ok=True)
 def ask_if_not_stuck(channel, timeout=None):
     if not stuck.exists():
         ask(channel, timeout)
-transport.TrialChannel._brpop_start = ask_if_not_stuck
+worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 """
 )
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")

@@ -12,11 +12,11 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.worker import leftovers
-from mqtune.worker.leftovers import MARK, end_leftovers, own_mark
+from mqtune.worker import processes as leftovers
+from mqtune.worker.processes import MARK, end_leftovers, own_mark
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
-WORKER = "import time; from mqtune.worker.leftovers import own_mark; print(own_mark(), flush=True); time.sleep(60)"
+WORKER = "import time; from mqtune.worker.processes import own_mark; print(own_mark(), flush=True); time.sleep(60)"
 SLEEPER = ("-c", "import time; time.sleep(60)")
 
 Start = Callable[..., psutil.Process]

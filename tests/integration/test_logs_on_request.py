@@ -18,8 +18,7 @@ from mqtune.journal import logs as module
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import CHUNK_BYTES, LOGS, LogChunk, LogExchange
 from mqtune.results.logs import Output
-from mqtune.worker.log_server import LogServer
-from mqtune.worker.logs import Logs
+from mqtune.worker.logs import Logs, LogServer
 
 WORKER = "w1@far"
 ONE = TrialId("0001")

@@ -35,10 +35,10 @@ for line in sys.stdin:
 #: A worker that asks it, and waits for seconds where a real one waits for a minute.
 ALTERATION = """
 import functools
-from mqtune.worker import device_memory, device_query, runtime
-device_memory.RETURN_S = {return_s}
-device_memory.LOOK_S = 0.2
-runtime.DriverQuery = functools.partial(device_query.DriverQuery, [{python!r}, {driver!r}])
+from mqtune.worker import devices, runtime
+devices.RETURN_S = {return_s}
+devices.LOOK_S = 0.2
+runtime.DriverQuery = functools.partial(devices.DriverQuery, [{python!r}, {driver!r}])
 """
 
 

@@ -37,15 +37,13 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
 from mqtune.worker.attempt import AttemptRun, Outcome
-from mqtune.worker.back_off import BackOff
-from mqtune.worker.code_manifests import CodeManifests
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
-from mqtune.worker.memory_kills import MemoryKills
+from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.slots import Slot
+from mqtune.worker.slots import BackOff, Slot
 from mqtune.worker.uplink import Uplink
-from mqtune.worker.zygotes import ZygoteHandle
+from mqtune.worker.zygotes import CodeManifests, ZygoteHandle
 
 CODE = """
 import os, signal, time

@@ -11,8 +11,8 @@ import redis
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.journal.client import Client
-from mqtune.worker import celery as worker_module
-from mqtune.worker.celery import TrialApp, create_app
+from mqtune.worker import app as worker_module
+from mqtune.worker.app import TrialApp, create_app
 from mqtune.worker.settings import WorkerSettings
 
 

@@ -19,7 +19,7 @@ from mqtune.core.codec import decode_value
 from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import zygotes
-from mqtune.worker.control import Control
+from mqtune.worker.attempt import Control
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey, ZygoteSilent
 
 #: What comes with every report.

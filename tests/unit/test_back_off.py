@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtune.worker import back_off
-from mqtune.worker.back_off import FIRST_S, IN_A_ROW, LONGEST_S, BackOff
+from mqtune.worker import slots as back_off
+from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff
 
 
 class Clock:
@@ -31,27 +31,27 @@ def failed(times: int, worker: BackOff | None = None) -> BackOff:
 
 
 def test_a_worker_in_order_takes_any_number(clock: Clock) -> None:
-    worker = failed(IN_A_ROW - 1)
+    worker = failed(FAILED_STARTS - 1)
 
     assert (worker.allows, worker.why) == (None, "")
 
 
 def test_after_some_in_a_row_it_takes_none_and_then_one_to_try(clock: Clock) -> None:
-    worker = failed(IN_A_ROW)
+    worker = failed(FAILED_STARTS)
 
     assert worker.allows == 0
-    clock.now += FIRST_S - 0.1
+    clock.now += BACK_OFF_S - 0.1
     assert worker.allows == 0
     clock.now += 0.2
     assert worker.allows == 1
 
 
 def test_it_says_what_was_wrong(clock: Clock) -> None:
-    assert failed(IN_A_ROW).why == f"could not start its last {IN_A_ROW} attempts (not mounted)"
+    assert failed(FAILED_STARTS).why == f"could not start its last {FAILED_STARTS} attempts (not mounted)"
 
 
 def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> None:
-    worker = failed(IN_A_ROW)
+    worker = failed(FAILED_STARTS)
     rests = []
     for _ in range(8):
         began = clock.now
@@ -60,26 +60,26 @@ def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(clock: Clock) -> Non
         rests.append(clock.now - began)
         failed(1, worker)
 
-    assert rests == [*(FIRST_S * 2**n for n in range(6)), LONGEST_S, LONGEST_S]
+    assert rests == [*(BACK_OFF_S * 2**n for n in range(6)), LONGEST_BACK_OFF_S, LONGEST_BACK_OFF_S]
 
 
 def test_those_that_were_taken_together_are_one_try(clock: Clock) -> None:
-    worker = failed(IN_A_ROW + 5)
+    worker = failed(FAILED_STARTS + 5)
 
-    clock.now += FIRST_S
+    clock.now += BACK_OFF_S
     assert worker.allows == 1
 
 
 def test_one_that_starts_puts_it_back_in_order(clock: Clock) -> None:
-    worker = failed(IN_A_ROW)
-    clock.now += FIRST_S
+    worker = failed(FAILED_STARTS)
+    clock.now += BACK_OFF_S
     failed(1, worker)
 
     worker.note_started()
 
     assert (worker.allows, worker.why) == (None, "")
-    failed(IN_A_ROW, worker)
-    clock.now += FIRST_S
+    failed(FAILED_STARTS, worker)
+    clock.now += BACK_OFF_S
     assert worker.allows == 1
 
 
@@ -87,4 +87,4 @@ def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -
     """Else one broken worker could end it before anybody else had a try."""
     from mqtune.core.experiment import LOST_BUDGET
 
-    assert IN_A_ROW < LOST_BUDGET
+    assert FAILED_STARTS < LOST_BUDGET

@@ -14,8 +14,9 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.machine import describe_process, process_mark, started_at
-from mqtune.worker.celery_settings import (
+from mqtune.worker.settings import (
     OWNED_SETTINGS,
+    WorkerSettings,
     check_broker,
     check_concurrency,
     check_folders,
@@ -24,7 +25,6 @@ from mqtune.worker.celery_settings import (
     owned_settings,
     take_name,
 )
-from mqtune.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(

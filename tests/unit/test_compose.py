@@ -26,9 +26,9 @@ from mqtune.cli import group
 from mqtune.core.errors import BrokerRefused, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
-from mqtune.worker.celery import create_app
-from mqtune.worker.leaving import leave_s
+from mqtune.worker.app import create_app
 from mqtune.worker.settings import GRACE_S, WorkerSettings
+from mqtune.worker.shutdown import leave_s
 
 ROOT = Path(__file__).parents[2]
 BROKER = "redis://:redis-secret@head:6379/0"

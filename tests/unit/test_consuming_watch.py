@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.worker import consuming
-from mqtune.worker.consuming import LOOKS, ConsumingWatch
+from mqtune.worker import app as consuming
+from mqtune.worker.app import LOOKS, ConsumingWatch
 
 
 class Celerys:

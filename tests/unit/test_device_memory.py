@@ -13,9 +13,8 @@ from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import device_memory, kept_zygotes
-from mqtune.worker.device_memory import TOLERANCE_BYTES, DeviceMemory
-from mqtune.worker.devices import SlotPlan
+from mqtune.worker import devices, zygotes
+from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
 from mqtune.worker.slots import Slot, Slots
 from mqtune.worker.zygotes import ZygoteKey
 
@@ -53,9 +52,9 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_memory, "POLL_S", 0.001)
-    monkeypatch.setattr(device_memory, "RETURN_S", 0.05)
-    monkeypatch.setattr(device_memory, "LOOK_S", 0.005)
+    monkeypatch.setattr(devices, "POLL_S", 0.001)
+    monkeypatch.setattr(devices, "RETURN_S", 0.05)
+    monkeypatch.setattr(devices, "LOOK_S", 0.005)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def watched() -> Iterator[Watched]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what must come before anybody gives up."""
-    monkeypatch.setattr(device_memory, "RETURN_S", 60.0)
+    monkeypatch.setattr(devices, "RETURN_S", 60.0)
 
 
 def in_thread(work: object, *arguments: object, **options: object) -> threading.Thread:
@@ -319,7 +318,7 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     assert not watched.memory.quarantined, "what is in use is the process that stays"
 
     key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", b"reused")
-    monkeypatch.setattr(kept_zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0)))
+    monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0)))
     slots[0].zygotes.leave(slots[0].zygotes.use(key, lambda: None))
     slots[0].zygotes.drop_all()
     last = slots[1].next_turn()

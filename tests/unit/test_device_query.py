@@ -14,8 +14,8 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.worker import device_query
-from mqtune.worker.device_query import COMMAND, DriverQuery
+from mqtune.worker import devices as device_query
+from mqtune.worker.devices import COMMAND, DriverQuery
 
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """
@@ -190,7 +190,7 @@ def test_the_process_ends_with_its_worker(build: Build, tmp_path: Path, notes: P
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import os, signal, sys\n"
-        "from mqtune.worker.device_query import DriverQuery\n"
+        "from mqtune.worker.devices import DriverQuery\n"
         f"assert DriverQuery([sys.executable, {str(tmp_path / 'driver.py')!r}]).used(['1']) == {{'1': 1000}}\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import kept_zygotes as module
-from mqtune.worker.kept_zygotes import KEPT, KeptZygotes
-from mqtune.worker.zygotes import ZygoteKey
+from mqtune.worker import zygotes as module
+from mqtune.worker.zygotes import KEPT, KeptZygotes, ZygoteKey
 
 MB = 1 << 20
 

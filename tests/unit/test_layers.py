@@ -36,8 +36,8 @@ FLOORS: Final = {
 APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
 #: Modules that alone may import something from outside, by what they import.
 ALONE: Final = {
-    "celery": {"worker/celery.py", "backends/celery.py"},
-    "kombu": {"worker/celery.py", "worker/transport.py", "backends/celery.py"},
+    "celery": {"worker/app.py", "backends/celery.py"},
+    "kombu": {"worker/app.py", "backends/celery.py"},
     "redis": {"journal/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
     "rich": {"results/", "cli/"},

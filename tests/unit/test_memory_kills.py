@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.worker import memory_kills
-from mqtune.worker.ending import Evidence
-from mqtune.worker.memory_kills import MemoryKills, find_counter
+from mqtune.worker import processes as memory_kills
+from mqtune.worker.outcome import Evidence
+from mqtune.worker.processes import MemoryKills, find_counter
 
 
 class Counter:

@@ -100,7 +100,7 @@ def test_what_is_looked_for_is_found(line: str):
 
 def test_celery_and_its_settings_know_json_alone():
     from mqtune.backends.celery import CeleryBackend
-    from mqtune.worker.celery_settings import OWNED_SETTINGS
+    from mqtune.worker.settings import OWNED_SETTINGS
 
     assert OWNED_SETTINGS["accept_content"] == ["json"]
     assert {value for name, value in OWNED_SETTINGS.items() if name.endswith("serializer")} == {"json"}

@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.worker.attempt import Outcome
-from mqtune.worker.rows import Rows, Text, failure, latest_report
+from mqtune.worker.flower import Rows, Text, failure, latest_report
 
 
 class Dispatcher:

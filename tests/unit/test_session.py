@@ -45,7 +45,7 @@ from mqtune.trainable.session import (
     Session,
     StopTrial,
 )
-from mqtune.worker.control import Control
+from mqtune.worker.attempt import Control
 
 
 class Pipe:

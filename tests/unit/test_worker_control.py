@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP
-from mqtune.worker.control import Control
+from mqtune.worker.attempt import Control
 
 
 @pytest.fixture

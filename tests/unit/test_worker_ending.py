@@ -9,7 +9,7 @@ import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.trainable.session import STOP_SIGNAL
-from mqtune.worker.ending import Ending, Evidence
+from mqtune.worker.outcome import Ending, Evidence
 
 WANTED = {
     Intent.STOP: AttemptEnd.STOPPED,

@@ -13,7 +13,7 @@ from typing import Final
 
 from mqtune.worker.attempt import stop_s
 
-__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Leaving", "leave_s"]
+__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Leaving", "end_with_owner", "leave_s"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,3 +68,15 @@ class Leaving:
     def end_at_once(self, *_: object) -> None:
         """End: the zygotes kill their trials, and the driver runs those again when their leases run out."""
         os._exit(1)
+
+
+def end_with_owner(fd: int) -> None:
+    """End this process at once when the driver that started it is gone; its zygotes then kill their trials."""
+
+    def watch() -> None:
+        while os.read(fd, 1):
+            pass
+        logger.warning("the driver that started this worker is gone; the worker ends")
+        os._exit(1)
+
+    threading.Thread(target=watch, name="mqtune-owner", daemon=True).start()
