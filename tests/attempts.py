@@ -38,9 +38,9 @@ from mqtune.worker.zygotes import Gone, ZygoteHandle
 def gone(zygote: ZygoteHandle) -> Gone:
     """Wait until nothing is left of the process of a zygote's trial."""
     while True:
-        assert select.select([zygote.fileno()], [], [], DEADLINE_S)[0], (
-            "the zygote does not say that its trial has ended"
-        )
+        poll = select.poll()
+        poll.register(zygote.fileno(), select.POLLIN)
+        assert poll.poll(DEADLINE_S * 1000), "the zygote does not say that its trial has ended"
         if (found := zygote.hear_end()) is not None:
             return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -67,7 +66,7 @@ def end_leftovers(timeout_s: float) -> list[int]:
         ended.update(found)
         if time.monotonic() >= deadline:
             break
-        select.select([], [], [], _SWEEP_LOOK_S)
+        time.sleep(_SWEEP_LOOK_S)
     return sorted(ended)
 
 
@@ -216,7 +215,7 @@ class Family:
                 if time.monotonic() >= deadline:
                     self._held |= new
                     return sorted(new)
-            select.select([], [], [], _LOOK_S)
+            time.sleep(_LOOK_S)
 
     def _pass(self) -> None:
         """Kill all orphans, and reap those that are dead."""

@@ -221,7 +221,7 @@ class ZygoteHandle:
     def _wait_for_import(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         was_stopped = False
-        while not select.select([self.fileno()], [], [], max(0.0, min(IMPORT_LOOK_S, deadline - time.monotonic())))[0]:
+        while not _is_readable(self.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
             is_stopped = process_stat(self.pid)[0] == _STOPPED
@@ -258,7 +258,7 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is gone, or says nothing for too long.
         """
-        if not select.select([self.fileno()], [], [], START_S)[0]:
+        if not _is_readable(self.fileno(), START_S):
             self.take_over(f"started no process within {START_S:g} s")
         started, pidfds = self._receive()
         with self._telling:
@@ -382,7 +382,7 @@ class ZygoteHandle:
                 os.killpg(group, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return
-            select.select([], [], [], 0.001)
+            time.sleep(0.001)
 
     def end(self) -> None:
         """Have the zygote kill whatever it runs and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
@@ -398,10 +398,11 @@ class ZygoteHandle:
         self._channel.close()
 
 
-def _is_readable(fd: int) -> bool:
+def _is_readable(fd: int, timeout_s: float = 0.0) -> bool:
+    # Not by select(), which takes no descriptor from 1,024 on.
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 #: How many a slot keeps at most: more experiments than that rarely share a worker at once.

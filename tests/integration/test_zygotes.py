@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -161,6 +162,36 @@ def test_each_trial_reports_ends_and_is_gone_before_the_next_and_sees_its_enviro
         assert not psutil.pid_exists(pid)
         pids.add(pid)
     assert len(pids) == 5
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """More descriptors than select() takes, of whatever the worker's own process has open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    yield
+    for number in opened:
+        os.close(number)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_trials_run_and_are_killed_in_a_process_with_more_descriptors_than_select_takes(
+    many_descriptors: None, trials
+) -> None:
+    one = trials("waits")
+    assert one.zygote.fileno() > 1_024
+    first, first_pipe = one.start({})
+    next(frames(first_pipe))
+    one.zygote.kill(first)
+    assert os.WTERMSIG(one.wait_ended() or 0) == signal.SIGKILL
+
+    second, second_pipe = one.start({})
+    next(frames(second_pipe))
+    one.zygote.end()
+    with pytest.raises(ZygoteDied):
+        gone(one.zygote)
+    eventually(lambda: not lives(second))
 
 
 def test_a_start_that_comes_early_waits_until_the_trial_before_is_gone(trials) -> None:
