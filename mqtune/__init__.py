@@ -9,11 +9,12 @@ from mqtune.core.version import __version__
 
 if TYPE_CHECKING:
     from mqtune.backends.simulated import Simulated
-    from mqtune.checkpoints import Checkpoint, CheckpointStore, Retention
+    from mqtune.checkpoints import Checkpoint, CheckpointStore
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.status import TrialStatus
     from mqtune.core.trial import Action, Decision
+    from mqtune.driver.retention import Retention
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
     from mqtune.search.points import PointsFirst
     from mqtune.search.random import RandomSearcher
     from mqtune.trainable.function import checkpoint_dir
+    from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
-    from mqtune.trainable.session import StopTrial
-    from mqtune.trainable.stepping import Trainable
     from mqtune.tuner import Tuner
 
 __all__ = [
@@ -141,11 +141,12 @@ _HOMES: Final[dict[str, str]] = {
         ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
         "mqtune.trainable.reporting",
     ),
-    "StopTrial": "mqtune.trainable.session",
+    "StopTrial": "mqtune.trainable.process.session",
     "checkpoint_dir": "mqtune.trainable.function",
-    "Trainable": "mqtune.trainable.stepping",
+    "Trainable": "mqtune.trainable.class_",
     **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
-    **dict.fromkeys(("Checkpoint", "CheckpointStore", "Retention"), "mqtune.checkpoints"),
+    **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
+    "Retention": "mqtune.driver.retention",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.status",
     "Resources": "mqtune.core.resources",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mqtune.checkpoints import Retention
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Mode
 from mqtune.core.resources import Resources
@@ -16,6 +15,7 @@ from mqtune.driver.attach import attached
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.connect import place_of
 from mqtune.driver.limits import FailFast
+from mqtune.driver.retention import Retention
 from mqtune.driver.running import Running
 from mqtune.driver.screening import MetricFrom, OnOddReport
 from mqtune.driver.settings import DRIVER_LOSS_GRACE_S, CodePolicy, KeepWorkingDir, Plan, Sync, WorkingDir

@@ -17,21 +17,26 @@ from waiting import DEADLINE_S
 
 from mqtune.checkpoints import open_store
 from mqtune.core.codec import decode_value
-from mqtune.trainable import process, session
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP
-from mqtune.trainable.ending import Ending
-from mqtune.trainable.session import (
+from mqtune.trainable import reporting
+from mqtune.trainable.process import runner
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.protocol import (
+    CLEARED,
     FRAME,
     FRAME_CHECKPOINT,
     FRAME_END,
     FRAME_REPORT,
     FRAME_SAVED,
+    PAUSE,
+    RECORD,
+    SAVE,
+    STOP,
     STOP_SIGNAL,
-    Session,
+    Ending,
 )
+from mqtune.trainable.process.session import Session
+from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trainable.zygote import arguments
 from mqtune.worker.zygotes import Gone, ZygoteHandle
 
 
@@ -158,12 +163,12 @@ class AttemptHere(Worker):
     def run(self, trainable: Callable[..., Any], config: dict[str, Any] | None = None) -> Ending:
         """Run a trainable to its end."""
         handlers = {number: signal.getsignal(number) for number in (STOP_SIGNAL, signal.SIGTERM)}
-        outer, session.current = session.current, self.session
+        outer, reporting.current = reporting.current, self.session
         signal.signal(STOP_SIGNAL, self.session.tell)
         try:
-            return process._call(lambda: trainable, {**self.message, "config": config or {}}, self.session)
+            return runner._call(lambda: trainable, {**self.message, "config": config or {}}, self.session)
         finally:
-            session.current = outer
+            reporting.current = outer
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.checkpoints import CheckpointStore, Retention
+from mqtune.checkpoints import CheckpointStore
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import LogUnavailable
@@ -30,6 +30,7 @@ from mqtune.core.trial import (
 from mqtune.driver.checkpoints import Deletes, Keeping
 from mqtune.driver.control import Control
 from mqtune.driver.loop import Driver
+from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Plan
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.file import JOURNAL_FILE, JournalFile

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from mqtune.backends.simulated import Simulated, SimulatedBackend
 from mqtune.backends.simulated.backend import SimulatedJournal
 from mqtune.backends.simulated.fleet import SimulatedFleet
-from mqtune.checkpoints import Retention
 from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
@@ -19,6 +18,7 @@ from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.driver.checkpoints import Keeping
 from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
+from mqtune.driver.retention import Retention
 from mqtune.driver.screening import Reading
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended
 from mqtune.journal.file import JournalFile

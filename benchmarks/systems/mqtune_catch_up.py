@@ -99,11 +99,11 @@ def _catch_up(journal: RedisJournal, folder: Path, trials: int, reports: int) ->
 
 
 def _driver(journal: RedisJournal, folder: Path) -> Driver:
-    from mqtune.checkpoints import Retention
     from mqtune.core.experiment import Experiment
     from mqtune.driver.checkpoints import Keeping
     from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
+    from mqtune.driver.retention import Retention
     from mqtune.journal.clock import ServerClock
     from mqtune.journal.file import JournalFile
     from mqtune.results.callbacks import CallbackDispatcher

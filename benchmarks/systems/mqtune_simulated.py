@@ -81,11 +81,11 @@ def _curve(epochs: int) -> Any:
 
 def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -> Driver:
     from mqtune.backends.simulated import Simulated
-    from mqtune.checkpoints import Retention
     from mqtune.core.experiment import Experiment
     from mqtune.driver.checkpoints import Keeping
     from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
+    from mqtune.driver.retention import Retention
     from mqtune.journal.file import JournalFile
     from mqtune.journal.takeover import LOCK_S
     from mqtune.results.callbacks import CallbackDispatcher

@@ -1,4 +1,4 @@
-"""Checkpoints: complete states of trials, the stores that hold them, and which of them are kept."""
+"""Checkpoints: complete states of trials, and the stores that hold them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint
     from mqtune.checkpoints.dicts import MAX_DICT_BYTES, decode_dict, encode_dict
-    from mqtune.checkpoints.opening import experiment_url, open_store
-    from mqtune.checkpoints.references import References
-    from mqtune.checkpoints.retention import Retention
+    from mqtune.checkpoints.registry import experiment_url, open_store
     from mqtune.checkpoints.store import CheckpointStore
 
 __all__ = [
     "MAX_DICT_BYTES",
     "Checkpoint",
     "CheckpointStore",
-    "References",
-    "Retention",
     "decode_dict",
     "encode_dict",
     "experiment_url",
@@ -29,9 +25,7 @@ __all__ = [
 _HOMES: Final[dict[str, str]] = {
     "Checkpoint": "checkpoint",
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "dicts"),
-    **dict.fromkeys(("experiment_url", "open_store"), "opening"),
-    "References": "references",
-    "Retention": "retention",
+    **dict.fromkeys(("experiment_url", "open_store"), "registry"),
     "CheckpointStore": "store",
 }
 

@@ -10,23 +10,35 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqtune.checkpoints.arrival import Arrival, arriving
-from mqtune.checkpoints.content import Listing, copy_hashed, open_source, scan
 from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import (
     DISK_FULL,
+    Listing,
+    copy_hashed,
     create_file,
     newest_change,
+    open_source,
     remove_tree,
+    scan,
     sync,
     sync_all,
     token,
     write_all,
     write_file,
 )
-from mqtune.checkpoints.manifest import MANIFEST, Manifest, StoredFile
-from mqtune.checkpoints.mark import MARK, checked_name, new_mark, with_name
-from mqtune.checkpoints.store import SWEEP_AFTER_S, CheckpointStore, check_id, gone, is_id, myself
+from mqtune.checkpoints.manifest import MANIFEST, Arrival, Manifest, StoredFile, arriving
+from mqtune.checkpoints.store import (
+    MARK,
+    SWEEP_AFTER_S,
+    CheckpointStore,
+    check_id,
+    checked_name,
+    gone,
+    is_id,
+    myself,
+    new_mark,
+    with_name,
+)
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 

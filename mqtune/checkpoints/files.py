@@ -1,17 +1,30 @@
-"""Files and folders: made new, written to the end, on disk, and gone."""
+"""Local files and folders: listed, copied and hashed in one pass, created, flushed to disk and removed."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from collections.abc import Sequence
-from typing import Final
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqtune.core.errors import ConfigurationError
 
 __all__ = [
+    "CHUNK_BYTES",
     "DISK_FULL",
+    "Listing",
+    "SourceFile",
+    "copy_hashed",
     "create_file",
     "newest_change",
+    "open_source",
     "remove_tree",
+    "scan",
     "sync",
     "sync_all",
     "token",
@@ -26,6 +39,12 @@ _TOKEN_BYTES: Final = 8
 _AT_ONCE: Final = 8
 #: What file systems say that can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
+#: How much is read at once: enough that the calls don't count beside the copying.
+CHUNK_BYTES: Final = 4 * 2**20
+#: The least that is read at once, as a file may have grown.
+_LEAST_BYTES: Final = 2**16
+#: How many chunks may be read and not hashed yet; writing goes on meanwhile.
+_AHEAD: Final = 4
 
 
 def token() -> str:
@@ -100,3 +119,176 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+class SourceFile(NamedTuple):
+    """A file to be saved: its path below the folder, with slashes, and where to read it."""
+
+    path: str
+    place: str
+    size: int
+    executable: bool
+
+
+class Listing(NamedTuple):
+    """What a folder holds, in a fixed order, parents before what they hold.
+
+    ``shared`` says that it has links, so that its files may be other files too.
+    """
+
+    files: list[SourceFile]
+    directories: list[str]
+    shared: bool
+
+
+def scan(source: Path) -> Listing:
+    """Return what the folder *source* holds.
+
+    A link to a file inside of the folder counts as that file.
+
+    Raises:
+        ConfigurationError: it is no folder, or holds what no checkpoint can: a socket, a pipe or a device, a link to a
+            folder, to nothing or to the outside, a name that is not UTF-8; or it can't be read.
+    """
+    files: list[SourceFile] = []
+    directories: list[str] = []
+    shared = False
+    root = os.path.realpath(source)
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with _reading(os.path.join(root, folder)), os.scandir(os.path.join(root, folder)) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            _refuse_bad_name(path, source)
+            if entry.is_dir(follow_symlinks=False):
+                directories.append(path)
+                waiting.append(path)
+                continue
+            place = _linked(entry.path, path, root, source) if entry.is_symlink() else entry.path
+            with _reading(place):
+                status = os.stat(place, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(
+                    f"checkpoint: {path!r} in {os.fspath(source)!r} is {_kind(status.st_mode)}; a checkpoint holds files and "
+                    "folders: remove it"
+                )
+            shared = shared or entry.is_symlink() or status.st_nlink > 1
+            files.append(SourceFile(path, place, status.st_size, bool(status.st_mode & stat.S_IXUSR)))
+    return Listing(sorted(files), sorted(directories), shared)
+
+
+def _linked(place: str, path: str, root: str, source: Path) -> str:
+    """Return the file that a link stands for."""
+    there = os.path.realpath(place)
+    inside = there.startswith(f"{root}{os.sep}")
+    if inside and os.path.isfile(there):
+        return there
+    what = "a folder" if inside and os.path.isdir(there) else "something outside of it" if not inside else "nothing"
+    raise ConfigurationError(
+        f"checkpoint: {path!r} in {os.fspath(source)!r} is a link to {what} ({os.readlink(place)!r}); links are followed to "
+        "files inside of the folder alone: put a copy in its place"
+    )
+
+
+def _refuse_bad_name(path: str, source: Path) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"checkpoint: the name {os.fsencode(path)!r} in {os.fspath(source)!r} is not UTF-8; rename it"
+        ) from None
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "no file")
+
+
+@contextmanager
+def open_source(file: SourceFile) -> Iterator[Callable[[memoryview], int]]:
+    """Open a file of a folder that ``scan`` listed, and yield what fills a buffer from it.
+
+    Raises:
+        ConfigurationError: it can't be read.
+    """
+    with _reading(file.place):
+        descriptor = os.open(file.place, os.O_RDONLY | os.O_NOFOLLOW)
+
+    def read(buffer: memoryview) -> int:
+        with _reading(file.place):
+            return os.readv(descriptor, [buffer])
+
+    try:
+        yield read
+    finally:
+        with _reading(file.place):
+            os.close(descriptor)
+
+
+@contextmanager
+def _reading(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigurationError(
+            f"checkpoint: {place!r} is not there, or is no folder ({error.strerror}); the folder of a checkpoint must be "
+            "complete before it is reported, and left alone until report() returns"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"checkpoint: {place!r} can't be read: {error.strerror}") from None
+
+
+def copy_hashed(
+    size: int, read: Callable[[memoryview], int], write: Callable[[memoryview], None] | None = None
+) -> tuple[int, str]:
+    """Read to the end, write what was read, and return how many bytes those were and their SHA-256 in hex.
+
+    Each byte is read once, so that what was hashed is what was written. Hashing takes longer than copying; it has a
+    thread of its own where there is enough of it.
+
+    Args:
+        size: how many bytes are expected; there may be more or less.
+        read: fills a buffer and returns how far; 0 at the end.
+        write: takes a buffer's bytes; without it they are only hashed.
+    """
+    digest = hashlib.sha256()
+    if size < CHUNK_BYTES:
+        buffer = memoryview(bytearray(max(size + 1, _LEAST_BYTES)))
+        total = 0
+        while count := read(buffer):
+            digest.update(buffer[:count])
+            if write is not None:
+                write(buffer[:count])
+            total += count
+        return total, digest.hexdigest()
+    return _copy_hashed_beside(digest, read, write)
+
+
+def _copy_hashed_beside(
+    digest: hashlib._Hash, read: Callable[[memoryview], int], write: Callable[[memoryview], None] | None
+) -> tuple[int, str]:
+    # Few trials have files that are that large, and none should wait for the import.
+    from concurrent.futures import Future, ThreadPoolExecutor  # noqa: PLC0415
+
+    total = 0
+    free = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(_AHEAD)]
+    hashing: deque[tuple[Future[None], memoryview]] = deque()
+    with ThreadPoolExecutor(1, "mqtune-hash") as pool:
+        while True:
+            if not free:
+                done, buffer = hashing.popleft()
+                done.result()
+                free.append(buffer)
+            buffer = free.pop()
+            count = read(buffer)
+            if not count:
+                break
+            hashing.append((pool.submit(digest.update, buffer[:count]), buffer))
+            if write is not None:
+                write(buffer[:count])
+            total += count
+    for done, _ in hashing:
+        done.result()
+    return total, digest.hexdigest()

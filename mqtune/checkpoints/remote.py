@@ -10,13 +10,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.checkpoints.arrival import Arrival, arriving
-from mqtune.checkpoints.content import SourceFile, copy_hashed, open_source, scan
 from mqtune.checkpoints.dicts import plain_counters
-from mqtune.checkpoints.files import DISK_FULL, token
-from mqtune.checkpoints.manifest import Manifest, StoredFile
-from mqtune.checkpoints.mark import MARK, checked_name, new_mark, with_name
-from mqtune.checkpoints.store import SWEEP_AFTER_S, CheckpointStore, check_id, gone, is_id, myself
+from mqtune.checkpoints.files import DISK_FULL, SourceFile, copy_hashed, open_source, scan, token
+from mqtune.checkpoints.manifest import Arrival, Manifest, StoredFile, arriving
+from mqtune.checkpoints.store import (
+    MARK,
+    SWEEP_AFTER_S,
+    CheckpointStore,
+    check_id,
+    checked_name,
+    gone,
+    is_id,
+    myself,
+    new_mark,
+    with_name,
+)
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 

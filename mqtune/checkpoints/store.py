@@ -1,7 +1,8 @@
-"""The contract of a store of checkpoints: folders of files that never change, by their ids."""
+"""The contract of a checkpoint store, and the mark by which two machines know that they reach the same one."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -9,17 +10,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.checkpoints.files import remove_tree
-from mqtune.core.errors import CheckpointGone, ConfigurationError
+from mqtune.checkpoints.files import remove_tree, token
+from mqtune.core.errors import CheckpointGone, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["SWEEP_AFTER_S", "CheckpointStore", "check_id", "gone", "is_id", "myself"]
+__all__ = [
+    "MARK",
+    "SWEEP_AFTER_S",
+    "CheckpointStore",
+    "check_id",
+    "checked_name",
+    "gone",
+    "is_id",
+    "myself",
+    "new_mark",
+    "split_name",
+    "with_name",
+]
 
 #: After how many seconds without a change what lies aside was left by a crash: more than any save takes.
 SWEEP_AFTER_S: Final = 86_400.0
 
 #: Ids become names of folders and of objects: what every file system and object store takes as it is, with no meaning.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+#: What a store's mark is called, in every store.
+MARK: Final = "store.json"
+_VERSION: Final = 1
+#: Ends a URL that means one store and no other one that may be found there.
+_NAMED_URL: Final = re.compile(r"(?P<url>.*)#mqtune-store=(?P<name>[0-9a-f]+)", re.DOTALL)
 
 
 class CheckpointStore(ABC):
@@ -175,3 +193,56 @@ def myself() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user} on {socket.gethostname()}"
+
+
+def new_mark() -> bytes:
+    """Return the mark of a new store, with a name that no other has."""
+    return json.dumps({"version": _VERSION, "name": token()}).encode()
+
+
+def with_name(url: str, name: str) -> str:
+    """Return *url* as that of the store *name*, or as it is if that is empty."""
+    return f"{url}#mqtune-store={name}" if name else url
+
+
+def split_name(url: str) -> tuple[str, str]:
+    """Return a URL without the name of the store that it means, and that name, or empty."""
+    named = _NAMED_URL.fullmatch(url)
+    return (named["url"], named["name"]) if named else (url, "")
+
+
+def checked_name(mark: bytes | None, expected: str, place: str) -> str:
+    """Return the name that the mark found at *place* gives to its store.
+
+    Args:
+        mark: what was found, or None.
+        expected: the name that it must be; empty for any.
+        place: where it was looked for, as people write it.
+
+    Raises:
+        StoreUnavailable: there is no store, or another one.
+        CheckpointVersionError: a later mqtune made it.
+    """
+    share = (
+        "every machine must reach the same place by the same name: mount the shared folder there, or use a store that all "
+        "reach, such as s3://…"
+    )
+    if mark is None:
+        raise StoreUnavailable(f"{myself()} finds no checkpoint store at {place}, which the driver made; {share}")
+    try:
+        read = json.loads(mark)
+        version, name = read["version"], read["name"]
+    except (ValueError, TypeError, KeyError):
+        raise StoreUnavailable(
+            f"{myself()} can't read {MARK} of the checkpoint store at {place}, which has {mark[:100]!r}; remove what is there "
+            "or use another place"
+        ) from None
+    if version != _VERSION:
+        raise CheckpointVersionError(
+            f"the checkpoint store at {place} has version {version!r}; this mqtune reads version {_VERSION}: upgrade it"
+        )
+    if expected and name != expected:
+        raise StoreUnavailable(
+            f"{myself()} finds another checkpoint store at {place} ({name}) than the experiment's ({expected}); {share}"
+        )
+    return str(name)

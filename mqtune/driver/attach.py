@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.checkpoints import Retention
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.home import SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
 from mqtune.driver.connect import BrokerPlace
+from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Plan
 from mqtune.journal.file import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
@@ -21,8 +21,7 @@ from mqtune.schedulers.stopping.described import rule_of
 from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
-from mqtune.trainable.importing import refuse_on_import
-from mqtune.trainable.spec import AnyTrainable, TrainableSpec
+from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
 
 __all__ = ["attached"]
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Hashable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal
 
-from mqtune.checkpoints import CheckpointStore, References, Retention
+from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+from mqtune.driver.retention import References, Retention
 
 if TYPE_CHECKING:
     from mqtune.driver.actions import Commands

@@ -36,7 +36,7 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.journal.recovery import bring_back, entries_behind, kept_definition
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.takeover import take_lock
-from mqtune.trainable.experiment_code import CODE_FOLDER, keep_source
+from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
 

@@ -19,7 +19,7 @@ from mqtune.driver.limits import positive
 from mqtune.driver.slots import Addition
 from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.results.logs import LogStream, Output, attempt_of
-from mqtune.trainable.stepping import export_model
+from mqtune.trainable.class_ import export_model
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

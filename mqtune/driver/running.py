@@ -34,7 +34,7 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
-from mqtune.trainable.importing import refuse_on_import
+from mqtune.trainable.spec import refuse_on_import
 
 __all__ = ["Running"]
 

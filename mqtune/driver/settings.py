@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
-from mqtune.checkpoints import Retention
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.experiment import Experiment, Mode
@@ -24,6 +23,7 @@ from mqtune.core.trial import Config
 from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.limits import FailFast, Limits, at_least, positive
+from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
@@ -32,9 +32,9 @@ from mqtune.search.base import Searcher
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
+from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trainable.stepping import check_reusable
 
 __all__ = ["DRIVER_LOSS_GRACE_S", "CodePolicy", "KeepWorkingDir", "Plan", "Sync", "WorkingDir"]
 

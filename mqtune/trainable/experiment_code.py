@@ -7,49 +7,26 @@ below ``if __name__ == "__main__":``, which no trial runs, so that a script may 
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from importlib.util import source_hash
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import TrainableNotFound
+from mqtune.trainable.frozen_code import body_of, fingerprint, read_source, without_main
 
 if TYPE_CHECKING:
     from mqtune.trainable.spec import TrainableSpec
 
-__all__ = [
-    "CODE_FOLDER",
-    "changed_files",
-    "decode_files",
-    "encode_files",
-    "fingerprint",
-    "fingerprints",
-    "keep_source",
-    "kept_source",
-    "read_code",
-    "resolve",
-]
+__all__ = ["changed_files", "fingerprints", "read_code", "resolve"]
 
-#: Below an experiment's folder: each file of its code, by its fingerprint. No trial is called so.
-CODE_FOLDER: Final = ".code"
 #: The most files that an experiment's code has; those that the trainable imports first are the first.
 MOST_FILES: Final = 200
-#: More than a file has that a person wrote.
-MOST_BYTES: Final = 1 << 20
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 _LONGEST_NAME: Final = 4_096
-
-
-def fingerprint(source: bytes, *, is_run: bool = False) -> str:
-    """Return what tells a file's content from others; of one that *is_run* and not imported, all of it counts."""
-    # Python's own, by which it tells versions of a source apart; better ones would add megabytes to each trial.
-    return source_hash(source if is_run else _without_main(source)).hex()
 
 
 def fingerprints(spec: TrainableSpec, sources: Mapping[str, bytes]) -> dict[str, str]:
@@ -78,7 +55,7 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
     waiting, seen = deque([first]), {first}
     while waiting and len(found) < MOST_FILES:
         path = waiting.popleft()
-        source = _read(path)
+        source = read_source(path)
         if source is None:
             continue
         found[os.path.relpath(path, first.parent)] = source
@@ -89,23 +66,6 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
                 seen.add(imported)
                 waiting.append(imported)
     return found
-
-
-def keep_source(folder: Path, wanted: str, source: bytes) -> None:
-    """Keep a file's content in an experiment's code folder; where it can't be written, it isn't kept."""
-    kept = folder / wanted
-    with contextlib.suppress(OSError):
-        if not kept.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{wanted}.{os.getpid()}"
-            draft.write_bytes(source)
-            draft.replace(kept)
-
-
-def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | None:
-    """Return the content that is kept in a code folder for a fingerprint; None when there is none, or it is not that."""
-    source = _read(folder / wanted)
-    return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
 
 
 def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[Path, str]:
@@ -129,26 +89,6 @@ def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[Path, s
     return found
 
 
-def encode_files(files: Mapping[Path, str]) -> bytes:
-    """Return resolved files as one process tells another."""
-    return encode_value({str(path): wanted for path, wanted in files.items()})
-
-
-def decode_files(data: bytes) -> dict[Path, str]:
-    """Return what ``encode_files`` was given."""
-    found: dict[str, Any] = decode_value(data)
-    return {Path(path): wanted for path, wanted in found.items()}
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            source = file.read(MOST_BYTES + 1)
-    except OSError:
-        return None
-    return source if len(source) <= MOST_BYTES else None
-
-
 def _is_own(path: Path, code_root: Path) -> bool:
     return code_root in path.parents and "site-packages" not in path.parts
 
@@ -158,37 +98,9 @@ def _own_path(code_root: Path) -> list[Path]:
     return [path for path in map(Path, sys.path) if _is_own(path, code_root)]
 
 
-def _without_main(source: bytes) -> bytes:
-    """Return a source without its ``if __name__ == "__main__":``."""
-    if b"__main__" not in source:
-        return source.rstrip()
-    lines = source.splitlines(keepends=True)
-    for node in reversed(_body(source)):
-        if isinstance(node, ast.If) and not node.orelse and _is_main(node.test) and node.end_lineno is not None:
-            del lines[node.lineno - 1 : node.end_lineno]
-    # What stood before it may end in any number of empty lines.
-    return b"".join(lines).rstrip()
-
-
-def _body(source: bytes) -> list[ast.stmt]:
-    try:
-        return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-
-
-def _is_main(test: ast.expr) -> bool:
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        return False
-    sides = [test.left, test.comparators[0]]
-    names = [side.id for side in sides if isinstance(side, ast.Name)]
-    values = [side.value for side in sides if isinstance(side, ast.Constant)]
-    return names == ["__name__"] and values == ["__main__"]
-
-
 def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
     """Yield the files that a file's import statements may name, in their order."""
-    for node in ast.walk(ast.Module(_body(_without_main(source)), [])):
+    for node in ast.walk(ast.Module(body_of(without_main(source)), [])):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files_of(alias.name.split("."), folders)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.trainable.saving import make_folder, remove_folder
-from mqtune.trainable.session import Session, StopTrial, here
+from mqtune.trainable.process.saver import make_folder, remove_folder
+from mqtune.trainable.process.session import Session, StopTrial
+from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import extras_of
 
 __all__ = ["Reporter", "checkpoint_dir", "run_function"]

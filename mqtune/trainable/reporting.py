@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from mqtune.core.codec import pack_metrics
-from mqtune.trainable import session
-from mqtune.trainable.saving import check_savable
-from mqtune.trainable.session import Context
+from mqtune.trainable.process.protocol import RELAY
+from mqtune.trainable.process.saver import check_savable
+from mqtune.trainable.process.session import Context, Session
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
-    from mqtune.trainable.saving import Savable
+    from mqtune.trainable.process.relay import RelayedSession
+    from mqtune.trainable.process.saver import Savable
 
-__all__ = ["get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"]
+__all__ = ["get_checkpoint", "get_context", "here", "report", "save_checkpoint", "should_checkpoint"]
+
+
+#: The session of this process, if it is a trial's, or that of a script which a trial runs.
+current: Session | RelayedSession | None = None
+
+
+def here() -> Session | RelayedSession | None:
+    """Return the session of this process; a script joins its trial at the first call. None outside a trial."""
+    global current  # noqa: PLW0603 - a process is one trial or none
+    if current is None and RELAY in os.environ:
+        from mqtune.trainable.process.relay import join  # noqa: PLC0415
+
+        current = join()
+    return current
 
 
 def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
@@ -51,7 +67,7 @@ def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
         StoreUnavailable: the store can't be reached or written.
         StopTrial: the trial should end.
     """
-    current = session.here()
+    current = here()
     if current is not None:
         current.report(metrics, checkpoint)
         return
@@ -77,7 +93,7 @@ def get_checkpoint() -> Checkpoint | None:
         CheckpointBroken: it is not what was saved.
         StoreUnavailable: the store can't be reached.
     """
-    current = session.here()
+    current = here()
     return None if current is None else current.get_checkpoint()
 
 
@@ -94,7 +110,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
     """
-    current = session.here()
+    current = here()
     if current is None:
         _check(checkpoint)
     else:
@@ -103,7 +119,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 def should_checkpoint() -> bool:
     """Whether somebody has asked for a checkpoint (``Tuner.save_trial``) and none was saved since; False outside a trial."""
-    current = session.here()
+    current = here()
     return current is not None and current.save_wanted
 
 
@@ -113,7 +129,7 @@ def get_context() -> Context:
     Raises:
         StoreUnavailable: the folder can't be made.
     """
-    current = session.here()
+    current = here()
     return Context() if current is None else current.context
 
 

@@ -5,32 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.control import RELAY
-from mqtune.trainable.ending import Ending
-from mqtune.trainable.frozen import frozen
-from mqtune.trainable.metric_lines import MetricLines
-from mqtune.trainable.relay import address_of
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
-from mqtune.trainable.watched_folder import WatchedFolder
+from mqtune.trainable.frozen_code import frozen
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending
+from mqtune.trainable.process.relay import address_of
+from mqtune.trainable.process.session import Session, StopTrial
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
 
-__all__ = ["arguments_of", "run_script"]
+__all__ = ["MetricLines", "WatchedFolder", "arguments_of", "run_script"]
 
 #: The names that Syne Tune's scripts know these by.
 _CONFIG_ARGUMENT: Final = "--st_config_json_filename"
@@ -46,7 +45,14 @@ _TAIL_BYTES: Final = 4_000
 _LOOK_MS: Final = 20
 #: A shell's way to tell of a signal in an exit code: this and its number.
 _KILLED: Final = 128
-_AS_IT_WAS: Final = "from mqtune.trainable.frozen import run_as_it_was; run_as_it_was()"
+_AS_IT_WAS: Final = "from mqtune.trainable.frozen_code import run_as_it_was; run_as_it_was()"
+_TAG: Final = b"[tune-metric]: "
+_LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
+#: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
+#: Syne Tune's reporter would print has at most 50 kB.
+_MAX_LINE_BYTES: Final = 2**20
+#: What is shown of a line that can't be read.
+_SHOWN_BYTES: Final = 1_000
 
 
 def arguments_of(config: Mapping[str, Any]) -> list[str]:
@@ -353,3 +359,98 @@ def _description(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
         "data": checkpoint.data if checkpoint.is_dict else None,
         "counters": dict(checkpoint.counters),
     }
+
+
+class MetricLines:
+    """Finds reports in a script's output, which comes in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any] | str]:
+        """Take a piece of output; yield the metrics of each report that is complete now, or what is wrong with it."""
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        rest = data[end:]
+        self._rest = rest if len(rest) <= _MAX_LINE_BYTES else b""
+        if _TAG in data[:end]:
+            yield from _reports_in(data[:end])
+        if not self._rest and _TAG in rest:
+            yield f"no report: a line of more than {_MAX_LINE_BYTES:,} bytes was printed: {_beginning(rest)}"
+
+    def finish(self) -> Iterator[dict[str, Any] | str]:
+        """Yield what is in the last line, which need not have an end."""
+        rest, self._rest = self._rest, b""
+        yield from _reports_in(rest)
+
+
+def _reports_in(text: bytes) -> Iterator[dict[str, Any] | str]:
+    for line in text.splitlines():
+        if _TAG in line:
+            yield _report_in(line)
+
+
+def _report_in(line: bytes) -> dict[str, Any] | str:
+    found = _LINE.search(line)
+    try:
+        metrics: dict[str, Any] = json.loads(found[1] if found else line.partition(_TAG)[2])
+        if found:
+            return metrics
+        problem = "there is no {…} behind the tag"
+    except ValueError as error:
+        problem = str(error)
+    return f"no report: {_beginning(line)} can't be read as metrics: {problem}"
+
+
+def _beginning(line: bytes) -> str:
+    return repr(line[:_SHOWN_BYTES].decode(errors="replace"))
+
+
+class WatchedFolder:
+    """Notices what was written, and copies it only when nothing is written meanwhile.
+
+    Args:
+        path: the folder, which need not be there yet; what it holds now is not new.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._taken = self._look()
+
+    def take(self, draft: Callable[[], Path], before: float = math.inf) -> Path | None:
+        """Return a copy of the folder, or None: nothing is new since the last copy, or it may be half written.
+
+        Args:
+            draft: gives a new empty folder for the copy.
+            before: a file that was written after this is too new, in seconds since the epoch.
+        """
+        seen = self._look()
+        if not seen or seen == self._taken:
+            return None
+        # From after the present is what was written before the clock was set back, or by another machine's clock.
+        if before * 1e9 < max(changed_ns for _, changed_ns in seen.values()) <= time.time_ns():
+            return None
+        copy = draft()
+        try:
+            shutil.copytree(self.path, copy, dirs_exist_ok=True)
+            complete = self._look() == seen
+        except (FileNotFoundError, shutil.Error):
+            complete = False
+        if not complete:
+            shutil.rmtree(copy, ignore_errors=True)
+            return None
+        self._taken = seen
+        return copy
+
+    def _look(self) -> dict[str, tuple[int, int]]:
+        """Return the size and the time of the last change, in nanoseconds, of each file."""
+        found = {}
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                file = os.path.join(folder, name)
+                try:
+                    state = os.stat(file)
+                except FileNotFoundError:
+                    continue
+                found[file] = (state.st_size, state.st_mtime_ns)
+        return found

@@ -1,4 +1,4 @@
-"""How a trainable is named on the wire, and found again on a worker: by module or file, under a code root."""
+"""How a trainable is named on the wire, and imported on a worker: by module or file, below a code root."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import io
 import os
 import reprlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NoReturn, cast, get_args
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen import frozen
-from mqtune.trainable.importing import imported_on_worker
+from mqtune.trainable.frozen_code import frozen
 
-__all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of"]
+__all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of", "imported_on_worker", "refuse_on_import"]
 
 #: What can be tuned: a function, a class that derives from ``mqtune.Trainable``, or the path of a script.
 AnyTrainable = Callable[..., Any] | str | os.PathLike[str]
@@ -34,6 +35,10 @@ _LONGEST_NAME: Final = 4_096
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
 _SCRIPT_MODULE: Final = "__mqtune_script__"
+_WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
+
+_importing: list[Path] = []
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +221,6 @@ def extras_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return extras
 
 
-_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
 def _check_function(function: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableNotFound(
@@ -230,7 +232,7 @@ def _check_function(function: Callable[..., Any]) -> None:
 
 def _check_class(trainable: type) -> None:
     # A function needs nothing of it.
-    from mqtune.trainable.stepping import check_class  # noqa: PLC0415
+    from mqtune.trainable.class_ import check_class  # noqa: PLC0415
 
     check_class(trainable)
 
@@ -278,3 +280,46 @@ def _root_of(module: ModuleType, name: str | None = None) -> Path:
     path = Path(file).absolute()
     depth = (name or module.__name__).count(".") + (path.name == "__init__.py")
     return path.parents[depth]
+
+
+@contextmanager
+def imported_on_worker(path: Path) -> Iterator[None]:
+    """Have the code that is imported from *path* run no experiment and read no input.
+
+    Raises:
+        TrainableNotFound: it did.
+    """
+    _importing.append(path)
+    stdin, sys.stdin = sys.stdin, _NoInput(path)
+    try:
+        yield
+    finally:
+        sys.stdin = stdin
+        _importing.pop()
+
+
+def refuse_on_import() -> None:
+    """Refuse to run an experiment because some code is imported.
+
+    Raises:
+        TrainableNotFound: that is the case; it names the file, and the line that it lacks.
+    """
+    if _importing:
+        raise TrainableNotFound(f"{_importing[-1]} runs an experiment when it is imported, and {_WAY_OUT}")
+
+
+class _NoInput(io.TextIOBase):
+    """In the place of standard input, which a worker has none of."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TrainableNotFound(f"{self._path} reads standard input when it is imported, and {_WAY_OUT}")
+
+    read = readline = readlines = __next__ = _refuse
+
+    @property
+    def buffer(self) -> NoReturn:
+        """What bytes would be read from."""
+        self._refuse()

@@ -19,7 +19,7 @@ from mqtune.core.errors import BrokerUnavailable, CodeDiffers, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
-from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
+from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.host import Host
 from mqtune.worker.outcome import Evidence

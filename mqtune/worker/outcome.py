@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.trainable.ending import PIPE_CLOSED, PIPE_CLOSED_CODE
-from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
 __all__ = ["Ending", "Evidence"]
 

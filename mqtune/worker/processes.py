@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.machine import started_at
-from mqtune.trainable.descendants import own_children, parent_of
-from mqtune.trainable.process import become_subreaper
+from mqtune.trainable.process.descendants import become_subreaper, own_children, parent_of
 
 __all__ = [
     "MARK",

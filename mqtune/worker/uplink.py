@@ -25,7 +25,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import CheckpointSaved
 from mqtune.core.trial import AttemptEnd, CheckpointId, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
-from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 
 __all__ = ["Stream", "Uplink", "Wake"]
 

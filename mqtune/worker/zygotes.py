@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.code_files import are_current
-from mqtune.trainable.descendants import children_of
-from mqtune.trainable.experiment_code import CODE_FOLDER, encode_files, resolve
-from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trainable.experiment_code import resolve
+from mqtune.trainable.frozen_code import CODE_FOLDER, are_current, encode_files
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.descendants import children_of
+from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trainable.zygote import arguments
 from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import family

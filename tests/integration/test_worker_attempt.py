@@ -153,7 +153,8 @@ def fails_when_told(config):
         raise ValueError("in the clean-up")
 
 def forges(config):
-    from mqtune.trainable.session import FRAME, here
+    from mqtune.trainable.process.protocol import FRAME
+    from mqtune.trainable.reporting import here
     mqtune.report({"loss": 1})
     os.write(here()._pipe, FRAME.pack(13, 1) + b"no report at all")
     time.sleep(60)

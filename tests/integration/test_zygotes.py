@@ -17,7 +17,7 @@ from attempts import gone
 from waiting import eventually, lives
 
 from mqtune.core.codec import decode_value
-from mqtune.trainable.session import FRAME, FRAME_END, FRAME_REPORT
+from mqtune.trainable.process.protocol import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import zygotes
 from mqtune.worker.attempt import Control

@@ -33,9 +33,9 @@ from mqtune.core.trial import AttemptEnd, CheckpointId, TrialId
 from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.file import JournalFile
 from mqtune.journal.fleet import _headers
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.control import RECORD
-from mqtune.trainable.session import FRAME, Session
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.protocol import FRAME, RECORD
+from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.uplink import Stream, Uplink
 

@@ -29,7 +29,7 @@ from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pbt import PBT
 from mqtune.search.domains import uniform
-from mqtune.trainable.watched_folder import WatchedFolder
+from mqtune.trainable.script import WatchedFolder
 
 HOUR_S = 3600.0
 

@@ -18,7 +18,7 @@ from mqtune.checkpoints import open_store
 from mqtune.core.events import TrialStaged
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Attempt, Trial, TrialId, checkpoint_id
-from mqtune.trainable.saving import Saver
+from mqtune.trainable.process.saver import Saver
 
 PAGE: Final = ROOT / "docs" / "contracts.md"
 HEADING: Final = ["theirs", "ours", "test", "differs, because"]

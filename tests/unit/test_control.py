@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
-from mqtune.checkpoints import Checkpoint, Retention, encode_dict, open_store
+from mqtune.checkpoints import Checkpoint, encode_dict, open_store
 from mqtune.core.errors import (
     CheckpointGone,
     ConfigurationError,
@@ -26,12 +26,13 @@ from mqtune.core.events import AttemptEnded, DecisionTaken, TrialClosed, TrialSt
 from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
+from mqtune.driver.retention import Retention
 from mqtune.journal.logs import made_mark
 from mqtune.schedulers.base import Wait
 from mqtune.search.domains import randint, uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
-from mqtune.trainable.stepping import Trainable
+from mqtune.trainable.class_ import Trainable
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

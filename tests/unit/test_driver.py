@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import pytest
 from bench import Bench
 
-from mqtune.checkpoints import Retention
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import DriverFenced, MetricMissing, TrainableNotFound
@@ -38,6 +37,7 @@ from mqtune.core.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Dec
 from mqtune.driver.checkpoints import Keeping
 from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
+from mqtune.driver.retention import Retention
 from mqtune.driver.slots import Addition
 from mqtune.driver.timers import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment

@@ -11,12 +11,13 @@ import pytest
 from bench import Bench, Obedient
 from waiting import eventually
 
-from mqtune.checkpoints import Retention, open_store
+from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, CheckpointId, Decision, TrialId
+from mqtune.driver.retention import Retention
 from mqtune.schedulers.base import Resume
 
 ONE, TWO, THREE = "0001", "0002", "0003"

@@ -31,20 +31,20 @@ from mqtune.core.errors import (
     StoreUnavailable,
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId
-from mqtune.trainable import process, session
-from mqtune.trainable.control import Told
-from mqtune.trainable.ending import Ending
-from mqtune.trainable.reporting import report
-from mqtune.trainable.session import (
+from mqtune.trainable import reporting
+from mqtune.trainable.process import runner, session
+from mqtune.trainable.process.protocol import (
     FRAME,
     FRAME_CHECKPOINT,
     FRAME_END,
     FRAME_REPORT,
     FRAME_SAVED,
     STOP_SIGNAL,
-    Session,
-    StopTrial,
+    Ending,
+    Told,
 )
+from mqtune.trainable.process.session import Session, StopTrial
+from mqtune.trainable.reporting import report
 from mqtune.worker.attempt import Control
 
 
@@ -104,7 +104,7 @@ def trial(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> Session:
     """This process is a trial."""
     current = Session()
     current.open({"timestamp": 0.0}, [pipe.write_end])
-    monkeypatch.setattr(session, "current", current)
+    monkeypatch.setattr(reporting, "current", current)
     return current
 
 
@@ -504,7 +504,7 @@ def control() -> Iterator[Control]:
 def attempt(pipe: Pipe, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """This process is a trial with all that a worker gives it."""
     current = Session()
-    monkeypatch.setattr(session, "current", current)
+    monkeypatch.setattr(reporting, "current", current)
     open_attempt(current, pipe, control, tmp_path)
     before = signal.signal(STOP_SIGNAL, current.tell)
     yield current
@@ -665,13 +665,13 @@ def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_sto
         control.clear(sequence) if sequence < 3 else control.tell(told)
 
     with Driver(pipe, control, decide), pytest.raises(StopTrial) as stop:
-        passed.extend(reporting(10))
+        passed.extend(counting(10))
     signal.raise_signal(STOP_SIGNAL)
 
     assert (passed, stop.value.action, len(pipe.reports())) == ([1, 2], told, 3)
 
 
-def reporting(times: int) -> Iterator[int]:
+def counting(times: int) -> Iterator[int]:
     """A trainable that says how far it came."""
     for number in range(1, times + 1):
         report({"loss": number})
@@ -819,7 +819,7 @@ def test_what_can_not_be_saved_is_refused_in_a_trial_and_outside_and_no_report_i
 ) -> None:
     with pytest.raises(error, match=words):
         report({"loss": 1}, checkpoint=wrong)
-    monkeypatch.setattr(session, "current", None)
+    monkeypatch.setattr(reporting, "current", None)
     with pytest.raises(error, match=words):
         report({"loss": 1}, checkpoint=wrong)
 
@@ -1043,7 +1043,7 @@ def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> Ending:
     before, pipe, current = signal.getsignal(STOP_SIGNAL), Pipe(), Session()
     current.open({"timestamp": 0.0, "options": {"metric": "loss"}}, [pipe.write_end])
     try:
-        return process._call(lambda: trainable, {"config": {"lr": 1}}, current)
+        return runner._call(lambda: trainable, {"config": {"lr": 1}}, current)
     finally:
         signal.signal(STOP_SIGNAL, before)
         pipe.close()

@@ -18,7 +18,7 @@ from mqtune.checkpoints import decode_dict, encode_dict
 from mqtune.core.errors import TrainableNotFound
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import Reporter
-from mqtune.trainable.session import Session
+from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import TrainableSpec, extras_of
 
 
@@ -434,7 +434,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch()
-    monkeypatch.setattr("mqtune.trainable.session.monotonic", watch)
+    monkeypatch.setattr("mqtune.trainable.process.session.monotonic", watch)
     return watch
 
 

@@ -11,7 +11,7 @@ import pytest
 from attempts import TrialProcess
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.control import PAUSE
+from mqtune.trainable.process.protocol import PAUSE
 from mqtune.trainable.spec import TrainableSpec
 
 CODE = """

@@ -18,8 +18,7 @@ from waiting import DEADLINE_S, eventually, lives
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.trainable.control import PAUSE, STOP
-from mqtune.trainable.session import FRAME_END, STOP_SIGNAL
+from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP, STOP_SIGNAL
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteKey
 

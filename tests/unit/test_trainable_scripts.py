@@ -20,11 +20,9 @@ from waiting import eventually, lives
 
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.control import PAUSE, STOP
-from mqtune.trainable.metric_lines import MetricLines
-from mqtune.trainable.script import arguments_of
+from mqtune.trainable.process.protocol import PAUSE, STOP
+from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trainable.watched_folder import WatchedFolder
 
 Trial = Callable[..., TrialProcess]
 

@@ -18,7 +18,7 @@ from mqtune.core.events import START, AttemptStarted, CheckpointSaved, Reports, 
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.trainable.session import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqtune.trainable.control import CLEARED, PAUSE, RECORD, SAVE, STOP
+from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
 from mqtune.worker.attempt import Control
 
 

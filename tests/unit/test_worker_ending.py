@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.worker.outcome import Ending, Evidence
 
 WANTED = {

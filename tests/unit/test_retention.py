@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtune.checkpoints import References, Retention
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, checkpoint_id, is_in_memory
+from mqtune.driver.retention import References, Retention
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
 SCORES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=2)

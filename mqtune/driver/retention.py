@@ -1,16 +1,16 @@
-"""Which of a trial's checkpoints are kept."""
+"""Which checkpoints are kept: the rule of retention, and the references that protect a checkpoint from it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
-__all__ = ["Retention"]
+__all__ = ["References", "Retention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +106,61 @@ def _number(value: object) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+class References:
+    """Which checkpoints are named, and by what; each step takes the same time however many there are.
+
+    A holder is whatever may still need a checkpoint: a paused trial its newest one, an attempt that has not ended the one
+    that it started from, a fork or a decision that is not carried out the one that it names. A holder holds one at most,
+    so that saying something twice, as a replay may, changes nothing. ``checkpoint in references`` is what ``Retention``
+    asks.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, CheckpointId] = {}
+        self._holders: dict[CheckpointId, dict[Hashable, None]] = {}
+
+    def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
+        """Have *holder* name *checkpoint*, and no longer what it named before; empty for nothing.
+
+        Returns:
+            what nothing names any more because of that, or empty.
+        """
+        before = self._held.get(holder, CheckpointId(""))
+        if checkpoint == before:
+            return CheckpointId("")
+        freed = self.release(holder)
+        if checkpoint:
+            self._held[holder] = checkpoint
+            self._holders.setdefault(checkpoint, {})[holder] = None
+        return freed
+
+    def release(self, holder: Hashable) -> CheckpointId:
+        """Have *holder* name nothing.
+
+        Returns:
+            what nothing names any more because of that, or empty.
+        """
+        checkpoint = self._held.pop(holder, CheckpointId(""))
+        if not checkpoint:
+            return checkpoint
+        holders = self._holders[checkpoint]
+        del holders[holder]
+        if holders:
+            return CheckpointId("")
+        del self._holders[checkpoint]
+        return checkpoint
+
+    def holders(self, checkpoint: CheckpointId) -> list[Hashable]:
+        """Return what names a checkpoint, in the order in which it came to it."""
+        return list(self._holders.get(checkpoint, ()))
+
+    def __contains__(self, checkpoint: object) -> bool:
+        return checkpoint in self._holders
+
+    def __iter__(self) -> Iterator[CheckpointId]:
+        return iter(self._holders)
+
+    def __len__(self) -> int:
+        return len(self._holders)

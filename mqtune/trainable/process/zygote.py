@@ -1,10 +1,10 @@
 """The zygote of one slot: has imported the trainable's module, never touched a device, and makes a trial in a millisecond.
 
-A worker starts it as ``python -m mqtune.trainable.zygote`` with one end of a channel. It keeps one *spare*: a process
+A worker starts it as ``python -m mqtune.trainable.process.zygote`` with one end of a channel. It keeps one *spare*: a process
 that waits for its start message, forked while the trial before it runs, so that no slot waits for a fork. It is
 the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
 one trial at a time. A process that may be reused stays behind its trial, if nothing else of that is left, and is given the
-next one (see ``mqtune.trainable.reuse``).
+next one (see ``mqtune.trainable.process.reuse``).
 
 User code has run in here, on import, and may have set any signal's handler, so nothing in here goes by signals: all of them
 are blocked, and a trial's end is seen by its pidfd.
@@ -28,21 +28,25 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
-# What trials call is imported here once, and not in each of them.
-import mqtune.trainable.reporting  # noqa: F401
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.code_files import loaded_files, unfrozen
-from mqtune.trainable.descendants import group_exists, has_descendants, own_children
-from mqtune.trainable.ending import describe_error
-from mqtune.trainable.environment import describe_environment
-from mqtune.trainable.frozen import freeze, frozen
-from mqtune.trainable.output import shape_output
-from mqtune.trainable.process import become_subreaper, die_with_parent, run_spare
-from mqtune.trainable.session import STOP_SIGNAL
+from mqtune.trainable import reporting
+from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, unfrozen
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.descendants import (
+    become_subreaper,
+    die_with_parent,
+    group_exists,
+    has_descendants,
+    own_children,
+)
+from mqtune.trainable.process.environment import describe_environment
+from mqtune.trainable.process.protocol import STOP_SIGNAL, describe_error
+from mqtune.trainable.process.runner import run_attempt, shape_output, take_over_output
+from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
 __all__ = ["Zygote", "arguments", "main"]
@@ -466,12 +470,45 @@ def _kill_group(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
+    """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
+
+    One that may be reused is then kept for further attempts.
+
+    All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
+    signal must be blocked until here, so that one that comes early waits until the trainable is called.
+    """
+    os.setsid()
+    current = reporting.current = Session()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(STOP_SIGNAL, current.tell)
+    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    received = channel.receive()
+    if received is None:
+        os._exit(0)
+    message, fds = received
+    if message.get("reuse"):
+        from mqtune.trainable.process.reuse import run_attempts  # noqa: PLC0415
+
+        run_attempts(channel, load, code_root, message, fds)
+    channel.close()
+    take_over_output(message["stdout"], message["stderr"])
+    current.open(message, fds)
+    code = 1
+    try:
+        code = run_attempt(load, message, current)
+    finally:
+        os._exit(code)
+
+
 def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest: Path | None = None) -> list[str]:
     """Return the command line by which this process starts a zygote (``fork`` or ``spawn``) or a ``spare``."""
     return [
         sys.executable,
         "-m",
-        "mqtune.trainable.zygote",
+        "mqtune.trainable.process.zygote",
         role,
         str(os.getpid()),
         str(fd),

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Collection
+from typing import Final
 
 from mqtune.core.machine import process_stat
 
-__all__ = ["children_of", "group_exists", "has_descendants", "own_children", "parent_of"]
+__all__ = [
+    "LIBC",
+    "become_subreaper",
+    "children_of",
+    "die_with_parent",
+    "group_exists",
+    "has_descendants",
+    "own_children",
+    "parent_of",
+]
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+#: Opened once, and not in each trial.
+LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def own_children() -> list[int]:
@@ -69,3 +87,20 @@ def parent_of(pid: int) -> int:
 def _children(pid: int, task: int) -> list[int]:
     with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
         return [int(child) for child in file.read().split()]
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies (Linux only; 0: no longer).
+
+    The signal comes when the *thread* that created this process ends, so that thread must be one that stays.
+    """
+    if LIBC is not None:
+        LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants come to this process, where the kernel can (Linux), so that it can bury them."""
+    if LIBC is not None:
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -9,8 +9,7 @@ from importlib.util import source_hash
 from typing import Any, Final
 
 from mqtune.core.version import __version__
-from mqtune.trainable.experiment_code import fingerprint
-from mqtune.trainable.frozen import frozen
+from mqtune.trainable.frozen_code import fingerprint, frozen
 
 __all__ = ["describe_environment"]
 

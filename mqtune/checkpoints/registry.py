@@ -8,8 +8,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.checkpoints.mark import split_name
-from mqtune.checkpoints.store import CheckpointStore, check_id
+from mqtune.checkpoints.store import CheckpointStore, check_id, split_name
 from mqtune.core.errors import ConfigurationError
 
 __all__ = ["experiment_url", "open_store"]

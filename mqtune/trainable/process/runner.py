@@ -3,91 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable import session
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.ending import PIPE_CLOSED_CODE, Ending, describe_error
 from mqtune.trainable.function import run_function
-from mqtune.trainable.output import take_over_output
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial
+from mqtune.trainable.process.descendants import LIBC
+from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, describe_error
+from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.spec import Loaded
 
-__all__ = [
-    "become_subreaper",
-    "die_with_parent",
-    "flush",
-    "flush_native",
-    "run_attempt",
-    "run_spare",
-]
+__all__ = ["flush", "flush_native", "run_attempt", "shape_output", "take_over_output"]
 
 #: Runs what was loaded, as the start message says, and returns how it ended.
 Run = Callable[[Loaded, dict[str, Any], Session], Ending]
-
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
-#: Opened once, and not in each trial.
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies (Linux only; 0: no longer).
-
-    The signal comes when the *thread* that created this process ends, so that thread must be one that stays.
-    """
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def become_subreaper() -> None:
-    """Have orphaned descendants come to this process, where the kernel can (Linux), so that it can bury them."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
-    """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
-
-    One that may be reused is then kept for further attempts.
-
-    All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
-    signal must be blocked until here, so that one that comes early waits until the trainable is called.
-    """
-    os.setsid()
-    current = session.current = Session()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(STOP_SIGNAL, current.tell)
-    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    received = channel.receive()
-    if received is None:
-        os._exit(0)
-    message, fds = received
-    if message.get("reuse"):
-        from mqtune.trainable.reuse import run_attempts  # noqa: PLC0415
-
-        run_attempts(channel, load, code_root, message, fds)
-    channel.close()
-    take_over_output(message["stdout"], message["stderr"])
-    current.open(message, fds)
-    code = 1
-    try:
-        code = run_attempt(load, message, current)
-    finally:
-        os._exit(code)
+#: What file systems say when they can take nothing now: full, or a network's that is away.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
 
 def run_attempt(load: Callable[[], Loaded], message: dict[str, Any], current: Session, run: Run | None = None) -> int:
@@ -144,7 +83,7 @@ def _run(loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
 
         return run_script(loaded, config, current, Path(message["stderr"]))
     if isinstance(loaded, type):
-        from mqtune.trainable.stepping import run_class  # noqa: PLC0415
+        from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 
         run_class(loaded, config, current)
     else:
@@ -161,5 +100,54 @@ def flush() -> None:
 
 def flush_native() -> None:
     """Have what code in C has printed go out, so that it doesn't come up later, in another trial's files (Linux only)."""
-    if _LIBC is not None:
-        _LIBC.fflush(None)
+    if LIBC is not None:
+        LIBC.fflush(None)
+
+
+class _Output(io.FileIO):
+    """A file of output that drops what there is no room for; a line says so once there is room again."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self.name = name
+        self._dropped = 0
+
+    def write(self, data: Any, /) -> int:
+        """Write *data*, or a part of it; nothing is raised where there is no room."""
+        try:
+            if self._dropped:
+                super().write(
+                    f"\n… mqtune: {self._dropped:,} bytes of output were lost: the disk was full …\n".encode()
+                )
+                self._dropped = 0
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            size = memoryview(data).nbytes
+            self._dropped += size
+            return size
+
+
+def shape_output() -> None:
+    """Have what is printed go out a line at a time, whatever it is and wherever it goes; inherited by forked trials."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            io.BufferedWriter(_Output(fd, before.name)),
+            encoding=before.encoding,
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        for fd, before in ((1, sys.stdout), (2, sys.stderr))
+    )
+
+
+def take_over_output(stdout: str, stderr: str) -> None:
+    """Send this process's output to its own files; it goes nowhere where there can be none."""
+    for path, fd in ((stdout, 1), (stderr, 2)):
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError:
+            file = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(file, fd)
+        os.close(file)

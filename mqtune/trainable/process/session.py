@@ -6,11 +6,10 @@ import contextlib
 import errno
 import os
 import select
-import signal
-import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -18,43 +17,27 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.codec import decode_value, encode_value, pack_metrics
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import CheckpointId, TrialId
-from mqtune.trainable.context import Context
-from mqtune.trainable.control import CLEARED, PAUSE, RECORD, RELAY, SAVE, STOP, Told
-from mqtune.trainable.ending import PIPE_CLOSED
-from mqtune.trainable.saving import Saver, make_folder
+from mqtune.trainable.process.protocol import (
+    CLEARED,
+    FRAME,
+    FRAME_CHECKPOINT,
+    FRAME_END,
+    FRAME_REPORT,
+    FRAME_SAVED,
+    PAUSE,
+    PIPE_CLOSED,
+    RECORD,
+    SAVE,
+    STOP,
+    Told,
+)
+from mqtune.trainable.process.saver import Saver, make_folder
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
-    from mqtune.trainable.relay import RelayedSession
-    from mqtune.trainable.saving import Savable
+    from mqtune.trainable.process.saver import Savable
 
-__all__ = [
-    "FRAME",
-    "FRAME_CHECKPOINT",
-    "FRAME_END",
-    "FRAME_REPORT",
-    "FRAME_SAVED",
-    "STOP_SIGNAL",
-    "Context",
-    "Session",
-    "StopTrial",
-    "file_of",
-    "here",
-    "seconds",
-]
-
-#: A frame on the pipe from a trial to its worker: length of the body, kind; the body follows.
-FRAME: Final = struct.Struct("<IB")
-FRAME_REPORT: Final = 1
-FRAME_END: Final = 2
-#: A checkpoint in memory, as ``[id, bytes]``; it comes before the frame that names it.
-FRAME_CHECKPOINT: Final = 3
-#: The id of a complete checkpoint that no report came with.
-FRAME_SAVED: Final = 4
-
-#: Tells a trial that there is something to read on its control pipe. Not SIGUSR1, which NCCL and Python's faulthandler
-#: users take for themselves.
-STOP_SIGNAL: Final = signal.SIGUSR2
+__all__ = ["Context", "Session", "StopTrial", "file_of", "seconds"]
 
 #: What one look at the control pipe takes: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
@@ -83,6 +66,20 @@ class StopTrial(BaseException):
     def __init__(self, action: Told = "stop") -> None:
         super().__init__(action)
         self.action = action
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Which trial this is; outside a trial all is empty.
+
+    ``folder`` is the attempt's own folder, which begins empty. With ``Tuner(working_dir="trial")`` it is the current
+    directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
+    """
+
+    trial: str = ""
+    attempt: int = 0
+    experiment: str = ""
+    folder: Path = Path()
 
 
 class Session:
@@ -463,17 +460,3 @@ def seconds(value: object, otherwise: float) -> float:
     if value.__class__ is float:
         return value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
-
-
-#: The session of this process, if it is a trial's, or that of a script which a trial runs.
-current: Session | RelayedSession | None = None
-
-
-def here() -> Session | RelayedSession | None:
-    """Return the session of this process; a script joins its trial at the first call. None outside a trial."""
-    global current  # noqa: PLW0603 - a process is one trial or none
-    if current is None and RELAY in os.environ:
-        from mqtune.trainable.relay import join  # noqa: PLC0415
-
-        current = join()
-    return current

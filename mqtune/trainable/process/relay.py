@@ -23,15 +23,14 @@ from mqtune.core import errors
 from mqtune.core.codec import pack_metrics
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import CheckpointId, TrialId
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.control import RELAY, Told
-from mqtune.trainable.ending import PIPE_CLOSED
-from mqtune.trainable.saving import check_savable
-from mqtune.trainable.session import Context, StopTrial, file_of
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Told
+from mqtune.trainable.process.saver import check_savable
+from mqtune.trainable.process.session import Context, StopTrial, file_of
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
-    from mqtune.trainable.saving import Savable
+    from mqtune.trainable.process.saver import Savable
 
 __all__ = ["RelayedSession", "address_of", "join"]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, seconds
+from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.trainable.process.session import Session, StopTrial, seconds
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from mqtune.core.trial import AttemptEnd, CheckpointId
-from mqtune.trainable import session
-from mqtune.trainable.channel import Channel
-from mqtune.trainable.code_files import are_current, loaded_files, unfrozen
-from mqtune.trainable.ending import Ending
-from mqtune.trainable.output import take_over_output
-from mqtune.trainable.process import flush, flush_native, run_attempt
-from mqtune.trainable.session import STOP_SIGNAL, Session, StopTrial, file_of
+from mqtune.trainable import reporting
+from mqtune.trainable.class_ import Steps, Trainable
+from mqtune.trainable.frozen_code import are_current, loaded_files, unfrozen
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending
+from mqtune.trainable.process.runner import flush, flush_native, run_attempt, take_over_output
+from mqtune.trainable.process.session import Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
-from mqtune.trainable.stepping import Steps, Trainable
 
 if TYPE_CHECKING:
-    from mqtune.trainable.saving import Savable
+    from mqtune.trainable.process.saver import Savable
 
 __all__ = ["ReusableSession", "run_attempts"]
 
@@ -114,7 +113,7 @@ class _Life:
 
     def begin(self, message: dict[str, Any], pipes: Sequence[int]) -> int:
         """Run the first attempt, and return the code to exit with."""
-        session.current = self._session
+        reporting.current = self._session
         # The signal is still blocked, until the trainable is called.
         signal.signal(STOP_SIGNAL, self._session.tell)
         self._session.open(message, pipes)
@@ -124,7 +123,7 @@ class _Life:
         """Run one more attempt, and return the code to exit with; None if that is left to a fresh process."""
         instance = self._instance
         assert instance is not None  # noqa: S101 - it was set up in the first attempt
-        self._session = current = session.current = ReusableSession()
+        self._session = current = reporting.current = ReusableSession()
         current.announce(message)
         signal.signal(STOP_SIGNAL, current.tell)
         self._steps = Steps(instance, current)

@@ -1,0 +1,252 @@
+"""The code of an experiment as it was when it began: fingerprints, kept copies, and imports that take these instead of the disk."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import source_hash
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+from mqtune.core.codec import decode_value, encode_value
+
+__all__ = [
+    "CODE_FOLDER",
+    "FrozenCode",
+    "are_current",
+    "body_of",
+    "decode_files",
+    "encode_files",
+    "fingerprint",
+    "freeze",
+    "frozen",
+    "keep_source",
+    "kept_source",
+    "loaded_files",
+    "read_source",
+    "run_as_it_was",
+    "unfrozen",
+    "without_main",
+]
+
+#: Below an experiment's folder: each file of its code, by its fingerprint. No trial is called so.
+CODE_FOLDER: Final = ".code"
+#: More than a file has that a person wrote.
+MOST_BYTES: Final = 1 << 20
+
+
+def fingerprint(source: bytes, *, is_run: bool = False) -> str:
+    """Return what tells a file's content from others; of one that *is_run* and not imported, all of it counts."""
+    # Python's own, by which it tells versions of a source apart; better ones would add megabytes to each trial.
+    return source_hash(source if is_run else without_main(source)).hex()
+
+
+class FrozenCode:
+    """An experiment's files with the content that they had when it began.
+
+    A file that is as it was is read from the disk, and kept in the code folder; for one that has changed since, the kept content
+    is taken. Where nothing was kept, as on a machine that never had it, what is on the disk counts, and it is in ``differing``.
+
+    Args:
+        folder: the experiment's code folder.
+        files: the fingerprint of each file, by its path here.
+        is_run: whether they are a script that is run, and not imported.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[Path, str], *, is_run: bool = False) -> None:
+        #: The files whose content is not the experiment's.
+        self.differing: list[Path] = []
+        self._sources: dict[str, bytes] = {}
+        for path, wanted in files.items():
+            try:
+                here = path.read_bytes()
+            except OSError:
+                here = None
+            if here is not None and fingerprint(here, is_run=is_run) == wanted:
+                # A program that is no Python can only be run as it lies there.
+                if path.suffix == ".py":
+                    self._sources[str(path)] = here
+                    keep_source(folder, wanted, here)
+            elif path.suffix == ".py" and (kept := kept_source(folder, wanted, is_run=is_run)) is not None:
+                self._sources[str(path)] = kept
+            elif here is not None:
+                # One that isn't there is no other, and if it is needed the import says so.
+                self.differing.append(path)
+        #: The last words of the names of its modules.
+        self._names = {
+            path.parent.name if path.name == "__init__.py" else path.stem for path in map(Path, self._sources)
+        }
+
+    def source(self, path: str) -> bytes | None:
+        """Return a file's content as it is here for good; None for one that is no part of this, or differs."""
+        return self._sources.get(path)
+
+    def loader(self, name: str, path: str) -> SourceFileLoader | None:
+        """Return what loads a module from a file's content; None for one that is loaded as ever."""
+        return _Loader(name, path, self._sources[path]) if path in self._sources else None
+
+    def install(self) -> None:
+        """Have all imports in this process, and those forked from it, come from here."""
+        if self._sources:
+            sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module as ever, and have it loaded from here."""
+        if fullname.rpartition(".")[2] not in self._names:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or (loader := self.loader(fullname, spec.origin)) is None:
+            return None
+        spec.loader = loader
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module from content that was read before; its file is the one on the disk."""
+
+    def __init__(self, fullname: str, path: str, source: bytes) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        # What Python has compiled before is of what lies on the disk.
+        code: CodeType = self.source_to_code(self._source, self.path)
+        return code
+
+    def get_data(self, path: Any) -> bytes:
+        return self._source if path == self.path else super().get_data(path)
+
+
+_installed = FrozenCode(Path(), {})
+
+
+def freeze(manifest: Path, *, is_run: bool) -> None:
+    """Have this process, and those forked from it, import what a manifest says; one that is gone says nothing.
+
+    Args:
+        manifest: a file in an experiment's code folder, with what ``encode_files`` returns.
+        is_run: whether it is of a script that is run.
+    """
+    global _installed  # noqa: PLW0603 - a process runs trials of one experiment
+    try:
+        files = decode_files(manifest.read_bytes())
+    except (OSError, ValueError):
+        return
+    _installed = FrozenCode(manifest.parent, files, is_run=is_run)
+    _installed.install()
+
+
+def frozen() -> FrozenCode:
+    """Return the code that this process has frozen; without any it has no files."""
+    return _installed
+
+
+def run_as_it_was() -> None:
+    """Run a copy of a Python script as if it lay where the script does: the arguments are the script, the copy, and its own."""
+    path, copy = sys.argv[1:3]
+    sys.argv[:3] = [path]
+    sys.path[0] = str(Path(path).parent)
+    main = sys.modules["__main__"]
+    main.__file__ = path
+    _Loader(main.__name__, path, Path(copy).read_bytes()).exec_module(main)
+
+
+def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
+    """Return the files below the code root that were imported, and the script, with their times in nanoseconds."""
+    root = str(code_root) + os.sep
+    paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+    if script is not None:
+        paths.add(str(script))
+    found = []
+    for path in paths:
+        if path.startswith(root) and "site-packages" not in path:
+            with contextlib.suppress(OSError):
+                found.append((path, os.stat(path).st_mtime_ns))
+    return found
+
+
+def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those files that count as they lie on the disk."""
+    return [(path, mtime) for path, mtime in files if frozen().source(path) is None]
+
+
+def are_current(files: Iterable[tuple[str, int]]) -> bool:
+    """Whether these files are there and have these times."""
+    try:
+        return all(os.stat(path).st_mtime_ns == mtime for path, mtime in files)
+    except OSError:
+        return False
+
+
+def keep_source(folder: Path, wanted: str, source: bytes) -> None:
+    """Keep a file's content in an experiment's code folder; where it can't be written, it isn't kept."""
+    kept = folder / wanted
+    with contextlib.suppress(OSError):
+        if not kept.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = folder / f".{wanted}.{os.getpid()}"
+            draft.write_bytes(source)
+            draft.replace(kept)
+
+
+def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | None:
+    """Return the content that is kept in a code folder for a fingerprint; None when there is none, or it is not that."""
+    source = read_source(folder / wanted)
+    return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
+
+
+def encode_files(files: Mapping[Path, str]) -> bytes:
+    """Return resolved files as one process tells another."""
+    return encode_value({str(path): wanted for path, wanted in files.items()})
+
+
+def decode_files(data: bytes) -> dict[Path, str]:
+    """Return what ``encode_files`` was given."""
+    found: dict[str, Any] = decode_value(data)
+    return {Path(path): wanted for path, wanted in found.items()}
+
+
+def read_source(path: Path) -> bytes | None:
+    """Return a file's content; None for one that can't be read, or is too large to be a person's code."""
+    try:
+        with path.open("rb") as file:
+            source = file.read(MOST_BYTES + 1)
+    except OSError:
+        return None
+    return source if len(source) <= MOST_BYTES else None
+
+
+def without_main(source: bytes) -> bytes:
+    """Return a source without its ``if __name__ == "__main__":``."""
+    if b"__main__" not in source:
+        return source.rstrip()
+    lines = source.splitlines(keepends=True)
+    for node in reversed(body_of(source)):
+        if isinstance(node, ast.If) and not node.orelse and _is_main(node.test) and node.end_lineno is not None:
+            del lines[node.lineno - 1 : node.end_lineno]
+    # What stood before it may end in any number of empty lines.
+    return b"".join(lines).rstrip()
+
+
+def body_of(source: bytes) -> list[ast.stmt]:
+    """Return the statements of a source; none if it can't be parsed."""
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _is_main(test: ast.expr) -> bool:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, test.comparators[0]]
+    names = [side.id for side in sides if isinstance(side, ast.Name)]
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    return names == ["__name__"] and values == ["__main__"]
