@@ -18,8 +18,16 @@ from mqtune.core.errors import CodeDiffers, ConfigurationError
 from mqtune.core.events import START, AttemptStarted, DriverStarted, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.experiment import CodeChange, Experiment
 from mqtune.core.trial import TrialId
-from mqtune.trainable.experiment_code import MOST_BYTES, changed_files, fingerprints, read_code, resolve
-from mqtune.trainable.frozen_code import FrozenCode, decode_files, encode_files, fingerprint, keep_source, kept_source
+from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code, resolve
+from mqtune.trainable.frozen_code import (
+    MOST_BYTES,
+    FrozenCode,
+    decode_files,
+    encode_files,
+    fingerprint,
+    keep_source,
+    kept_source,
+)
 from mqtune.trainable.spec import TrainableSpec
 
 TRAIN = TrainableSpec("train", module="train")
