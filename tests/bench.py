@@ -27,7 +27,7 @@ from mqtune.core.trial import (
     TrialId,
     checkpoint_id,
 )
-from mqtune.driver.checkpoints import Deletes, Keeping
+from mqtune.driver.checkpoints import CheckpointGC, Deletes
 from mqtune.driver.control import Control
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
@@ -285,10 +285,12 @@ class Bench:
             **{**options, **self.options},
         )
         plan.store = "" if self.store is None else self.store.url
-        keeping = Keeping(plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints)
+        checkpoints = CheckpointGC(
+            plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints
+        )
         if server is not self.server:
             # It only looks, and gives nothing up.
-            keeping.look_through = lambda: None  # type: ignore[method-assign]
+            checkpoints.look_through = lambda journal: iter(())  # type: ignore[method-assign]
         journal = MemoryJournal(server, NAME)
         journal.lock("driver", "", LEASE_S)
         driver = Driver(
@@ -298,7 +300,7 @@ class Bench:
             scheduler=scheduler,
             searcher=self.make_searcher(),
             limits=plan.limits,
-            keeping=keeping,
+            checkpoints=checkpoints,
             is_lockstep=self.lockstep,
             copy=Copy(folder / JOURNAL_FILE),
             callbacks=CallbackDispatcher(callbacks),

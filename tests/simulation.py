@@ -15,7 +15,7 @@ from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
@@ -137,7 +137,7 @@ class Simulation:
             scheduler=self.used_scheduler,
             searcher=self.searcher(),
             limits=self.limits,
-            keeping=Keeping(self.experiment, self.retention, None, delete_checkpoints=False),
+            checkpoints=CheckpointGC(self.experiment, self.retention, None, delete_checkpoints=False),
             is_lockstep=self.lockstep,
             copy=self.copy,
             callbacks=CallbackDispatcher([]),

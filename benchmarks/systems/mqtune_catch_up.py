@@ -100,7 +100,7 @@ def _catch_up(journal: RedisJournal, folder: Path, trials: int, reports: int) ->
 
 def _driver(journal: RedisJournal, folder: Path) -> Driver:
     from mqtune.core.experiment import Experiment
-    from mqtune.driver.checkpoints import Keeping
+    from mqtune.driver.checkpoints import CheckpointGC
     from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
@@ -122,7 +122,7 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
         scheduler=scheduler,
         searcher=RandomSearcher(Space({"lr": uniform(0, 1)}), seed=0),
         limits=Limits(),
-        keeping=Keeping(experiment, Retention(), None, delete_checkpoints=False),
+        checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
         is_lockstep=False,
         copy=JournalFile(folder / "journal.msgpack"),
         callbacks=CallbackDispatcher([]),

@@ -82,7 +82,7 @@ def _curve(epochs: int) -> Any:
 def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -> Driver:
     from mqtune.backends.simulated import Simulated
     from mqtune.core.experiment import Experiment
-    from mqtune.driver.checkpoints import Keeping
+    from mqtune.driver.checkpoints import CheckpointGC
     from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
@@ -108,7 +108,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
         scheduler=scheduler,
         searcher=RandomSearcher(space, seed=0),
         limits=Limits(),
-        keeping=Keeping(experiment, Retention(), None, delete_checkpoints=False),
+        checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
         is_lockstep=False,
         copy=JournalFile(folder / "journal.msgpack"),
         callbacks=CallbackDispatcher([]),

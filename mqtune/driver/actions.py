@@ -1,14 +1,15 @@
-"""What a driver does to trials: each command is checked first, then journaled, then carried out."""
+"""Actions: what a driver does to trials, as data; each is checked, then journaled, in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
 
-from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import CheckpointGone, ConfigurationError, InvalidTransition
+from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
     CheckpointsDropped,
@@ -25,13 +26,46 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.labels import NO_LABELS, Labels
 from mqtune.core.status import TrialStatus
 from mqtune.core.text import name_in_words
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Trial, TrialId, is_in_memory, trial_of
+from mqtune.core.trial import (
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Intent,
+    Report,
+    Trial,
+    TrialId,
+    is_in_memory,
+    trial_of,
+)
 from mqtune.journal.base import Assignment, Cleared, DriverSide
 
-__all__ = ["Commands", "check_decision", "check_paused", "next_trial_id"]
+__all__ = [
+    "Begin",
+    "Close",
+    "Decide",
+    "DriverAction",
+    "Drop",
+    "Finish",
+    "Label",
+    "Lockstep",
+    "Lose",
+    "Requeue",
+    "Save",
+    "Stage",
+    "TrialActions",
+    "check_decision",
+    "check_paused",
+    "checkpoint_of",
+    "next_trial_id",
+    "resuming",
+    "retrying",
+]
 
-NO_CHANGES: Final[Mapping[str, Any]] = {}
-_INTENTS = {
+logger = logging.getLogger(__name__)
+
+_NO_CHECKPOINT: Final = CheckpointId("")
+_INTENTS: Final = {
     Action.STOP: Intent.STOP,
     Action.PAUSE: Intent.PAUSE,
     Action.COMPLETE: Intent.COMPLETE,
@@ -39,337 +73,459 @@ _INTENTS = {
     # For its worker it is a stop; the decision says what becomes of the trial.
     Action.FAIL: Intent.STOP,
 }
-#: What a trial becomes for each of them.
-_AIMS = {
+#: The status that a trial gets by each of them.
+_AIMS: Final = {
     Action.STOP: TrialStatus.EARLY_STOPPED,
     Action.PAUSE: TrialStatus.PAUSED,
     Action.COMPLETE: TrialStatus.COMPLETED,
     Action.ABANDON: TrialStatus.ABANDONED,
     Action.FAIL: TrialStatus.FAILED,
 }
-#: The decisions, not carried out yet, in whose place each of them may be taken.
-_MAY_OVERRIDE = {
+#: The decisions, not carried out yet, that each of them may replace.
+_MAY_OVERRIDE: Final = {
     Action.PAUSE: frozenset[Action](),
     Action.STOP: frozenset({Action.PAUSE}),
     Action.COMPLETE: frozenset({Action.PAUSE}),
     Action.FAIL: frozenset({Action.PAUSE}),
     Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE, Action.FAIL}),
 }
+#: How an attempt that nobody has claimed ends with each intent; by default it is stopped.
+_ENDS: Final = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUSED}
 
-#: The most bytes that a config may have, packed, with all else that stages an attempt: driver and Redis remember those of all.
+#: The most bytes that a packed config may have, with all else that stages an attempt: driver and Redis keep those of all trials.
 MAX_CONFIG_BYTES: Final = 2**20
 
 
-class Commands:
-    """The driver's hand; every event that it writes carries the driver's cursor.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
+
+    ``holder`` is who has named *checkpoint* in the garbage collector until now, if anybody has.
+    """
+
+    trial: TrialId
+    config: Config
+    by: str
+    suggested: bool = False
+    reason: str = ""
+    checkpoint: CheckpointId = _NO_CHECKPOINT
+    source: TrialId | None = None
+    ttl_s: float | None = None
+    labels: Labels = NO_LABELS
+    holder: Hashable = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """Have a trial stopped, paused, completed, failed or abandoned; one whose attempt has ended is closed."""
+
+    trial: Trial
+    action: Action
+    by: str
+    reason: str
+    #: The report that it is decided on; 0 for none.
+    sequence: int = 0
+    #: With a pause: config, checkpoint and source with which the trial runs again at once.
+    restart: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """End a trial's attempt so that the trial runs again, under a later driver; once."""
+
+    trial: Trial
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """End, or pause, a trial that has no attempt under way."""
+
+    trial: Trial
+    status: TrialStatus
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lose:
+    """End an attempt as lost: its lease has run out or, with ``is_forgotten``, Redis no longer has it."""
+
+    trial: Trial
+    error: str
+    error_type: str = ""
+    is_forgotten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Have a running trial save a checkpoint as soon as it can."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give checkpoints up for good."""
+
+    checkpoints: Sequence[CheckpointId]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Replace the labels of a trial or, without one, of the experiment."""
+
+    trial: Trial | None
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Record that a driver drives from here on; ``definition`` is None where that has not changed."""
+
+    driver: str
+    version: str
+    definition: bytes | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    code_changed: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Record that the driver is done."""
+
+    outcome: str
+    reason: str
+
+
+DriverAction = Stage | Decide | Requeue | Close | Lose | Save | Drop | Label | Begin | Finish
+
+
+class TrialActions:
+    """Checks actions and journals them.
+
+    It changes neither the fold nor anything in this process: whoever calls it folds the events that it returns.
 
     Args:
         journal: the experiment's.
-        backend: where attempts run.
-        experiment: the fold, to which each event is applied once it is journaled.
-        clock: tells the time of events.
-        cursor: how far the driver has come.
-        on_staged: hears of each staged attempt.
-        on_event: applies an event that ends an attempt or a trial, and tells those who wait for it.
+        experiment: the fold, which says what is allowed.
+        clock: the time of the events.
     """
 
-    def __init__(
-        self,
-        journal: DriverSide,
-        backend: BackendSession,
-        experiment: Experiment,
-        *,
-        clock: Clock,
-        cursor: Callable[[], Cursor],
-        on_staged: Callable[[Trial], None],
-        on_event: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, journal: DriverSide, experiment: Experiment, clock: Clock) -> None:
         self._journal = journal
-        self._backend = backend
         self._experiment = experiment
         self._clock = clock
-        self._cursor = cursor
-        self._on_staged = on_staged
-        self._on_event = on_event
 
-    def stage(
-        self,
-        trial: TrialId,
-        config: Config,
-        *,
-        by: str,
-        suggested: bool = False,
-        reason: str = "",
-        checkpoint: CheckpointId = CheckpointId(""),  # noqa: B008 - a string
-        source: TrialId | None = None,
-        ttl_s: float | None = None,
-        labels: Labels = NO_LABELS,
-    ) -> Trial:
-        """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
+    def write(self, action: DriverAction, cursor: Cursor) -> list[Event]:
+        """Check an action, journal it in the step that carries it out, and return the new events.
+
+        Args:
+            action: what to do.
+            cursor: how far the driver has come.
 
         Raises:
-            InvalidTransition: it can't run now.
-            ConfigurationError: the config is larger than ``MAX_CONFIG_BYTES``.
+            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
+            ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent; nothing was done.
+            CheckpointGone: Redis has just lost the checkpoint that it starts from; nothing was done.
         """
-        known = self._experiment.trials.get(trial)
+        match action:
+            case Stage():
+                return self._stage(action, cursor)
+            case Decide():
+                return self._decide(action, cursor)
+            case Requeue():
+                return self._requeue(action, cursor)
+            case Close():
+                return self._close(action, cursor)
+            case Lose():
+                return self._lose(action, cursor)
+            case Save():
+                return self._save(action)
+            case Drop():
+                return self._drop(action, cursor)
+            case Label():
+                return self._label(action, cursor)
+            case Begin():
+                return self._begin(action, cursor)
+            case Finish():
+                return self._finish(action, cursor)
+            case _:
+                assert_never(action)
+
+    def release(self, reports: Sequence[Cleared]) -> None:
+        """Let trials in lockstep go on after these reports."""
+        self._journal.clear(reports)
+
+    def _stage(self, stage: Stage, cursor: Cursor) -> list[Event]:
+        known = self._experiment.trials.get(stage.trial)
         if known is not None:
             known.check(TrialStatus.STAGED)
         attempt = 1 if known is None else len(known.attempts) + 1
+        checkpoint, source = stage.checkpoint, stage.source
         if is_in_memory(checkpoint) and checkpoint not in self._experiment.trials[trial_of(checkpoint)].checkpoints:
             # Redis has lost it since it was named.
             checkpoint, source = _newest(known), None
         event = TrialStaged(
-            trial=trial,
+            trial=stage.trial,
             attempt=attempt,
-            config=config,
+            config=stage.config,
             at=self._clock.time(),
-            cursor=self._cursor(),
-            suggested=suggested,
-            reason=reason,
-            by=by,
+            cursor=cursor,
+            suggested=stage.suggested,
+            reason=stage.reason,
+            by=stage.by,
             checkpoint=checkpoint,
             source=source or "",
-            ttl_s=ttl_s,
-            tags=list(labels.tags),
-            notes=labels.notes,
+            ttl_s=stage.ttl_s,
+            tags=list(stage.labels.tags),
+            notes=stage.labels.notes,
         )
         try:
             packed = event.encode()
         except TypeError as error:
-            raise ConfigurationError(f"the config of trial {trial} can't be sent to a worker: {error}") from None
+            raise ConfigurationError(f"the config of trial {stage.trial} can't be sent to a worker: {error}") from None
         if len(packed) > MAX_CONFIG_BYTES:
-            raise ConfigurationError(_too_large(trial, config, len(packed)))
-        try:
-            self._journal.stage(trial, attempt, Assignment(config, checkpoint, ttl_s), packed)
-        except CheckpointGone:
-            return self.stage(
-                trial,
-                config,
-                by=by,
-                suggested=suggested,
-                reason=reason,
-                checkpoint=_newest(known),
-                ttl_s=ttl_s,
-                labels=labels,
-            )
-        self._experiment.apply(event)
-        self._backend.publish(trial, attempt, config)
-        staged = self._experiment.trials[trial]
-        self._on_staged(staged)
-        return staged
+            raise ConfigurationError(_too_large(stage.trial, stage.config, len(packed)))
+        self._journal.stage(stage.trial, attempt, Assignment(stage.config, checkpoint, stage.ttl_s), packed)
+        return [event]
 
-    def again(self, trial: Trial, *, by: str, reason: str) -> Trial:
-        """Stage another attempt of a trial from where it was: its newest checkpoint, else from scratch."""
-        source = trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
-        return self.stage(
-            trial.id,
-            trial.config,
-            by=by,
-            reason=reason,
-            checkpoint=trial.checkpoint,
-            source=source,
-            ttl_s=trial.ttl_s,
-        )
-
-    def resume(
-        self,
-        trial: Trial,
-        *,
-        by: str,
-        reason: str,
-        config: Config | None = None,
-        source: TrialId | None = None,
-        checkpoint: CheckpointId = CheckpointId(""),  # noqa: B008 - a string
-    ) -> Trial:
-        """Stage a paused trial again, with another config if one is given, and from another trial's checkpoint.
-
-        Without *checkpoint* it goes on from the newest, of *source* or its own.
-
-        Raises:
-            InvalidTransition: it isn't paused.
-            ConfigurationError: *source* has no checkpoint.
-        """
-        check_paused(trial)
-        if not checkpoint:
-            if source is None and config is None:
-                return self.again(trial, by=by, reason=reason)
-            checkpoint = trial.checkpoint if source is None else self.checkpoint_of(source)
-            if source is None and checkpoint == trial.attempt.checkpoint:
-                source = trial.attempt.source
-        return self.stage(
-            trial.id,
-            trial.config if config is None else config,
-            by=by,
-            reason=reason,
-            checkpoint=checkpoint,
-            source=source,
-            ttl_s=trial.ttl_s,
-        )
-
-    def checkpoint_of(self, source: TrialId) -> CheckpointId:
-        """Return the checkpoint from which another trial may start.
-
-        Raises:
-            ConfigurationError: there is no such trial, or it has none.
-        """
-        trial = self._experiment.trials.get(source)
-        if trial is None:
-            raise ConfigurationError(
-                f"there is no trial {source!r} to start from; there are {len(self._experiment.trials)}"
-            )
-        if not trial.checkpoint:
-            raise ConfigurationError(
-                f"trial {source} has no checkpoint to start from; "
-                "save one with mqtune.report(metrics, checkpoint=…), or start the config from scratch"
-            )
-        return trial.checkpoint
-
-    def decide(
-        self,
-        trial: Trial,
-        action: Action,
-        *,
-        by: str,
-        reason: str,
-        sequence: int = 0,
-        restart: dict[str, Any] | None = None,
-    ) -> None:
-        """Have a trial stopped, paused, completed, failed or abandoned; one that is not under way ends where it is.
-
-        Raises:
-            InvalidTransition: its status doesn't allow it, or its end is decided already; nothing was done.
-        """
-        attempt = trial.attempt
-        if attempt.end is not None:
-            self.close(trial, _AIMS[action], by=by, reason=reason)
-            return
-        check_decision(trial, action)
-        self._end_attempt(
-            trial, _INTENTS[action], action.value, by=by, reason=reason, sequence=sequence, restart=restart or {}
-        )
-
-    def hand_back(self, trial: Trial, reason: str) -> None:
-        """End a trial's attempt so that a later driver can run the trial again; once."""
-        if trial.attempt.intent is Intent.HAND_BACK:
-            return
-        self._end_attempt(trial, Intent.HAND_BACK, "hand_back", by="driver", reason=reason, sequence=0, restart={})
-
-    def _end_attempt(
-        self,
-        trial: Trial,
-        intent: Intent,
-        action: str,
-        *,
-        by: str,
-        reason: str,
-        sequence: int,
-        restart: dict[str, Any],
-    ) -> None:
-        """Journal a decision and have it carried out; both happen in one step, on the server."""
-        attempt, now, cursor = trial.attempt, self._clock.time(), self._cursor()
+    def _decide(self, decide: Decide, cursor: Cursor) -> list[Event]:
+        trial = decide.trial
+        if trial.attempt.end is not None:
+            close = Close(trial=trial, status=_AIMS[decide.action], by=decide.by, reason=decide.reason)
+            return self._close(close, cursor)
+        check_decision(trial, decide.action)
         decision = DecisionTaken(
             trial=trial.id,
-            attempt=attempt.number,
-            sequence=sequence,
-            action=action,
-            intent=intent,
-            reason=reason,
-            at=now,
+            attempt=trial.attempt.number,
+            sequence=decide.sequence,
+            action=decide.action.value,
+            intent=_INTENTS[decide.action],
+            reason=decide.reason,
+            at=self._clock.time(),
             cursor=cursor,
-            by=by,
-            restart=restart,
+            by=decide.by,
+            restart=dict(decide.restart),
         )
-        end = _ENDS.get(intent, AttemptEnd.STOPPED)
-        ended = AttemptEnded(trial=trial.id, attempt=attempt.number, end=end, at=now, error=reason, cursor=cursor)
-        answer = self._journal.intend(trial.id, attempt.number, intent, decision.encode(), ended.encode())
-        self._on_event(decision)
-        if answer == "unclaimed":
-            self._on_event(ended)
+        return self._intend(decision)
 
-    def close(self, trial: Trial, status: TrialStatus, *, by: str, reason: str) -> None:
-        """End, or pause, a trial that has no attempt under way.
+    def _requeue(self, requeue: Requeue, cursor: Cursor) -> list[Event]:
+        trial = requeue.trial
+        if trial.attempt.intent is Intent.HAND_BACK:
+            return []
+        decision = DecisionTaken(
+            trial=trial.id,
+            attempt=trial.attempt.number,
+            sequence=0,
+            action=Intent.HAND_BACK.value,
+            intent=Intent.HAND_BACK,
+            reason=requeue.reason,
+            at=self._clock.time(),
+            cursor=cursor,
+            by="driver",
+        )
+        return self._intend(decision)
 
-        Raises:
-            InvalidTransition: its status doesn't allow it; nothing was done.
-        """
-        trial.check(status)
+    def _intend(self, decision: DecisionTaken) -> list[Event]:
+        """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
+        ended = AttemptEnded(
+            trial=decision.trial,
+            attempt=decision.attempt,
+            end=_ENDS.get(decision.intent, AttemptEnd.STOPPED),
+            at=decision.at,
+            error=decision.reason,
+            cursor=decision.cursor,
+        )
+        answer = self._journal.intend(
+            decision.trial, decision.attempt, decision.intent, decision.encode(), ended.encode()
+        )
+        return [decision, ended] if answer == "unclaimed" else [decision]
+
+    def _close(self, close: Close, cursor: Cursor) -> list[Event]:
+        trial = close.trial
+        trial.check(close.status)
         event = TrialClosed(
             trial=trial.id,
-            status=status.value,
-            reason=reason,
-            by=by,
+            status=close.status.value,
+            reason=close.reason,
+            by=close.by,
             at=self._clock.time(),
-            cursor=self._cursor(),
+            cursor=cursor,
         )
         self._journal.close_trial(trial.id, trial.attempt.number, event.encode())
-        self._on_event(event)
+        return [event]
 
-    def save(self, trial: Trial) -> None:
-        """Have a running trial save a checkpoint as soon as it can.
+    def _lose(self, lose: Lose, cursor: Cursor) -> list[Event]:
+        """End an attempt unless it has ended, or its lease was renewed, in between."""
+        trial = lose.trial
+        event = AttemptEnded(
+            trial=trial.id,
+            attempt=trial.attempt.number,
+            end=AttemptEnd.LOST,
+            at=self._clock.time(),
+            error_type=lose.error_type,
+            error=lose.error,
+            cursor=cursor,
+        )
+        packed = event.encode()
+        is_ended = (
+            self._journal.void(trial.id, event.attempt, trial.last_timestamp, packed)
+            if lose.is_forgotten
+            else self._journal.reap(trial.id, event.attempt, packed)
+        )
+        if is_ended:
+            logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, lose.error)
+        return [event] if is_ended else []
 
-        Raises:
-            InvalidTransition: it doesn't run.
-        """
+    def _save(self, save: Save) -> list[Event]:
+        trial = save.trial
         if not self._journal.request_save(trial.id, trial.attempt.number):
             raise InvalidTransition(
                 f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
             )
+        return []
 
-    def clear(self, cleared: Sequence[Cleared]) -> None:
-        """Let trials in lockstep go on."""
-        self._journal.clear(cleared)
+    def _drop(self, drop: Drop, cursor: Cursor) -> list[Event]:
+        event = CheckpointsDropped(checkpoints=list(drop.checkpoints), at=self._clock.time(), cursor=cursor)
+        self._journal.drop_checkpoints(drop.checkpoints, event.encode())
+        return [event]
 
-    def drop(self, checkpoints: Sequence[CheckpointId]) -> None:
-        """Give checkpoints up, for ever."""
-        event = CheckpointsDropped(checkpoints=list(checkpoints), at=self._clock.time(), cursor=self._cursor())
-        self._journal.drop_checkpoints(checkpoints, event.encode())
-        self._on_event(event)
-
-    def begin(
-        self,
-        driver: str,
-        version: str,
-        *,
-        definition: bytes | None = None,
-        changes: Mapping[str, Any] = NO_CHANGES,
-        code_changed: Sequence[str] = (),
-    ) -> None:
-        """Journal that a driver begins, with which definition, *changes* and changed code if that is another than before."""
-        started = DriverStarted(
-            driver=driver,
-            version=version,
-            at=self._clock.time(),
-            cursor=self._cursor(),
-            changes=dict(changes),
-            code_changed=list(code_changed),
-        )
-        self._record(started, definition)
-
-    def end(self, outcome: str, reason: str) -> None:
-        """Journal that the driver is done."""
-        if self._experiment.outcome != outcome:
-            self._record(ExperimentEnded(outcome=outcome, reason=reason, at=self._clock.time(), cursor=self._cursor()))
-
-    def label(self, trial: Trial | None, labels: Labels) -> None:
-        """Give a trial, or without one the experiment, these labels in place of those it has; the same again does nothing."""
+    def _label(self, label: Label, cursor: Cursor) -> list[Event]:
+        trial, labels = label.trial, label.labels
         if labels == (self._experiment.labels if trial is None else trial.labels):
-            return
+            return []
         event = Labelled(
             trial="" if trial is None else trial.id,
             tags=list(labels.tags),
             notes=labels.notes,
             by="user",
             at=self._clock.time(),
-            cursor=self._cursor(),
+            cursor=cursor,
         )
-        self._record(event)
+        self._journal.record(event.encode())
+        return [event]
 
-    def _record(self, event: DriverStarted | ExperimentEnded | Labelled, definition: bytes | None = None) -> None:
-        self._journal.record(event.encode(), definition=definition)
-        self._experiment.apply(event)
+    def _begin(self, begin: Begin, cursor: Cursor) -> list[Event]:
+        event = DriverStarted(
+            driver=begin.driver,
+            version=begin.version,
+            at=self._clock.time(),
+            cursor=cursor,
+            changes=dict(begin.changes),
+            code_changed=list(begin.code_changed),
+        )
+        self._journal.record(event.encode(), definition=begin.definition)
+        return [event]
+
+    def _finish(self, finish: Finish, cursor: Cursor) -> list[Event]:
+        if self._experiment.outcome == finish.outcome:
+            return []
+        event = ExperimentEnded(outcome=finish.outcome, reason=finish.reason, at=self._clock.time(), cursor=cursor)
+        self._journal.record(event.encode())
+        return [event]
 
 
-_ENDS = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUSED}
+class Lockstep:
+    """Collects the trials that may go on after their reports, and releases them in one step.
+
+    Args:
+        actions: releases them.
+        is_on: whether trials wait at all.
+    """
+
+    def __init__(self, actions: TrialActions, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self._actions = actions
+        self._passed: dict[TrialId, Cleared] = {}
+
+    def passed(self, report: Report) -> None:
+        """Note that a report's trial may go on."""
+        self._passed[report.trial] = Cleared(report.trial, report.attempt, report.sequence)
+
+    def release(self) -> None:
+        """Release the collected trials."""
+        if self._passed:
+            self._actions.release(list(self._passed.values()))
+            self._passed.clear()
+
+    def release_again(self, experiment: Experiment) -> None:
+        """Release every trial that an earlier driver may have left waiting and that is not told to end."""
+        self._passed.clear()
+        if not self.is_on:
+            return
+        for trial in experiment.trials.values():
+            attempt = trial.attempts[-1]
+            if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
+                self._passed[trial.id] = Cleared(trial.id, attempt.number, attempt.reports)
+        self.release()
+
+
+def retrying(trial: Trial, *, by: str, reason: str) -> Stage:
+    """Return the action that runs a trial again from where it was: its newest checkpoint, else from scratch."""
+    source = trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
+    return Stage(
+        trial=trial.id,
+        config=trial.config,
+        by=by,
+        reason=reason,
+        checkpoint=trial.checkpoint,
+        source=source,
+        ttl_s=trial.ttl_s,
+    )
+
+
+def resuming(
+    experiment: Experiment,
+    trial: Trial,
+    *,
+    by: str,
+    reason: str,
+    config: Config | None = None,
+    source: TrialId | None = None,
+    checkpoint: CheckpointId = _NO_CHECKPOINT,
+) -> Stage:
+    """Return the action that resumes a paused trial, with another config if one is given, or from another trial's checkpoint.
+
+    Without *checkpoint* it resumes from the newest, of *source* or its own.
+
+    Raises:
+        InvalidTransition: it isn't paused.
+        ConfigurationError: *source* has no checkpoint.
+    """
+    check_paused(trial)
+    if not checkpoint:
+        if source is None and config is None:
+            return retrying(trial, by=by, reason=reason)
+        checkpoint = trial.checkpoint if source is None else checkpoint_of(experiment, source)
+        if source is None and checkpoint == trial.attempt.checkpoint:
+            source = trial.attempt.source
+    return Stage(
+        trial=trial.id,
+        config=trial.config if config is None else config,
+        by=by,
+        reason=reason,
+        checkpoint=checkpoint,
+        source=source,
+        ttl_s=trial.ttl_s,
+    )
+
+
+def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:
+    """Return the checkpoint from which another trial may start.
+
+    Raises:
+        ConfigurationError: there is no such trial, or it has none.
+    """
+    trial = experiment.trials.get(source)
+    if trial is None:
+        raise ConfigurationError(f"there is no trial {source!r} to start from; there are {len(experiment.trials)}")
+    if not trial.checkpoint:
+        raise ConfigurationError(
+            f"trial {source} has no checkpoint to start from; "
+            "save one with mqtune.report(metrics, checkpoint=…), or start the config from scratch"
+        )
+    return trial.checkpoint
 
 
 def check_decision(trial: Trial, action: Action) -> None:
@@ -405,7 +561,7 @@ def next_trial_id(experiment: Experiment) -> TrialId:
 
 def _newest(trial: Trial | None) -> CheckpointId:
     """Return the newest of a trial's own checkpoints."""
-    return CheckpointId("") if trial is None else next(reversed(trial.checkpoints), CheckpointId(""))
+    return _NO_CHECKPOINT if trial is None else next(reversed(trial.checkpoints), _NO_CHECKPOINT)
 
 
 def _too_large(trial: TrialId, config: Config, size: int) -> str:

@@ -1,24 +1,32 @@
-"""Which checkpoints live: what may still be needed is named, the rest goes by the rule of retention."""
+"""The garbage collector of checkpoints: what may still be needed is named, and retention chooses among the rest."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import MqtuneError
+from mqtune.core.events import (
+    AttemptEnded,
+    CheckpointSaved,
+    CheckpointsDropped,
+    DecisionTaken,
+    Event,
+    TrialClosed,
+    TrialStaged,
+)
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
+from mqtune.journal.base import Journal
 
-if TYPE_CHECKING:
-    from mqtune.driver.actions import Commands
-
-__all__ = ["Deletes", "Keeping"]
+__all__ = ["CheckpointGC", "Deletes"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +44,12 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 }
 
 
-class Keeping:
-    """Gives up checkpoints that nothing needs any more: journaled first, then deleted, in a thread of its own.
+class CheckpointGC:
+    """Collects checkpoints that nothing needs any more.
 
-    A checkpoint that something *names* is never given up: what a trial that has not ended may go on from, what an attempt
+    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own.
+
+    A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an attempt
     under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
     any of the best trial's.
 
@@ -63,8 +73,6 @@ class Keeping:
         self._store = store
         self._lose_all = _LOSE_ALL[delete_checkpoints]
         self._spares_best = delete_checkpoints != "all"
-        self._commands: Commands | None = None
-        self._held: Callable[[], set[CheckpointId]] = set
         self._may_be_lost = False
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
@@ -72,63 +80,64 @@ class Keeping:
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def bind(self, commands: Commands, held: Callable[[], set[CheckpointId]]) -> None:
-        """Say what journals that checkpoints are given up, and what returns those that Redis has; once, before all else."""
-        self._commands = commands
-        self._held = held
+    def hear(self, event: Event) -> list[Drop]:
+        """Note what a trial names now, and return what nothing needs any more; delete what is dropped."""
+        match event:
+            case TrialStaged() | DecisionTaken() | CheckpointSaved() | AttemptEnded() | TrialClosed():
+                return self.changed(self._experiment.trials[event.trial])
+            case CheckpointsDropped():
+                self._delete(event.checkpoints)
+            case _:
+                pass
+        return []
 
-    def look_for_lost(self) -> None:
-        """Give up the checkpoints in memory that Redis has lost: now, and once more when what was read is taken in."""
-        self._may_be_lost = True
-        known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
-        held = self._held() if known else set()
-        if (lost := [one for one in known if one not in held]) and self._commands is not None:
-            logger.warning(
-                "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin anew", len(lost)
-            )
-            self._commands.drop(lost)
-
-    def look_through(self) -> None:
-        """Look at every trial, after a replay."""
-        # Redis may have been set back while nobody drove, or the driver that saw it may have died before it gave them up.
-        self.look_for_lost()
-        for trial in list(self._experiment.trials.values()):
-            self._note(trial)
-        self._look_at(list(self._experiment.trials))
-        self._give_up_unnamed()
-        if self._store is not None:
-            self._start()
-
-    def changed(self, trial: Trial) -> None:
-        """Take note of what *trial* names now, and give up what nothing needs any more, of it or of those it named.
-
-        It was staged, decided on, has saved, or ended.
-        """
+    def changed(self, trial: Trial) -> list[Drop]:
+        """Return what nothing needs any more of *trial*, which was changed, or of those that it named."""
         freed = self._note(trial)
-        self._look_at(dict.fromkeys([trial.id, *map(trial_of, freed)]))
+        return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
-    def look_at_best(self) -> None:
-        """Give up what nothing needs of trials that had ended as the best one, and are it no more."""
+    def settled(self, journal: Journal) -> Iterator[Drop]:
+        """Look at trials that are the best no more, once a batch of events is taken in; see ``look_through``."""
         if self._may_be_lost:
-            self.look_for_lost()
+            yield from self.lost(journal)
             self._may_be_lost = False
         best = self._experiment.best
         over = [id_ for id_ in self._spared if best is None or id_ != best.id]
         for id_ in over:
             del self._spared[id_]
-        self._look_at(over)
+        yield from self._unneeded(over)
 
-    def delete(self, trial: Trial) -> list[CheckpointId]:
-        """Give up all checkpoints of a trial that nothing names, whatever retention says, and return them."""
-        unnamed = [one for one in trial.checkpoints if one not in self._references]
-        self._give_up(unnamed)
-        return unnamed
+    def lost(self, journal: Journal) -> list[Drop]:
+        """Return the checkpoints in memory that Redis has lost: now, and again once the batch under way is taken in."""
+        self._may_be_lost = True
+        known = [one for trial in self._experiment.trials.values() for one in trial.checkpoints if is_in_memory(one)]
+        held = journal.checkpoints() if known else set()
+        lost = [one for one in known if one not in held]
+        if lost:
+            logger.warning(
+                "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
+            )
+        return _drops(lost)
 
-    def hold(self, holder: Hashable, checkpoint: CheckpointId) -> None:
-        """Have *holder* name a checkpoint, and no longer what it named before; empty for nothing."""
+    def look_through(self, journal: Journal) -> Iterator[Drop]:
+        """Look at every trial, after a replay; each drop is to be carried out before the next is asked for."""
+        # Redis may have been set back while nobody drove, or the driver that saw it may have died before it dropped them.
+        yield from self.lost(journal)
+        for trial in list(self._experiment.trials.values()):
+            self._note(trial)
+        yield from self._unneeded(list(self._experiment.trials))
+        yield from self._unreported(journal)
+        if self._store is not None:
+            self._start()
+
+    def unnamed(self, trial: Trial) -> list[CheckpointId]:
+        """Return all checkpoints of a trial that nothing names, whatever retention says."""
+        return [one for one in trial.checkpoints if one not in self._references]
+
+    def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
+        """Have *holder* name a checkpoint in place of what it named before; empty for nothing."""
         freed = self._references.hold(holder, checkpoint)
-        if freed:
-            self._look_at([trial_of(freed)])
+        return self._unneeded([trial_of(freed)]) if freed else []
 
     def plan(self, trial: Trial, checkpoint: CheckpointId) -> None:
         """Have the decision to pause *trial* name the checkpoint that it will go on from, until it does or ends."""
@@ -146,20 +155,16 @@ class Keeping:
             named.append(("plan", CheckpointId("")))
         return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
 
-    def _look_at(self, trials: Iterable[TrialId]) -> None:
-        given_up: list[CheckpointId] = []
+    def _unneeded(self, trials: Iterable[TrialId]) -> list[Drop]:
+        """Return what nothing needs of these trials."""
+        found: list[CheckpointId] = []
         for id_ in trials:
             trial = self._experiment.trials.get(id_)
             if trial is not None and trial.checkpoints:
-                given_up += self._to_give_up(trial)
-        self._give_up(given_up)
+                found += self._unneeded_of(trial)
+        return _drops(found)
 
-    def _give_up(self, checkpoints: list[CheckpointId]) -> None:
-        if checkpoints and self._commands is not None:
-            self._commands.drop(checkpoints)
-            self._delete(checkpoints)
-
-    def _to_give_up(self, trial: Trial) -> list[CheckpointId]:
+    def _unneeded_of(self, trial: Trial) -> list[CheckpointId]:
         over = set(self._retention.to_delete(trial.checkpoints, self._references))
         if trial.status.is_terminal and trial is self._experiment.best and self._spares_best:
             self._spared[trial.id] = None
@@ -169,18 +174,21 @@ class Keeping:
             over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
 
-    def _give_up_unnamed(self) -> None:
-        """Give up what Redis has and no event names, nor ever will: its worker died before it was reported."""
+    def _unreported(self, journal: Journal) -> list[Drop]:
+        """Return what Redis has and no event names, nor ever will: its worker died before it was reported."""
         trials = self._experiment.trials
         named = {one for trial in trials.values() for one in trial.checkpoints}
-        left = [one for one in self._held() - named if (trial := trials.get(trial_of(one))) and _is_past(one, trial)]
-        if left and self._commands is not None:
-            self._commands.drop(sorted(left))
+        left = [
+            one
+            for one in journal.checkpoints() - named
+            if (trial := trials.get(trial_of(one))) and _is_past(one, trial)
+        ]
+        return _drops(sorted(left))
 
-    def _delete(self, checkpoints: list[CheckpointId]) -> None:
+    def _delete(self, checkpoints: Iterable[str]) -> None:
         if self._store is None:
             return
-        for checkpoint in checkpoints:
+        for checkpoint in map(CheckpointId, checkpoints):
             if not is_in_memory(checkpoint):
                 self._deletions.put(checkpoint)
         self._start()
@@ -194,7 +202,7 @@ class Keeping:
     def _delete_left_over(self, store: CheckpointStore) -> None:
         """Delete what the store holds and no event names, nor ever will.
 
-        An earlier driver gave it up and did not come to delete it, or its worker died before it was reported.
+        An earlier driver dropped it and died before it was deleted, or its worker died before it was reported.
         """
         store.sweep()
         for checkpoint in store.ids():
@@ -220,6 +228,10 @@ class Keeping:
         if self._thread is not None:
             self._deletions.put(None)
             self._thread.join(_CLOSE_S)
+
+
+def _drops(checkpoints: list[CheckpointId]) -> list[Drop]:
+    return [Drop(checkpoints)] if checkpoints else []
 
 
 def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:

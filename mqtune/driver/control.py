@@ -14,7 +14,7 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavail
 from mqtune.core.labels import NO_LABELS
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, CheckpointId, Config, Report, Trial, TrialId, trial_of
-from mqtune.driver.actions import check_decision, check_paused, next_trial_id
+from mqtune.driver.actions import Decide, Save, Stage, check_decision, check_paused, next_trial_id, resuming
 from mqtune.driver.limits import positive
 from mqtune.driver.slots import Addition
 from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
@@ -100,7 +100,7 @@ class Control(ABC):
             raise ConfigurationError(
                 f"checkpoint={checkpoint!r}: only start_trial, resume_trial and restart_trial take a folder of this machine"
             )
-        self._open().filling.add(replace(addition, source=origin, checkpoint=found))
+        self._open().add(replace(addition, source=origin, checkpoint=found))
 
     def start_trial(
         self,
@@ -132,15 +132,16 @@ class Control(ABC):
         driver, addition = self._open(), self._addition(config, ttl_s, tags, notes)
         new = next_trial_id(self._experiment)
         origin, name = self._origin(new, source, checkpoint)
-        return driver.commands.stage(
-            new,
-            addition.config,
+        stage = Stage(
+            trial=new,
+            config=addition.config,
             by="user",
             checkpoint=name,
             source=origin,
             ttl_s=addition.ttl_s if addition.ttl_s is not None else self._plan.limits.ttl_s,
             labels=addition.labels,
         )
+        return driver.stage(stage)
 
     def clone_trial(self, trial: Trial | str) -> Trial:
         """Stage a new trial with the config of another, from scratch, and return it."""
@@ -181,7 +182,7 @@ class Control(ABC):
         Raises:
             InvalidTransition: it has ended already.
         """
-        self._open().commands.decide(self._trial(trial), Action.STOP, by="user", reason=reason)
+        self._decide(trial, Action.STOP, reason)
 
     def complete_trial(self, trial: Trial | str, reason: str = "completed by hand") -> None:
         """End a trial as one that has done all it was meant to do.
@@ -189,7 +190,7 @@ class Control(ABC):
         Raises:
             InvalidTransition: it is not staged or running.
         """
-        self._open().commands.decide(self._trial(trial), Action.COMPLETE, by="user", reason=reason)
+        self._decide(trial, Action.COMPLETE, reason)
 
     def fail_trial(self, trial: Trial | str, reason: str) -> None:
         """End a trial as FAILED: what it does makes no sense. It is not tried again.
@@ -197,7 +198,7 @@ class Control(ABC):
         Raises:
             InvalidTransition: it has ended already.
         """
-        self._open().commands.decide(self._trial(trial), Action.FAIL, by="user", reason=reason)
+        self._decide(trial, Action.FAIL, reason)
 
     def abandon_trial(self, trial: Trial | str, reason: str) -> None:
         """Give a trial up, whatever it does: its config is never proposed again, and searchers leave it out.
@@ -205,7 +206,10 @@ class Control(ABC):
         Raises:
             InvalidTransition: it has ended already.
         """
-        self._open().commands.decide(self._trial(trial), Action.ABANDON, by="user", reason=reason)
+        self._decide(trial, Action.ABANDON, reason)
+
+    def _decide(self, trial: Trial | str, action: Action, reason: str) -> None:
+        self._open().carry_out(Decide(trial=self._trial(trial), action=action, by="user", reason=reason))
 
     def pause_trial(self, trial: Trial | str, reason: str = "paused by hand") -> None:
         """Pause a trial: it saves a checkpoint if it can, its process ends and its slot is free.
@@ -213,7 +217,7 @@ class Control(ABC):
         Raises:
             InvalidTransition: it is not staged or running, or its end is decided.
         """
-        self._open().commands.decide(self._trial(trial), Action.PAUSE, by="user", reason=reason)
+        self._decide(trial, Action.PAUSE, reason)
 
     def resume_trial(
         self,
@@ -240,12 +244,14 @@ class Control(ABC):
         """
         found = self._trial(trial)
         wanted = None if config is None else self._plan.space.changed(found.config, config, random.Random(0))
-        commands = self._open().commands
-        if checkpoint is None:
-            return commands.resume(found, by="user", reason=reason, config=wanted)
-        check_paused(found)
-        origin, name = self._origin(found.id, _own(found, None, checkpoint), checkpoint)
-        return commands.resume(found, by="user", reason=reason, config=wanted, source=origin, checkpoint=name)
+        driver, origin, name = self._open(), None, CheckpointId("")
+        if checkpoint is not None:
+            check_paused(found)
+            origin, name = self._origin(found.id, _own(found, None, checkpoint), checkpoint)
+        stage = resuming(
+            self._experiment, found, by="user", reason=reason, config=wanted, source=origin, checkpoint=name
+        )
+        return driver.stage(stage)
 
     def restart_trial(
         self,
@@ -281,8 +287,16 @@ class Control(ABC):
         found.check(TrialStatus.STAGED) if has_ended else check_decision(found, Action.PAUSE)
         origin, name = self._origin(found.id, _own(found, source, checkpoint), checkpoint)
         if has_ended:
-            driver.commands.stage(
-                found.id, wanted, by="user", reason=reason, checkpoint=name, source=origin, ttl_s=found.ttl_s
+            driver.carry_out(
+                Stage(
+                    trial=found.id,
+                    config=wanted,
+                    by="user",
+                    reason=reason,
+                    checkpoint=name,
+                    source=origin,
+                    ttl_s=found.ttl_s,
+                )
             )
             return
         restart: dict[str, Any] = {
@@ -292,7 +306,7 @@ class Control(ABC):
             "by": "user",
             "reason": reason,
         }
-        driver.commands.decide(found, Action.PAUSE, by="user", reason=reason, restart=restart)
+        driver.carry_out(Decide(trial=found, action=Action.PAUSE, by="user", reason=reason, restart=restart))
 
     def save_trial(self, trial: Trial | str) -> None:
         """Have a running trial save a checkpoint as soon as it can: a class between two steps, a function when it looks.
@@ -302,7 +316,8 @@ class Control(ABC):
         Raises:
             InvalidTransition: it doesn't run.
         """
-        self._open().commands.save(self._trial(trial))
+        driver = self._open()
+        driver.carry_out(Save(self._trial(trial)))
 
     def delete_checkpoints(self, trial: Trial | str, *, even_best: bool = False) -> list[CheckpointId]:
         """Delete a trial's checkpoints, whatever the retention says, and return their ids.
@@ -392,7 +407,7 @@ class Control(ABC):
                 for report in self.results().reports()
                 if report.sequence <= accepted[report.trial, report.attempt]
             ]
-            driver.hear_reports(lambda _, report: collected.append(report))
+            driver.listen_to_reports(lambda _, report: collected.append(report))
         found = sorted(collected, key=lambda report: report.timestamp)
         collected.clear()
         return found

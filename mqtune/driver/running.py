@@ -24,7 +24,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.home import mqtune_home
 from mqtune.core.trial import UNDRIVEN, is_in_memory
-from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Place, unless_away
 from mqtune.driver.control import Control
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
@@ -225,7 +225,9 @@ class Running(Control):
             scheduler=plan.scheduler,
             searcher=plan.searcher(),
             limits=plan.limits,
-            keeping=Keeping(self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints),
+            checkpoints=CheckpointGC(
+                self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints
+            ),
             is_lockstep=plan.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
             callbacks=callbacks,
@@ -334,7 +336,7 @@ class Running(Control):
                 (self.folder / DICTS / best.checkpoint).write_bytes(data)
 
     def _hand_back(self, driver: Driver, reason: str) -> None:
-        driver.hand_back_all(reason)
+        driver.requeue_all(reason)
         deadline = time.monotonic() + _INTERRUPT_S
         while not driver.is_finished and time.monotonic() < deadline and not self._interrupts.is_urgent:
             driver.step(max(0.0, deadline - time.monotonic()))

@@ -1,21 +1,22 @@
-"""What a driver does now and then: keeps its lock, ends lost attempts, looks at the fleet, publishes what was lost."""
+"""The driver's timers: they keep its lock, find lost attempts, look at the fleet, and publish again what was lost."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
-from mqtune.core.events import AttemptEnded, Cursor
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
-from mqtune.journal.base import DriverSide, Held
+from mqtune.core.trial import FORGOTTEN, TrialId
+from mqtune.driver.actions import DriverAction, Lose
+from mqtune.journal.base import DriverSide, Held, entry_order
+from mqtune.journal.reader import JournalReader
 from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 
-__all__ = ["REAP_GRACE_S", "STALL_S", "Upkeep"]
+__all__ = ["REAP_GRACE_S", "STALL_S", "DriverTimers"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +47,16 @@ _LOST: Final = (
 )
 
 
-class Upkeep:
-    """The driver's timers, run by its loop.
+class DriverTimers:
+    """What is due now and then, run by the driver's loop, to which it returns the actions that it wants.
 
     Args:
         journal: the experiment's.
         backend: where its attempts run.
         experiment: the fold.
         owner: the driver's token.
-        end: applies the end of an attempt that was journaled here.
-        cursor: how far the driver has come.
-        clock: what its timers go by.
-        has_read: whether the driver has read its journal up to an entry.
+        clock: the time that the timers go by.
+        reader: how far the journal is read.
     """
 
     def __init__(
@@ -67,20 +66,16 @@ class Upkeep:
         experiment: Experiment,
         *,
         owner: str,
-        end: Callable[[AttemptEnded], None],
-        cursor: Callable[[], Cursor],
         clock: Clock,
-        has_read: Callable[[str], bool],
+        reader: JournalReader,
     ) -> None:
-        self._has_read = has_read
+        self._reader = reader
         #: Attempts that seem to be under way no more, each with the newest entry when that was seen first.
         self._suspects: dict[tuple[TrialId, int], str] = {}
         self._journal = journal
         self._owner = owner
         self._backend = backend
         self._experiment = experiment
-        self._end = end
-        self._cursor = cursor
         self._clock = clock
         self._outages = journal.outages
         now = clock.monotonic()
@@ -95,17 +90,17 @@ class Upkeep:
             _Timer(LOOK_AT_HELD_S, self._look_at_held, now),
             _Timer(RECONCILE_S, self._reconcile, now),
         ]
-        #: What workers do before anything runs, for people; empty when something does, or nothing is known.
+        #: Why no attempt runs yet, for people; empty when one does, or nothing is known.
         self.held_up_by = ""
-        #: When the next of it is due, by the monotonic clock.
+        #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
-    def run_due(self) -> None:
-        """Do what is due."""
+    def run_due(self) -> Iterator[DriverAction]:
+        """Run what is due, and yield the actions that it wants; each is to be carried out before the next is asked for."""
         now = self._clock.monotonic()
         if now >= self.due:
             for timer in self._timers:
-                timer.run_if_due(now)
+                yield from timer.run_if_due(now)
             self.due = min(timer.due for timer in self._timers)
 
     def keep_lock_if_due(self) -> None:
@@ -115,13 +110,13 @@ class Upkeep:
     def _keep_lock(self) -> None:
         self._journal.lock(self._owner, "", LOCK_S)
 
-    def forfeit_leases(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost; for when no worker can be left."""
+    def forfeit_leases(self, error_type: str) -> list[Lose]:
+        """Have all leases run out, and return the losses: for when no worker can be left."""
         self._journal.forfeit_leases()
-        self._end_lost(self._journal.expired(), error_type)
+        return list(self._losses(self._journal.expired(), error_type))
 
-    def _reap(self) -> None:
-        """End attempts whose lease has run out, unless their workers may have had no chance to renew it."""
+    def _reap(self) -> Iterable[Lose]:
+        """Find attempts whose lease has run out, unless their workers may have had no chance to renew it."""
         expired = self._journal.expired()
         if expired:
             # A server that is full answers, and takes no renewal of a lease: a write waits until it does.
@@ -132,33 +127,19 @@ class Upkeep:
             self._outages = self._journal.outages
             self._reap_from = now + REAP_GRACE_S
         self._looked_at = now
-        if now >= self._reap_from:
-            self._end_lost(expired)
+        return self._losses(expired) if now >= self._reap_from else ()
 
-    def _end_lost(self, expired: Sequence[TrialId], error_type: str = "") -> None:
+    def _losses(self, expired: Sequence[TrialId], error_type: str = "") -> Iterator[Lose]:
         for id_ in expired:
             trial = self._experiment.trials.get(id_)
-            if trial is None:
-                # Whoever may write there can list anything.
-                continue
-            attempt = trial.attempt
-            error = f"worker {attempt.worker or '?'} has not renewed its lease: it is gone, frozen or cut off"
-            ended = AttemptEnded(
-                trial=id_,
-                attempt=attempt.number,
-                end=AttemptEnd.LOST,
-                at=self._clock.time(),
-                error_type=error_type,
-                error=error,
-                cursor=self._cursor(),
-            )
-            if attempt.end is None and self._journal.reap(id_, attempt.number, ended.encode()):
-                logger.warning("trial %s attempt %d: %s", id_, attempt.number, error)
-                self._end(ended)
-                self._backend.lost(id_, attempt)
+            # Whoever may write there can list anything.
+            if trial is not None and trial.attempt.end is None:
+                worker = trial.attempt.worker or "?"
+                error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
+                yield Lose(trial=trial, error=error, error_type=error_type)
 
-    def _reconcile(self) -> None:
-        """End attempts that Redis no longer has; nobody would ever hear of them again."""
+    def _reconcile(self) -> Iterator[Lose]:
+        """Find attempts that Redis no longer has: nobody else would ever hear of them again."""
         if not self._experiment.live:
             return
         trials = self._experiment.trials.values()
@@ -169,23 +150,12 @@ class Upkeep:
         for key in missing:
             # One that has ended by itself has an entry that says so, which may not be read yet.
             if key in suspects and self._has_read(suspects[key]):
-                self._void(*key)
+                yield Lose(trial=self._experiment.trials[key[0]], error=_LOST, error_type=FORGOTTEN, is_forgotten=True)
             else:
                 self._suspects[key] = suspects.get(key, newest)
 
-    def _void(self, id_: TrialId, number: int) -> None:
-        ended = AttemptEnded(
-            trial=id_,
-            attempt=number,
-            end=AttemptEnd.LOST,
-            at=self._clock.time(),
-            error_type=FORGOTTEN,
-            error=_LOST,
-            cursor=self._cursor(),
-        )
-        if self._journal.void(id_, number, self._experiment.trials[id_].last_timestamp, ended.encode()):
-            logger.warning("trial %s attempt %d: %s", id_, number, _LOST)
-            self._end(ended)
+    def _has_read(self, entry: str) -> bool:
+        return not entry or entry_order(self._reader.last) >= entry_order(entry)
 
     def _look_at_held(self) -> None:
         counts = self._experiment.counts
@@ -193,7 +163,7 @@ class Upkeep:
         self.held_up_by = _in_words(self._journal.held()) if is_waiting else ""
 
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
-        """Publish attempts again that neither a queue nor a worker holds; a broker may lose what a worker has just taken.
+        """Publish attempts again that neither a queue nor a worker holds; a broker may lose a message that a worker has just taken.
 
         An earlier driver may also have died before it published them, and a queue may be that of slots that nobody offers.
         """
@@ -223,15 +193,17 @@ def _in_words(held: Sequence[Held]) -> str:
 
 
 class _Timer:
-    """Something to do now and then, from the loop."""
+    """A callable that is called again and again, and may return actions."""
 
-    def __init__(self, interval_s: float, action: Callable[[], None], now: float) -> None:
+    def __init__(self, interval_s: float, call: Callable[[], Iterable[DriverAction] | None], now: float) -> None:
         self._interval_s = interval_s
-        self._action = action
+        self._call = call
         self.due = now + interval_s
 
-    def run_if_due(self, now: float) -> None:
-        """Do it if it is time."""
-        if now >= self.due:
-            self._action()
-            self.due = now + self._interval_s
+    def run_if_due(self, now: float) -> Iterable[DriverAction]:
+        """Call it if it is time, and return the actions that it wants."""
+        if now < self.due:
+            return ()
+        actions = self._call() or ()
+        self.due = now + self._interval_s
+        return actions

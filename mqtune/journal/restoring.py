@@ -13,7 +13,7 @@ from mqtune.core.trial import CheckpointId, Intent, TrialId, is_in_memory
 from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal, Reconciled
 from mqtune.journal.file import JournalFile
 from mqtune.journal.reader import JournalReader
-from mqtune.journal.recovery import bring_back_end, entries_behind, put_back
+from mqtune.journal.recovery import PutBack, bring_back_end, entries_behind, put_back
 
 __all__ = ["RestoringJournal"]
 
@@ -33,7 +33,6 @@ class RestoringJournal(DriverSide):
         copy: the local copy, which has what was read.
         owner: the driver's token.
         clock: tells the time of what is journaled.
-        on_restore: called when something was put back, with how many entries the copy has, and how many were missing.
     """
 
     def __init__(
@@ -43,8 +42,6 @@ class RestoringJournal(DriverSide):
         copy: JournalFile,
         owner: str,
         clock: Clock,
-        *,
-        on_restore: Callable[[int, int], None],
     ) -> None:
         self.experiment = journal.experiment
         self._journal = journal
@@ -52,7 +49,7 @@ class RestoringJournal(DriverSide):
         self._copy = copy
         self._owner = owner
         self._clock = clock
-        self._on_restore = on_restore
+        self._restored: list[PutBack] = []
         self._definition: bytes | None = None
         #: What the driver has written and not read since.
         self._unread: deque[bytes] = deque()
@@ -110,7 +107,7 @@ class RestoringJournal(DriverSide):
         return [entry.data for entry in entries_behind(self._journal, self._reader.last)]
 
     def _put_back(self) -> None:
-        found = put_back(
+        restored = put_back(
             self._journal,
             self._copy,
             self._reader.last,
@@ -119,7 +116,12 @@ class RestoringJournal(DriverSide):
             at=self._clock.time(),
             definition=self._definition,
         )
-        self._on_restore(*found)
+        self._restored.append(restored)
+
+    def take_restored(self) -> list[PutBack]:
+        """Return what was put back since the last call."""
+        restored, self._restored = self._restored, []
+        return restored
 
     def _completed(self, behind: list[bytes]) -> list[bytes]:
         """Return these events with what is missing of the driver's own, each before what it wrote later."""

@@ -18,7 +18,7 @@ import mqtune
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
-from mqtune.driver.timers import Upkeep
+from mqtune.driver.timers import DriverTimers
 from mqtune.journal.connection import connect
 from mqtune.testing.backends.world import drive
 
@@ -63,8 +63,8 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
         progress=False,
     )
     # Whatever nobody has is overdue at once.
-    publish = Upkeep.publish_lost
-    monkeypatch.setattr(Upkeep, "publish_lost", lambda self, older_than_s=0: publish(self, 0))
+    publish = DriverTimers.publish_lost
+    monkeypatch.setattr(DriverTimers, "publish_lost", lambda self, older_than_s=0: publish(self, 0))
     trial = ExperimentKeys("imports-long").trial("0001")
     options = ["--gpus", "0", "--slots", "2", "--tags", TAG]
     program = (str(HERE / "quick_worker.py"),)
@@ -78,7 +78,7 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
         drive(tuner, lambda: "importing your code (2 s)" in tuner.debug_string())
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            tuner._driver._upkeep.publish_lost()
+            tuner._driver._timers.publish_lost()
         assert "nobody has taken it" not in caplog.text
 
         gate.touch()

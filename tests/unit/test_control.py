@@ -106,7 +106,7 @@ def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_there_is_a_
         getattr(bench.hand, start)({"lr": 0.25}, source=ONE)
 
     assert len(bench.experiment.trials) == 2
-    assert not bench.driver.filling._added
+    assert not bench.driver._slots._added
 
 
 @pytest.fixture
@@ -144,11 +144,11 @@ def test_a_trial_starts_from_the_best_checkpoint_of_another_or_of_all(stored: Be
     for name, given in [*asked.items(), (best, {"checkpoint": "best"})]:
         before = len(stored.experiment.trials)
         getattr(stored.hand, start)({"lr": 0.25}, **given)
-        stored.driver.filling._may_go_on = lambda: False
+        stored.driver._slots.next = lambda: None  # type: ignore[method-assign]
         if start == "add_trial":
-            (added,) = stored.driver.filling._added
+            (added,) = stored.driver._slots._added
             assert (added.checkpoint, added.source) == (name, trial_of(name))
-            stored.driver.filling._added.clear()
+            stored.driver._slots._added.clear()
         else:
             trial = list(stored.experiment.trials.values())[before]
             assert (trial.attempt.checkpoint, trial.attempt.source, trial.parent) == (
@@ -165,7 +165,7 @@ def test_a_trial_starts_from_a_checkpoint_by_its_id(stored: Bench) -> None:
     trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=first)
 
     assert (trial.attempt.checkpoint, trial.parent) == (first, ONE)
-    assert first in stored.driver._keeping._references
+    assert first in stored.driver._checkpoints._references
     assert_comes_back(stored)
 
 
@@ -216,7 +216,7 @@ def test_a_folder_that_was_brought_goes_when_the_trial_has_its_own(tmp_path: Pat
     assert brought in trial.checkpoints, "the attempt that began with it may be run again"
 
     bench.end(trial.id)
-    bench.driver._keeping.close()
+    bench.driver._checkpoints.close()
 
     assert list(trial.checkpoints) == [name]
     assert store.ids() == [name]
@@ -546,7 +546,7 @@ def test_an_abandoned_config_is_never_suggested_again(tmp_path: Path) -> None:
     """Also by the searcher of a driver that takes over."""
     bench = Bench(tmp_path).step().start(ONE)
     avoided: list[Any] = []
-    bench.driver._searcher.avoid = avoided.append  # type: ignore[method-assign]
+    bench.driver._deciders.searcher.avoid = avoided.append  # type: ignore[method-assign]
 
     bench.hand.abandon_trial(ONE, "it burns")
     bench.end(ONE)
@@ -803,8 +803,8 @@ def test_a_trial_that_was_told_to_pause_when_all_were_stopped_is_not_left_paused
 
 
 def test_handing_back_twice_is_handing_back_once(bench: Bench) -> None:
-    bench.driver.hand_back_all("Ctrl-C")
-    bench.driver.hand_back_all("the driver failed")
+    bench.driver.requeue_all("Ctrl-C")
+    bench.driver.requeue_all("the driver failed")
 
     assert bench.trial().reason == "Ctrl-C"
     assert_comes_back(bench)

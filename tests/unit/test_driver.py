@@ -34,7 +34,8 @@ from mqtune.core.replay import events_in_order
 from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
-from mqtune.driver.checkpoints import Keeping
+from mqtune.driver.actions import Decide
+from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
@@ -426,7 +427,7 @@ class World:
             scheduler=scheduler,
             searcher=self.make_searcher(),
             limits=Limits(max_trials=self.max_trials, max_concurrent=self.max_concurrent),
-            keeping=Keeping(experiment, Retention(), None, delete_checkpoints=False),
+            checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
             is_lockstep=False,
             copy=self.copy or Copy(),
             callbacks=CallbackDispatcher([] if told is None else [told]),
@@ -496,13 +497,13 @@ def eventful(world: World) -> World:
 
 def state_of(driver: Driver) -> dict[str, Any]:
     """All that a driver knows, as text, in which NaN is equal to NaN."""
-    experiment, scheduler = driver.experiment, driver._scheduler
+    experiment, scheduler = driver.experiment, driver._deciders.scheduler
     known = {name: value for name, value in vars(experiment).items() if name not in ("best", "trials")}
     state = {name: repr(value) for name, value in known.items()}
     state |= {trial.id: repr(trial) for trial in experiment.trials.values()}
     state["best"] = repr(experiment.best and experiment.best.id)
     state["cursor"] = repr(driver._cursor)
-    state["suggested"] = repr(driver.filling._suggested)
+    state["suggested"] = repr(driver._slots._suggested)
     if isinstance(scheduler, WatchedASHA):
         state["rungs"] = repr(scheduler.rung_sizes)
         state["scores"] = repr([(rung._best, rung._rest) for rung in scheduler._rungs])
@@ -581,7 +582,7 @@ def test_the_scheduler_sees_each_report_once_in_the_journals_order_and_none_afte
 
     eventful.finish(driver)
 
-    shown = driver._scheduler.shown  # type: ignore[attr-defined]
+    shown = driver._deciders.scheduler.shown  # type: ignore[attr-defined]
     assert repr(shown) == repr(accepted(entries(eventful.server)))
     for trial in driver.experiment.trials.values():
         assert trial.reports == sum(report.trial == trial.id for report in shown)
@@ -630,7 +631,7 @@ def test_at_every_moment_a_fresh_driver_comes_to_the_state_of_the_living_one(eve
     def check() -> None:
         fresh = eventful.replayed("driver")
         assert state_of(fresh) == state_of(driver)
-        assert fresh._searcher.suggest() == expected[driver.filling._suggested]
+        assert fresh._deciders.searcher.suggest() == expected[driver._slots._suggested]
 
     check()
     driver.step(0)
@@ -770,11 +771,11 @@ def test_whatever_happens_in_whatever_order_the_journal_tells_it_all(eventful: W
             busy = [t for t in driver.experiment.trials.values() if t.is_busy and t.attempt.intent is Intent.RUN]
             chance = rng.random()
             if chance < 0.01 and busy:
-                driver.commands.decide(rng.choice(busy), Action.STOP, by="user", reason="by hand")
+                driver.carry_out(Decide(trial=rng.choice(busy), action=Action.STOP, by="user", reason="by hand"))
             elif chance < 0.02:
-                driver.filling.add(Addition({"lr": rng.random()}))
+                driver.add(Addition({"lr": rng.random()}))
             elif chance < 0.03:
-                driver.hand_back_all("Ctrl-C")
+                driver.requeue_all("Ctrl-C")
             elif chance < 0.1:
                 world.clock.now += UNCLAIMED_S / 2
             fleet.act_by_chance(rng)
@@ -814,7 +815,7 @@ def check_history(world: World, driver: Driver) -> None:
         folded.apply_report(event) if isinstance(event, Report) else folded.apply(event)
     assert repr(folded.trials) == repr(driver.experiment.trials)
 
-    assert repr(driver._scheduler.shown) == repr(accepted(journal))  # type: ignore[attr-defined]
+    assert repr(driver._deciders.scheduler.shown) == repr(accepted(journal))  # type: ignore[attr-defined]
     every = [decode_event(entry.data) for entry in journal]
     for kind in (TrialStaged, AttemptStarted, AttemptEnded):
         told = Counter((event.trial, event.attempt) for event in every if isinstance(event, kind))
@@ -839,7 +840,9 @@ def test_a_driver_that_was_replaced_stops_writing(world: World, clock: Clock) ->
     before = entries(world.server)
 
     with pytest.raises(DriverFenced):
-        old.commands.decide(old.experiment.trials[TrialId("0001")], Action.STOP, by="user", reason="by hand")
+        old.carry_out(
+            Decide(trial=old.experiment.trials[TrialId("0001")], action=Action.STOP, by="user", reason="by hand")
+        )
     clock.now += KEEP_LOCK_S
     with pytest.raises(DriverFenced):
         old.step(0)
@@ -875,7 +878,7 @@ def test_callbacks_hear_of_each_report_and_end_once(eventful: World) -> None:
 
     eventful.finish(driver)
 
-    assert repr(told.reports) == repr(driver._scheduler.shown)  # type: ignore[attr-defined]
+    assert repr(told.reports) == repr(driver._deciders.scheduler.shown)  # type: ignore[attr-defined]
     assert sorted(told.ends) == sorted(driver.experiment.trials)
     assert told.starts == 1
 
@@ -890,7 +893,7 @@ def test_callbacks_do_not_hear_again_of_what_happened_before_the_driver_resumed(
     eventful.finish(driver := eventful.driver(told=second))
 
     assert sorted(first.ends + second.ends) == sorted(driver.experiment.trials)
-    assert repr(first.reports + second.reports) == repr(driver._scheduler.shown)  # type: ignore[attr-defined]
+    assert repr(first.reports + second.reports) == repr(driver._deciders.scheduler.shown)  # type: ignore[attr-defined]
 
 
 # Room.
@@ -942,7 +945,7 @@ def test_the_searcher_decides_how_many_trials_there_are_when_nobody_else_does(cl
     world.finish(driver)
 
     assert len(driver.experiment.trials) == 3
-    assert driver.filling.exhausted
+    assert driver._slots.exhausted
 
 
 def test_retries_come_before_new_trials(eventful: World) -> None:
@@ -955,7 +958,7 @@ def test_retries_come_before_new_trials(eventful: World) -> None:
 
 def test_an_added_config_is_tried_next_and_not_counted_as_the_searchers(world: World) -> None:
     driver = world.driver()
-    driver.filling.add(Addition({"lr": 42.0}))
+    driver.add(Addition({"lr": 42.0}))
 
     world.finish(driver)
 
@@ -1133,7 +1136,7 @@ def test_handing_back_ends_everything_and_starts_nothing_and_a_later_driver_goes
         driver.step(0)
     staged = len(driver.experiment.trials)
 
-    driver.hand_back_all("Ctrl-C")
+    driver.requeue_all("Ctrl-C")
     while not driver.is_finished:
         world.fleet.act()
         driver.step(0)
@@ -1233,7 +1236,7 @@ def test_an_error_that_ended_an_earlier_driver_does_not_end_the_next_one(
     """The person has seen it, repaired the code, and run the same script again."""
     world = World(clock, make_scheduler=FIFO)
     driver = problem(world)
-    driver.hand_back_all("the driver failed")
+    driver.requeue_all("the driver failed")
     while not driver.is_finished:
         world.fleet.act()
         driver.step(0)

@@ -269,7 +269,7 @@ def test_when_the_trainable_is_corrected_the_same_script_goes_on() -> None:
     driver = simulation.driver()
     while driver.failure is None:
         driver.step(1.0)
-    driver.hand_back_all("the driver failed")
+    driver.requeue_all("the driver failed")
     while not driver.is_finished:
         driver.step(1.0)
     key = "loss"

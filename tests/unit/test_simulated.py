@@ -15,6 +15,7 @@ from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Re
 from mqtune.core.resources import Resources
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.driver.actions import Save
 from mqtune.driver.limits import Limits
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
@@ -289,7 +290,7 @@ def test_a_checkpoint_is_saved_on_demand() -> None:
     driver = simulation.driver()
     while simulation.experiment.reports < 2:
         driver.step(10.0)
-    driver.commands.save(simulation.experiment.trials[TrialId("0001")])
+    driver.carry_out(Save(simulation.experiment.trials[TrialId("0001")]))
     while not driver.is_finished:
         driver.step(10.0)
     assert [(at(event), event.checkpoint) for event in events_of(simulation, CheckpointSaved)] == [(2, "m-0001-1-3")]

@@ -111,7 +111,7 @@ def fail(simulation: Simulation) -> MqtuneError:
     with pytest.raises(MqtuneError) as caught:
         drive()
     assert driver.failure is caught.value
-    driver.hand_back_all("the driver failed")
+    driver.requeue_all("the driver failed")
     for _ in range(1000):
         if driver.is_finished:
             break

@@ -14,7 +14,7 @@ from mqtune.core.events import AttemptEnded, DecisionTaken, DriverStarted, Exper
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId
 from mqtune.core.version import __version__
-from mqtune.driver.actions import next_trial_id
+from mqtune.driver.actions import Close, Drop, Finish, Stage, checkpoint_of, next_trial_id
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 
@@ -36,7 +36,7 @@ def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(benc
     events, published = len(bench.events()), list(bench.backend.published)
 
     with pytest.raises(InvalidTransition, match="trial 0001 is COMPLETED and can't become STAGED"):
-        bench.driver.commands.stage(ONE, {"lr": 1.0}, by="user")
+        bench.driver.stage(Stage(trial=ONE, config={"lr": 1.0}, by="user"))
 
     assert (len(bench.events()), bench.backend.published) == (events, published)
 
@@ -49,7 +49,7 @@ def test_a_paused_trial_can_be_closed_as_nothing_that_may_not_follow(bench: Benc
     events = len(bench.events())
 
     with pytest.raises(InvalidTransition, match=f"0001 is PAUSED and can't become {status.name}"):
-        bench.driver.commands.close(bench.trial(), status, by="user", reason="")
+        bench.driver.carry_out(Close(trial=bench.trial(), status=status, by="user", reason=""))
 
     assert (len(bench.events()), bench.trial().status) == (events, TrialStatus.PAUSED)
 
@@ -60,7 +60,7 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
     with pytest.raises(
         ConfigurationError, match=r"trial 0003 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
     ):
-        bench.driver.commands.stage(THREE, {"lr": 0.1, "text": "x" * 2 * 2**20}, by="user")
+        bench.driver.stage(Stage(trial=THREE, config={"lr": 0.1, "text": "x" * 2 * 2**20}, by="user"))
 
     assert (len(bench.events()), list(bench.experiment.trials)) == (events, [ONE, TWO])
 
@@ -70,7 +70,7 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
 
 def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> None:
     heard: list[str] = []
-    journal = bench.driver.commands._journal
+    journal = bench.driver._actions._journal
     intend = journal.intend
 
     def look_and_intend(*arguments: Any) -> Any:
@@ -93,8 +93,8 @@ def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> 
         lambda b: b.hand.stop_trial(ONE),
         lambda b: b.hand.abandon_trial(TWO, "no"),
         lambda b: b.hand.save_trial(ONE),
-        lambda b: b.driver.commands.drop([]),
-        lambda b: b.driver.commands.end("finished", ""),
+        lambda b: b.driver.carry_out(Drop([])),
+        lambda b: b.driver.carry_out(Finish("finished", "")),
     ],
 )
 def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, command: Callable[[Bench], Any]) -> None:
@@ -233,7 +233,7 @@ def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(b
 
     assert (bench.trial().status, bench.trial().reason) == (TrialStatus.EARLY_STOPPED, "not promoted")
     assert ("end", ONE) in bench.scheduler.heard
-    assert bench.driver.filling.waits_for == "for others"
+    assert bench.driver._slots.waits_for == "for others"
 
 
 def test_a_choice_that_is_none_is_refused_by_name(bench: Bench) -> None:
@@ -246,9 +246,9 @@ def test_a_choice_that_is_none_is_refused_by_name(bench: Bench) -> None:
 
 def test_a_fork_from_a_trial_without_a_checkpoint_names_it(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint to start from"):
-        bench.driver.commands.checkpoint_of(TWO)
+        checkpoint_of(bench.experiment, TWO)
     with pytest.raises(ConfigurationError, match="there is no trial '0009' to start from; there are 2"):
-        bench.driver.commands.checkpoint_of(TrialId("0009"))
+        checkpoint_of(bench.experiment, TrialId("0009"))
 
 
 def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_end_the_experiment(
@@ -349,7 +349,7 @@ def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(
 
 def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lockstep=True).step().start(ONE)
-    bench.driver.commands.clear = lambda cleared: None  # type: ignore[method-assign]
+    bench.driver._actions.release = lambda reports: None  # type: ignore[method-assign]
     bench.report(ONE, 3.0)
     assert bench.told(ONE) == ""
 
@@ -389,8 +389,8 @@ def test_each_driver_says_that_it_begins_and_with_which_version(bench: Bench) ->
 
 
 def test_an_end_is_journaled_once(bench: Bench) -> None:
-    bench.driver.commands.end("finished", "all done")
-    bench.driver.commands.end("finished", "all done")
+    bench.driver.carry_out(Finish("finished", "all done"))
+    bench.driver.carry_out(Finish("finished", "all done"))
 
     (ended,) = bench.of(ExperimentEnded)
     assert (ended.outcome, ended.reason) == ("finished", "all done")

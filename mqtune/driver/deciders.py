@@ -1,0 +1,228 @@
+"""The deciders: scheduler, searcher and stop rule, which are asked about each report and hear of each event."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
+from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
+from mqtune.core.experiment import Experiment
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.driver.screening import Screening
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.base import Searcher
+
+__all__ = ["GO_ON", "Deciders", "Verdict"]
+
+
+class Verdict(NamedTuple):
+    """The decision for a report, and who has taken it: "scheduler", "stop rule" or "driver"."""
+
+    decision: Decision
+    by: str
+
+
+GO_ON: Final = Verdict(CONTINUE, "scheduler")
+
+
+class Deciders:
+    """Asks scheduler, stop rule and searcher, always in this order, in a replay as when it was new.
+
+    They are code of users: the first error that one of them raises ends the run, and nothing is decided any more.
+
+    Args:
+        experiment: the fold, which has taken in already what they are asked about.
+        scheduler: bound to the metric.
+        searcher: fresh; a replay brings it to where it was.
+        rule: what stops trials and the experiment, or None.
+        screening: looks at each report first.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        scheduler: Scheduler,
+        searcher: Searcher,
+        rule: StopRule | None,
+        screening: Screening,
+    ) -> None:
+        self.scheduler = scheduler
+        self.searcher = searcher
+        self.rule = rule
+        #: Whether the rule is the one that the reports now read were decided by.
+        self.rule_decides = True
+        #: Whether one of them has raised an error.
+        self.is_broken = False
+        self._failure: MqtuneError | None = None
+        self._experiment = experiment
+        self._screening = screening
+        # Looked up once: a flood of reports is the driver's hot path.
+        self._decide = scheduler.on_report
+        self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
+
+    @property
+    def failure(self) -> MqtuneError | None:
+        """The error that ends the run: a decider's own, or a name that no report has."""
+        return self._failure or self._screening.missing
+
+    def go_live(self) -> None:
+        """Warn of what is odd from now on, and forget the failures of earlier drivers: the replay is over."""
+        self._failure = self._screening.missing = None
+        self._screening.is_live = True
+
+    # Reports.
+
+    def on_report(self, trial: Trial, report: Report) -> Verdict:
+        """Return the verdict on a report: the stop rule's over the scheduler's.
+
+        Raises:
+            UserCodeFailed: one of them has raised an error.
+        """
+        verdict, decision, asked = GO_ON, CONTINUE, "scheduler"
+        try:
+            screened = self._screening(trial, report)
+            if screened is None:
+                decision = self._decide(trial, report)
+            elif screened.is_placed and not screened.fails:
+                decision = self._decide(trial, screened.report)
+            if decision is not CONTINUE and self._checked(decision).action is not Action.CONTINUE:
+                verdict = Verdict(decision, "scheduler")
+            if self.rule is not None:
+                asked = "rule"
+                if (reason := self.rule.stops_trial(trial, report)) and self.rule_decides:
+                    verdict = Verdict(Decision(Action.COMPLETE, _text(self.rule, reason)), "stop rule")
+            if self._searcher_hears is not None:
+                asked = "searcher"
+                self._searcher_hears(trial, report if screened is None else screened.report)
+        except Exception as error:
+            method = "stops_trial" if asked == "rule" else "on_report"
+            place = f"report {report.sequence} of trial {report.trial}, attempt {report.attempt}"
+            if (failure := self._failed(getattr(self, asked), method, place, error)) is error:
+                raise
+            raise failure from error
+        if screened is not None and screened.fails:
+            return Verdict(Decision(Action.FAIL, screened.fails), "driver")
+        return verdict
+
+    def _checked(self, decision: object) -> Decision:
+        """Return the scheduler's decision.
+
+        Raises:
+            ConfigurationError: it is none that can be carried out.
+        """
+        who = f"{type(self.scheduler).__name__}.on_report()"
+        if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
+            raise ConfigurationError(
+                f"{who} returned {decision!r:.80}; it may return mqtune.Decision(mqtune.Action.CONTINUE), or STOP, PAUSE or "
+                "COMPLETE, and a reason"
+            )
+        if decision.action in (Action.ABANDON, Action.FAIL):
+            raise ConfigurationError(
+                f"{who} wants trials to {decision.action.value}, which only a user may have them do; let them stop"
+            )
+        if not isinstance(decision.reason, str):
+            raise ConfigurationError(f"{who} returned {decision!r:.80}, whose reason is no text")
+        if decision.source is not None and decision.source not in self._experiment.trials:
+            raise ConfigurationError(f"{who} returned {decision!r:.80}; there is no such trial to go on from")
+        return decision
+
+    # All else.
+
+    def hear(self, event: Event) -> tuple[()]:
+        """Tell those whom an event concerns.
+
+        Raises:
+            UserCodeFailed: one of them has raised an error; the next driver tells it again.
+        """
+        match event:
+            case TrialStaged():
+                self._tell(self.scheduler, "on_stage", self._experiment.trials[event.trial])
+            case DecisionTaken():
+                trial = self._experiment.trials[event.trial]
+                if trial.is_abandoned:
+                    self._abandoned(trial)
+            case AttemptEnded() | TrialClosed():
+                trial = self._experiment.trials[event.trial]
+                if trial.status.is_terminal:
+                    self._trial_ended(trial)
+                elif trial.status is TrialStatus.PAUSED:
+                    self._tell(self.scheduler, "on_trial_pause", trial)
+            case _:
+                pass
+        return ()
+
+    def _abandoned(self, trial: Trial) -> None:
+        """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
+        for decider in (self.scheduler, self.searcher, self.rule):
+            if decider is not None:
+                self._tell(decider, "on_abandon", trial)
+
+    def _trial_ended(self, trial: Trial) -> None:
+        is_told = trial.decision is not None and trial.decision.action is Action.ABANDON
+        if trial.status is TrialStatus.ABANDONED and not is_told:
+            self._abandoned(trial)
+        self._screening.forget(trial)
+        self._tell(self.scheduler, "on_trial_end", trial)
+        self._tell(self.searcher, "on_trial_end", trial)
+        if self.rule is not None:
+            with self.asking(self.rule, "on_trial_end", f"trial {trial.id}"):
+                try:
+                    self.rule.on_trial_end(trial)
+                except MetricMissing as error:
+                    self._failure = error
+
+    def stops_experiment(self, now: float) -> str:
+        """Return why the stop rule ends the experiment now (seconds since the epoch), or an empty text."""
+        if self.rule is None:
+            return ""
+        with self.asking(self.rule, "stops_experiment", "while the experiment runs"):
+            reason = self.rule.stops_experiment(self._experiment, now)
+        return reason and _text(self.rule, reason)
+
+    def due_s(self, now: float) -> float:
+        """Return in how many seconds the stop rule wants to be asked again, whatever happens; *now* is since the epoch."""
+        if self.rule is None:
+            return float("inf")
+        with self.asking(self.rule, "due", "while the experiment runs"):
+            return self.rule.due(self._experiment, now) - now
+
+    @contextlib.contextmanager
+    def asking(self, decider: object, method: str, place: str) -> Iterator[None]:
+        """Have any error within end the run, and say who raised it and about what.
+
+        Raises:
+            UserCodeFailed: there was one, which is its cause. An error of mqtune's own is raised as it is.
+        """
+        try:
+            yield
+        except Exception as error:
+            if (failure := self._failed(decider, method, place, error)) is error:
+                raise
+            raise failure from error
+
+    def _tell(self, decider: Scheduler | Searcher | StopRule, method: str, trial: Trial) -> None:
+        with self.asking(decider, method, f"trial {trial.id}, attempt {trial.attempt.number}"):
+            getattr(decider, method)(trial)
+
+    def _failed(self, decider: object, method: str, place: str, error: Exception) -> MqtuneError:
+        """Note that a decider has raised an error, and return the one that ends the run."""
+        self.is_broken = True
+        self._failure = error if isinstance(error, MqtuneError) else _user_code_failed(decider, method, place, error)
+        return self._failure
+
+
+def _text(rule: StopRule, reason: object) -> str:
+    """Return a rule's reason, also where it only says that there is one."""
+    return reason if isinstance(reason, str) else f"{type(rule).__name__} says so"
+
+
+def _user_code_failed(decider: object, method: str, place: str, error: Exception) -> UserCodeFailed:
+    """Return the error that says which decider has failed, and what to do."""
+    return UserCodeFailed(
+        f"{type(decider).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
+        "correct it and run the same script again, which goes on from there"
+    )
