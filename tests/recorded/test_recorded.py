@@ -1,0 +1,195 @@
+"""Experiments that were run, and recorded, with an earlier mqtune: they are read as they were, and go on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from said import said
+
+import mqtune
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.core.events import ExperimentCreated, decode_event
+from mqtune.core.registry import described
+from mqtune.core.status import TrialStatus
+from mqtune.journal.base import Entry
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.results.results import Results
+from mqtune.schedulers.described import scheduler_of
+from mqtune.schedulers.stopping.described import rule_of
+from mqtune.search.described import searcher_of
+from mqtune.search.space.described import space_of
+
+HERE: Final = Path(__file__).parent
+ALL: Final = sorted(path.parent.name for path in HERE.glob(f"*/{JOURNAL_FILE}"))
+FINISHED: Final = [name for name in ALL if not name.startswith("cut-")]
+#: The drivers of these were killed in the middle.
+CUT: Final = ["cut-asha", "cut-pbt"]
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """What the results said when it was recorded."""
+    found: dict[str, Any] = json.loads((HERE / name / "said.json").read_text())
+    return found
+
+
+def definition(name: str) -> dict[str, Any]:
+    return Results.load(HERE / name).definition
+
+
+def moved(name: str, home: Path, *, store: bool) -> None:
+    """Put an experiment's folder into this test's home, as its driver has left it; its folders' names are those of here."""
+    folder = home / name
+    shutil.copytree(HERE / name, folder)
+    (folder / "redis").mkdir()
+    entries = list(JournalFile(folder / JOURNAL_FILE).read())
+    created = decode_event(entries[0].data)
+    assert isinstance(created, ExperimentCreated)
+    mark = urlsplit(created.definition["store"]).fragment
+    if store and not (folder / "checkpoints").exists():
+        (folder / "checkpoints" / ".store").mkdir(parents=True)
+        (folder / "checkpoints" / ".store" / "store.json").write_text(
+            json.dumps({"version": 1, "name": mark.partition("=")[2]})
+        )
+    here = f"file://{folder}/checkpoints#{mark}" if store else ""
+    first = replace(created, definition=created.definition | {"store": here, "code_root": str(HERE)})
+    copy = JournalFile(folder / JOURNAL_FILE)
+    copy.begin([Entry(entries[0].id, first.encode()), *entries[1:]])
+    copy.close()
+
+
+def trials_of(results: Results) -> dict[str, dict[str, Any]]:
+    return {trial["id"]: trial for trial in said(results)["trials"]}
+
+
+def without_dicts(trial: dict[str, Any]) -> dict[str, Any]:
+    """The same without the checkpoints that were in Redis alone."""
+    kept = [saved for saved in trial["checkpoints"] if not saved[0].startswith("m-")]
+    return trial | {"checkpoints": kept, "checkpoint": kept[-1][0] if kept else ""}
+
+
+def test_of_each_kind_there_is_one():
+    kinds = {definition(name)["scheduler"]["scheduler"] for name in ALL}
+    assert {"asha", "pbt", "promotion_asha", "hyperband", "median_stopping", "fifo"} <= kinds
+    assert len(ALL) == 9
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
+    results = Results.load(HERE / name)
+
+    now, then = said(results), recorded(name)
+
+    assert now["summary"] == then["summary"]
+    for new, old in zip(now["trials"], then["trials"], strict=True):
+        assert new == old
+    assert now["reports"] == then["reports"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_recorded_definition_makes_what_it_describes(name: str):
+    kept = definition(name)
+
+    space = space_of(kept["space"])
+
+    assert space.describe() == kept["space"]
+    assert described(scheduler_of(kept["scheduler"])) == kept["scheduler"]
+    assert described(searcher_of(kept["searcher"], space)) == kept["searcher"]
+    if kept["stop"] is not None:
+        assert described(rule_of(kept["stop"])) == kept["stop"]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("by-hand", "rules")])
+def test_its_searcher_suggests_what_it_suggested_then(name: str):
+    """PBT changes configs later, so the first of each trial is compared."""
+    kept = definition(name)
+    searcher = searcher_of(kept["searcher"], space_of(kept["space"]))
+
+    for trial in recorded(name)["trials"]:
+        if trial["parent"] is None:
+            assert searcher.suggest() == trial["attempts"][0]["config"]
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_a_finished_one_is_read_again_by_a_driver_that_finds_the_same(
+    name: str,
+    mqtune_home: Path,
+    redis_server: EmbeddedServer,
+    redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Its schedulers and searchers see every event again; Redis has lost it, and gets it back from the copy."""
+    moved(name, mqtune_home, store=False)
+
+    # One was ended by hand, and its searcher has more.
+    number = sum(trial["history"][0][3] == "searcher" for trial in recorded(name)["trials"])
+    results = mqtune.Tuner.attach(name, broker=redis_server.url, max_trials=number, progress=False).run()
+
+    assert results.outcome == "finished"
+    assert [without_dicts(trial) for trial in said(results)["trials"]] == [
+        without_dicts(trial) for trial in recorded(name)["trials"]
+    ]
+    assert not [record for record in caplog.records if "suggests" in record.message]
+
+
+def check_that_it_went_on(name: str, results: Results, caplog: pytest.LogCaptureFixture) -> None:
+    assert results.outcome == "finished"
+    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert len(results) == definition(name)["max_trials"]
+    now = trials_of(Results.load(name))
+    for then in recorded(name)["trials"]:
+        ended = [attempt for attempt in then["attempts"] if attempt["end"] is not None]
+        assert now[then["id"]]["attempts"][: len(ended)] == ended
+        if TrialStatus(then["status"]).is_terminal:
+            assert without_dicts(now[then["id"]]) == without_dicts(then)
+    assert not [record for record in caplog.records if "suggests" in record.message]
+
+
+def test_an_unfinished_one_is_gone_on_with_by_its_script(
+    mqtune_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    moved("cut-asha", mqtune_home, store=True)
+    import recorded_trainables
+
+    results = mqtune.Tuner(
+        recorded_trainables.steady,
+        {"x": mqtune.uniform(0, 1), "steps": 9, "step_s": 0.03},
+        name="cut-asha",
+        metric="loss",
+        mode="min",
+        local_slots=2,
+        progress=False,
+        seed=7,
+        scheduler=mqtune.ASHA(9),
+        max_trials=14,
+    ).run()
+
+    check_that_it_went_on("cut-asha", results, caplog)
+
+
+def test_an_unfinished_one_is_gone_on_with_from_its_checkpoints_without_its_script(
+    mqtune_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    moved("cut-pbt", mqtune_home, store=True)
+
+    results = mqtune.Tuner.attach("cut-pbt", progress=False).run()
+
+    check_that_it_went_on("cut-pbt", results, caplog)
+    then = {trial["id"]: trial for trial in recorded("cut-pbt")["trials"]}
+    for trial in trials_of(results).values():
+        before = then[trial["id"]]
+        following = trial["attempts"][len(before["attempts"])]
+        if not before["attempts"][-1]["source"] and following["source"] is None:
+            assert following["checkpoint"] == before["checkpoint"], "nothing that was saved is trained again"
