@@ -24,8 +24,8 @@ from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.schedulers.described import scheduler_of
 from mqtune.schedulers.stopping.described import rule_of
-from mqtune.search.described import searcher_of
-from mqtune.search.space.described import space_of
+from mqtune.search.points import searcher_of
+from mqtune.search.space import space_of
 
 HERE: Final = Path(__file__).parent
 ALL: Final = sorted(path.parent.name for path in HERE.glob(f"*/{JOURNAL_FILE}"))
