@@ -191,7 +191,7 @@ def test_trials_run_and_are_killed_in_a_process_with_more_descriptors_than_selec
     one.zygote.end()
     with pytest.raises(ZygoteDied):
         gone(one.zygote)
-    eventually(lambda: not lives(second))
+    eventually(lambda: not psutil.pid_exists(second))
 
 
 def test_a_start_that_comes_early_waits_until_the_trial_before_is_gone(trials) -> None:
