@@ -21,19 +21,19 @@ def abandon(runtime: WorkerRuntime, client: Client, task_id: str) -> None:
     """Claim and end an attempt whose message Celery has just thrown away; otherwise the driver would publish it again."""
     experiment, trial, number = task_id.rsplit("/", 2)
     journal = RedisJournal(client, experiment, closing=runtime.closing)
-    claim, now = Claim(TrialId(trial), int(number), uuid.uuid4().hex), runtime.clock.time()
+    claim, now = Claim(TrialId(trial), int(number), uuid.uuid4().hex), runtime.services.clock.time()
     started = AttemptStarted(
         trial=claim.trial,
         attempt=claim.attempt,
         worker=runtime.name,
-        host=runtime.host,
+        host=runtime.services.host,
         devices=[],
         at=now,
         stdout_path="",
         stderr_path="",
         queue=runtime.queue,
     )
-    if isinstance(journal.claim(claim, runtime.name, runtime.lease_s, started.encode()), str):
+    if isinstance(journal.claim(claim, runtime.name, runtime.services.lease_s, started.encode()), str):
         return
     ended = AttemptEnded(
         trial=claim.trial, attempt=claim.attempt, end=AttemptEnd.STOPPED, at=now, error="revoked by hand before it ran"

@@ -562,7 +562,7 @@ class _CelerysConsumer:
 
     def restart(self) -> None:
         self._runtime.hand_back_all("its worker took nothing any more and started anew")
-        self._runtime.close(grace_s=stop_s(self._runtime.grace_s))
+        self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
         if not self._is_leaving():
             _begin_anew()
 

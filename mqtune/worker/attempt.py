@@ -1,4 +1,4 @@
-"""The pipe by which a worker tells a running trial what is wanted of it."""
+"""One attempt on this worker, from its claim to its end: the supervisor of one trial process."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
-from mqtune.core.errors import BrokerUnavailable, CodeDiffers, MqtuneError
+from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.host import Host
+from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import Evidence
-from mqtune.worker.slots import Slot, Turn
-from mqtune.worker.uplink import Stream, Wake
-from mqtune.worker.zygotes import Gone, ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey
+from mqtune.worker.processes import MemoryKills
+from mqtune.worker.scratch import Scratch
+from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
+from mqtune.worker.uplink import Stream, Uplink, Wake
+from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
-__all__ = ["NO_PROBLEM", "AttemptRun", "Control", "Outcome", "Problem", "find_zygote", "renew_zygote", "stop_s"]
+__all__ = ["AttemptRun", "ControlPipe", "RunResult", "WorkerServices", "stop_s"]
 
 logger = logging.getLogger(__name__)
 
 
-class Control:
+class ControlPipe:
     """The worker's end of a trial's control pipe; any thread may call it.
 
     What is told before the trial's process is there waits in the pipe. A trial that never looks can't hold up its worker:
@@ -44,7 +46,7 @@ class Control:
         os.set_blocking(self.read_end, False)
         os.set_blocking(self._write, False)
         self._lock = threading.Lock()
-        self._wishes = 0
+        self._saves = 0
         self._cleared = 0
         self._closed = False
 
@@ -53,15 +55,15 @@ class Control:
         with self._lock:
             self._put(STOP if told == "stop" else PAUSE, 0)
 
-    def wish(self, number: int) -> None:
-        """Say that a checkpoint is wanted; nothing happens when this or a later wish was passed on."""
+    def request_save(self, number: int) -> None:
+        """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
         with self._lock:
-            if number > self._wishes:
-                self._wishes = number
+            if number > self._saves:
+                self._saves = number
                 self._put(SAVE, number)
 
-    def clear(self, sequence: int) -> None:
-        """In lockstep, let the trial go on behind this report; nothing happens when it was let go further."""
+    def release(self, sequence: int) -> None:
+        """In lockstep, let the trial go on after this report; a no-op when it may go further already."""
         with self._lock:
             if sequence > self._cleared:
                 self._cleared = sequence
@@ -81,77 +83,6 @@ class Control:
                 os.close(self.read_end)
 
 
-#: Type and text of what keeps an attempt from running.
-Problem = tuple[str, str]
-NO_PROBLEM: Final = ("", "")
-#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
-IMPORT_TIMEOUT_S: Final = 600.0
-
-
-def find_zygote(
-    host: Host,
-    slot: Slot,
-    turn: Turn,
-    experiment: str,
-    definition: Mapping[str, Any],
-    on_import: Callable[[], None],
-) -> tuple[ZygoteHandle | None, Problem]:
-    """Return a zygote that has imported an experiment's trainable, or why there is none; whatever is wrong, it doesn't raise.
-
-    This comes before the claim: an import may take minutes, in which another worker may have a slot that is ready. When it
-    has to wait for one, *on_import* is called before.
-    """
-    where = f"on worker {host.name}"
-    try:
-        host.check_store(definition.get("store", ""))
-        spec = TrainableSpec.decode(definition["trainable"])
-        where += f", trainable {spec} below code root {host.code_root}"
-        manifest = host.manifests.of(experiment, definition)
-        zygote = _imported(slot, turn, ZygoteKey.of(experiment, definition, host.code_root, manifest), on_import)
-        if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
-            raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
-    except ImportFailed as error:
-        # A traceback has lines of its own.
-        text = str(error)
-        return None, (error.kind, where + (":\n" if "\n" in text else ": ") + text)
-    except ZygoteDied as error:
-        return None, ("ImportDied", f"{where}: the import ended its process: {error}")
-    except (MqtuneError, OSError) as error:
-        return None, (type(error).__name__, f"{where}: {error}")
-    except Exception as error:
-        # Unless the attempt ends by it, it is published again and again.
-        logger.exception("%s: an attempt of experiment %s could not be made ready", where, experiment)
-        return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
-    return zygote, NO_PROBLEM
-
-
-def renew_zygote(turn: Turn, zygote: ZygoteHandle) -> ZygoteHandle:
-    """Return a fresh zygote in the place of one that has died.
-
-    Raises:
-        ImportFailed: the trainable can no longer be imported.
-        ZygoteDied: the import ended its process.
-    """
-    return _imported(turn.slot, turn, zygote.key, lambda: None)
-
-
-def _imported(
-    slot: Slot, turn: Turn, key: ZygoteKey, on_import: Callable[[], None], *, once_more: bool = True
-) -> ZygoteHandle:
-    zygote = slot.zygote(key, turn)
-    try:
-        if not zygote.is_ready:
-            on_import()
-        zygote.wait_ready(IMPORT_TIMEOUT_S)
-    except BaseException as error:
-        slot.zygotes.drop(zygote)
-        # Killed from outside, it says nothing of the trainable; what kills it again may be the memory that it needs.
-        if once_more and isinstance(error, ZygoteDied) and zygote.was_killed:
-            return _imported(slot, turn, key, on_import, once_more=False)
-        raise
-    return zygote
-
-
 #: How long a trial has, once told, to leave its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0
 #: The same for a pause, for which a class ends its step and saves: an epoch of a large model and gigabytes of state.
@@ -165,8 +96,6 @@ SILENT_S: Final = 10.0
 GONE_S: Final = 60.0
 #: How long a process may take to be gone after SIGKILL.
 _GO_S: Final = 1.0
-#: How long the rest of the reports may take once the process group is gone and nothing can add to them.
-_DETACH_POLL_S: Final = 1.0
 #: What of an experiment's definition its trainables are told.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: How far an intent goes: a later one that goes further takes its place, and another doesn't.
@@ -185,9 +114,44 @@ def stop_s(grace_s: float) -> float:
     return grace_s + TERMINATE_GRACE_S + _GO_S
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerServices:
+    """The parts of a worker that its attempts use.
+
+    Attributes:
+        name: the worker's name in the fleet.
+        host: the machine's name.
+        queue: the queue that the worker consumes.
+        lease_s: how long a claim lasts unless it is renewed.
+        grace_s: how long a trial has to save and leave when the worker shuts down.
+        clock: the time that all machines share.
+        uplink: carries what trials send to the journal.
+        logs: the files of trials' output.
+        scratch: the folders of attempts.
+        slots: the worker's slots.
+        zygotes: finds the zygote that runs an attempt.
+        memory_kills: counts the processes that the system killed for memory.
+        wake_consumer: has the next task fetched while a trial ends.
+    """
+
+    name: str
+    host: str
+    queue: str
+    lease_s: float
+    grace_s: float
+    clock: Clock
+    uplink: Uplink
+    logs: Logs
+    scratch: Scratch
+    slots: Slots
+    zygotes: ZygoteFinder
+    memory_kills: MemoryKills
+    wake_consumer: Callable[[], None]
+
+
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended here; ``end`` is None when it was not claimed, or no longer counted."""
+class RunResult:
+    """How an attempt ended on this worker; ``end`` is None when it was not claimed, or its end was refused."""
 
     end: AttemptEnd | None
     note: str
@@ -196,8 +160,8 @@ class Outcome:
 class AttemptRun:
     """Runs one attempt; one thread calls ``run``, any thread may call the others."""
 
-    def __init__(self, runtime: Host, journal: Journal, claim: Claim, definition: dict[str, Any]) -> None:
-        self.runtime = runtime
+    def __init__(self, services: WorkerServices, journal: Journal, claim: Claim, definition: Mapping[str, Any]) -> None:
+        self._worker = services
         self.journal = journal
         self.claim = claim
         self.definition = definition
@@ -207,7 +171,7 @@ class AttemptRun:
         #: The trial's working directory, if it is not the worker's.
         self._working_dir: Path | None = None
         if definition.get("working_dir") == "trial":
-            self._working_dir = runtime.scratch.working_dir(journal.experiment, claim, self._keep)
+            self._working_dir = services.scratch.working_dir(journal.experiment, claim, self._keep)
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
@@ -218,7 +182,7 @@ class AttemptRun:
         #: Since when it has waited for an import; None while it doesn't.
         self._imports_since: float | None = None
         self._wake = Wake()
-        self._control = Control()
+        self._control = ControlPipe()
         #: The zygote of the trial's process and its number, while it may be signalled.
         self._process: tuple[ZygoteHandle, int] | None = None
         #: The number of its last process; 0 when there was none.
@@ -230,6 +194,7 @@ class AttemptRun:
         self._forced = False
         #: Whether nothing of it is left but to journal its end.
         self._is_over = False
+        self._is_running = False
         self._noise = ""
         self._lock = threading.Lock()
 
@@ -243,7 +208,7 @@ class AttemptRun:
         """What the driver may know of it until it is claimed."""
         since = self._imports_since
         importing_s = None if since is None else time.monotonic() - since
-        return Held(self.claim.trial, self.claim.attempt, self.runtime.name, importing_s)
+        return Held(self.claim.trial, self.claim.attempt, self._worker.name, importing_s)
 
     @property
     def is_importing(self) -> bool:
@@ -253,7 +218,7 @@ class AttemptRun:
     @property
     def is_running(self) -> bool:
         """Whether this worker has claimed it, and not ended it yet."""
-        return self in self.runtime.running
+        return self._is_running
 
     @property
     def pid(self) -> int | None:
@@ -293,9 +258,9 @@ class AttemptRun:
     def _obey(self, word: str) -> None:
         what, _, number = word.partition(":")
         if what == "save":
-            self._control.wish(_counted(number))
+            self._control.request_save(_counted(number))
         elif what == "go":
-            self._control.clear(_counted(number))
+            self._control.release(_counted(number))
         elif what == UNDRIVEN:
             self._reason_type = UNDRIVEN
             self.hand_back("nobody drives the experiment any more")
@@ -316,8 +281,8 @@ class AttemptRun:
     def hand_back(self, reason: str) -> None:
         """End the attempt, within the worker's grace, so that the trial can run again elsewhere."""
         self._reason = reason
-        self._want(Intent.HAND_BACK, grace_s=self.runtime.grace_s)
-        self._hurry(self.runtime.grace_s)
+        self._want(Intent.HAND_BACK, grace_s=self._worker.grace_s)
+        self._hurry(self._worker.grace_s)
 
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because a person said so."""
@@ -353,15 +318,15 @@ class AttemptRun:
     def _mark_ending(self) -> None:
         if not self._ending.is_set():
             self._ending.set()
-            self.runtime.fetch_ahead()
+            self._worker.wake_consumer()
 
     def _offer_slot(self) -> None:
         with self._lock:
             slot, self._slot = self._slot, None
         if slot is not None:
-            self.runtime.offer(slot)
+            self._worker.slots.offer(slot)
 
-    def run(self, slot: Slot) -> Outcome:
+    def run(self, slot: Slot) -> RunResult:
         """Claim the attempt, run it, journal its end; returns when nothing of it is left.
 
         An attempt that is no longer wanted, or is claimed by another, is left alone. The slot is offered to the next
@@ -377,51 +342,49 @@ class AttemptRun:
             self._wake.close()
             self._control.close()
 
-    def _run(self, slot: Slot, turn: Turn) -> Outcome:
-        zygote, problem = find_zygote(
-            self.runtime, slot, turn, self.journal.experiment, self.definition, self._note_import
-        )
+    def _run(self, slot: Slot, turn: Turn) -> RunResult:
+        zygote, problem = self._worker.zygotes.find(turn, self.journal.experiment, self.definition, self._note_import)
         self._imports_since = None
-        if self.runtime.draining:
-            return Outcome(None, "not run: the worker is closing")
+        if self._intent is Intent.HAND_BACK:
+            return RunResult(None, "not run: the worker is shutting down")
         if not turn.take(stays=self._reuses):
-            return Outcome(None, "not run: a device of its slot is quarantined")
-        stdout, stderr = self.runtime.logs.files(self.journal.experiment, self.claim)
+            return RunResult(None, "not run: a device of its slot is quarantined")
+        stdout, stderr = self._worker.logs.files(self.journal.experiment, self.claim)
         started = AttemptStarted(
             trial=self.claim.trial,
             attempt=self.claim.attempt,
-            worker=self.runtime.name,
-            host=self.runtime.host,
+            worker=self._worker.name,
+            host=self._worker.host,
             devices=list(slot.devices),
-            at=self.runtime.clock.time(),
+            at=self._worker.clock.time(),
             stdout_path=str(stdout),
             stderr_path=str(stderr),
-            queue=self.runtime.queue,
+            queue=self._worker.queue,
             environment=zygote.environment if zygote is not None else {},
             working_dir=str(self._working_dir or ""),
-            log_mark=self.runtime.logs.mark,
+            log_mark=self._worker.logs.mark,
         )
-        grant = self.journal.claim(self.claim, self.runtime.name, self.runtime.lease_s, started.encode())
+        grant = self.journal.claim(self.claim, self._worker.name, self._worker.lease_s, started.encode())
         if isinstance(grant, str):
-            return Outcome(None, f"not run: {grant}")
+            return RunResult(None, f"not run: {grant}")
         self.assignment = grant.assignment
-        self.runtime.running.add(self)
+        self._is_running = True
         try:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
             self._is_over = True
             if self._working_dir is not None:
-                self.runtime.scratch.leave(self._working_dir, self._keep, ended.end)
+                self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
-            self.runtime.running.discard(self)
+            self._is_running = False
         if not counted:
-            return Outcome(None, "superseded: its end was refused")
-        return Outcome(ended.end, ended.error or self._reason)
+            return RunResult(None, "superseded: its end was refused")
+        return RunResult(ended.end, ended.error or self._reason)
 
     def _note_import(self) -> None:
         """Say that this attempt is here, though it can't be claimed before an import is over."""
         self._imports_since = time.monotonic()
-        self.journal.hold([self.held], self.runtime.lease_s)
+        self.journal.hold([self.held], self._worker.lease_s)
 
     def _execute(
         self,
@@ -435,9 +398,9 @@ class AttemptRun:
         """Run the trial's process, if there is a zygote for it, and return how it ended."""
         status = None
         if zygote is not None:
-            folder = self.runtime.scratch.folder(self.journal.experiment, self.claim)
+            folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
-                self.runtime.logs.begin(stdout, stderr)
+                self._worker.logs.begin(stdout, stderr)
                 message = self._start_message(grant, stdout, stderr, folder)
                 status = self._supervise(turn, zygote, message)
             except ZygoteDied as error:
@@ -447,16 +410,16 @@ class AttemptRun:
                 raise
             except Exception as error:
                 logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
-                text = f"on worker {self.runtime.name}: the trial's process could not be started: {error}"
+                text = f"on worker {self._worker.name}: the trial's process could not be started: {error}"
                 problem = (type(error).__name__, text)
             finally:
-                self.runtime.scratch.remove(folder)
+                self._worker.scratch.remove(folder)
         if problem[0] and not self._pid and self._intent is Intent.RUN:
-            self.runtime.back_off.note_problem(f"{problem[0]}: {problem[1]}")
+            self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
         return self._ended(status, problem, stdout, stderr)
 
     def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> dict[str, Any]:
-        clock = self.runtime.clock
+        clock = self._worker.clock
         config, checkpoint, _ = grant.assignment
         held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
         return {
@@ -481,7 +444,7 @@ class AttemptRun:
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> int | None:
         """Start the trial and see it to its end; returns its wait status, if anybody knows that."""
         self.stream = stream = Stream(self.journal, self.claim, self)
-        self.runtime.uplink.attach(stream)
+        self._worker.uplink.attach(stream)
         try:
             if self._reuses or turn.changes_zygote:
                 # A process that stays must not have this attempt while the one before can still be signalled; and another
@@ -495,7 +458,7 @@ class AttemptRun:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
             while True:
                 self._pid = pid
-                self.runtime.back_off.note_started()
+                self._worker.slots.back_off.note_started()
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
@@ -516,9 +479,7 @@ class AttemptRun:
                 self._process = None
             turn.end()
             self._offer_slot()
-            while not self.runtime.uplink.detach(stream, _DETACH_POLL_S):
-                if self.runtime.closing.is_set():
-                    break
+            self._worker.uplink.detach(stream)
 
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any], fds: Sequence[int]
@@ -536,10 +497,10 @@ class AttemptRun:
             except ZygoteDied as error:
                 zygote.end()
                 turn.wait()
-                if is_fresh or self._intent is not Intent.RUN or self.runtime.draining:
+                if is_fresh or self._intent is not Intent.RUN:
                     raise
                 logger.warning("trial %s attempt %d: %s; a fresh one starts it", *self.claim[:2], error)
-            zygote, is_fresh = renew_zygote(turn, zygote), True
+            zygote, is_fresh = import_in(turn, zygote.key), True
 
     def _climb(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.
@@ -598,7 +559,7 @@ class AttemptRun:
             problem=problem,
             status=status,
             forced=self._forced,
-            memory_ran_out=self.runtime.memory_kills.happened,
+            memory_ran_out=self._worker.memory_kills.happened,
             outlived_s=self.assignment.ttl_s if self._outlived else None,
             has_gap=self._has_gap,
             noise=self._noise,
@@ -607,15 +568,15 @@ class AttemptRun:
             trial=TrialId(self.claim.trial),
             attempt=self.claim.attempt,
             end=end,
-            at=self.runtime.clock.time(),
+            at=self._worker.clock.time(),
             pid=self._pid,
             exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
             outlived=self._outlived and end is AttemptEnd.FAILED,
-            stdout_tail=self.runtime.logs.end(stdout, ending.tail_bytes),
-            stderr_tail=self.runtime.logs.end(stderr, ending.tail_bytes),
+            stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
+            stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
         )
 
 

@@ -14,7 +14,7 @@ from mqtune.core.errors import TrialFailed
 from mqtune.core.status import TrialStatus
 from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd
-from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.attempt import AttemptRun, RunResult
 
 __all__ = ["Rows", "Text", "failure", "latest_report"]
 
@@ -62,7 +62,7 @@ class Rows:
         """Show an attempt as it stands; once its end is shown this does nothing."""
         self._show(run, _STARTED)
 
-    def end(self, run: AttemptRun, outcome: Outcome, *, by_hand: bool) -> None:
+    def end(self, run: AttemptRun, outcome: RunResult, *, by_hand: bool) -> None:
         """Show an attempt's last state, where it is none of Celery's own; one that was never claimed is another's row."""
         if not run.config and outcome.end is None:
             return
@@ -79,7 +79,7 @@ class Rows:
         """Show the last state of an attempt that a person revoked before it ran."""
         self._send(f"task-{TrialStatus.ABANDONED.value}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
 
-    def _show(self, run: AttemptRun, state: str, outcome: Outcome | None = None) -> None:
+    def _show(self, run: AttemptRun, state: str, outcome: RunResult | None = None) -> None:
         with self._lock:
             if run in self._ended:
                 return
@@ -100,7 +100,7 @@ class Rows:
         except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
             logger.warning("Flower could not be told of a %s event: %s", kind, error)
 
-    def _fields(self, run: AttemptRun, outcome: Outcome | None) -> dict[str, Any]:
+    def _fields(self, run: AttemptRun, outcome: RunResult | None) -> dict[str, Any]:
         since = self._since.get(run)
         fields = {
             "uuid": run.task_id,
@@ -147,7 +147,7 @@ class Text:
         return self._text
 
 
-def failure(outcome: Outcome) -> TrialFailed:
+def failure(outcome: RunResult) -> TrialFailed:
     """Return the error by which Celery hears of a failed attempt: its last line as the message, all of it in the traceback."""
     lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
     error = TrialFailed(lines[-1] if lines else outcome.note)

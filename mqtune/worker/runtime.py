@@ -21,6 +21,7 @@ from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.fields import decode_definition
 from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
+from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
@@ -28,13 +29,13 @@ from mqtune.journal.connection import Client
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
-from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices
 from mqtune.worker.devices import DeviceMemory, DriverQuery, SlotPlan
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, family, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.shutdown import KILL_GRACE_S, leave_s
-from mqtune.worker.slots import BackOff, Slot, Slots
+from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.zygotes import CodeManifests
 
@@ -90,44 +91,54 @@ class WorkerRuntime:
         token: str = "",
     ) -> None:
         self.name = name
-        self.host = socket.gethostname()
         self.plan = plan
-        self.code_root = code_root
-        self.lease_s = LEASE_S
-        self.grace_s = grace_s
+        self.queue = queue_name(plan.offer, experiments)
         self.closing = threading.Event()
-        self.running: set[AttemptRun] = set()
+        self._client = client
+        self._code_root = code_root
+        self._experiments = experiments
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
-        self.clock = ServerClock(client)
-        self.uplink = Uplink(self.clock)
-        self.queue = queue_name(plan.offer, experiments)
-        self._experiments = experiments
-        self.scratch = Scratch(log_root)
-        self._client = client
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
         self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
-        self.manifests = CodeManifests(log_root, code_root)
-        self.logs = Logs(log_root, [slot.log for slot in self._slots.all])
-        self._log_server = LogServer(name, self.logs, lambda experiment: LogExchange(client, experiment))
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
+        #: Each store is checked until it can be used.
         self._check_store = lru_cache(REMEMBERED)(_check_store)
-        self._wake_consumer = wake_consumer
+        clock = ServerClock(client)
+        self.services = WorkerServices(
+            name=name,
+            host=socket.gethostname(),
+            queue=self.queue,
+            lease_s=LEASE_S,
+            grace_s=grace_s,
+            clock=clock,
+            uplink=Uplink(clock),
+            logs=Logs(log_root, [slot.log for slot in self._slots.all]),
+            scratch=Scratch(log_root),
+            slots=self._slots,
+            zygotes=ZygoteFinder(name, code_root, CodeManifests(log_root, code_root), self._check_store),
+            memory_kills=MemoryKills(find_counter()),
+            wake_consumer=wake_consumer,
+        )
+        self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
         self._show = show
-        self.back_off = BackOff()
-        self.memory_kills = MemoryKills(find_counter())
         #: Why the worker goes; empty until it is told to.
         self._leaves = ""
         self._idle = threading.Event()
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told = ("", 0)
-        self._joined_at = self.clock.time()
+        self._joined_at = clock.time()
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
         self._tidier = threading.Thread(target=self._tidy, name="mqtune-tidier", daemon=True)
         self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
+
+    @property
+    def running(self) -> list[AttemptRun]:
+        """The attempts that this worker has claimed and not ended yet."""
+        return [run for run in tuple(self._here) if run.is_running]
 
     @property
     def draining(self) -> bool:
@@ -137,15 +148,15 @@ class WorkerRuntime:
     @property
     def capacity(self) -> int:
         """How many tasks may be here at once: one for each place, and one for each trial that is about to end."""
-        if self.draining or self.back_off.allows == 0:
+        if self.draining or self._slots.back_off.allows == 0:
             return 0
-        return self._places + sum(run.is_ending for run in tuple(self.running))
+        return self._places + sum(run.is_ending for run in self.running)
 
     @property
     def _places(self) -> int:
         """How many slots take a trial, or have one."""
         slots, running = self._slots.usable, len(self.running)
-        more = 0 if self.draining else self.back_off.allows
+        more = 0 if self.draining else self._slots.back_off.allows
         return slots if more is None else min(slots, running + more)
 
     @property
@@ -153,34 +164,34 @@ class WorkerRuntime:
         """Why not all slots take trials; empty while they do."""
         if self._leaves:
             return f"is leaving: {self._leaves}"
-        notes = (self._memory.note if self._memory is not None else "", self.back_off.why)
+        notes = (self._memory.note if self._memory is not None else "", self._slots.back_off.why)
         return "; ".join(note for note in notes if note)
 
     def _on_quarantine(self) -> None:
         """Take trials for the slots that can have some, and tell drivers of it: a device was quarantined, or is no more."""
         self._slots.review()
         self._look.set()
-        self._wake_consumer()
+        self.services.wake_consumer()
 
     def start(self) -> None:
         """Start the threads and join the fleet."""
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a worker left here when it was killed: %s", len(left), left)
-        self.scratch.sweep()
-        self.uplink.start()
-        self.logs.start()
+        self.services.scratch.sweep()
+        self.services.uplink.start()
+        self.services.logs.start()
         self._log_server.start()
-        self._fleet.join(self._info(), self.lease_s)
+        self._fleet.join(self._info(), LEASE_S)
         self._heart.start()
         self._control.start()
         self._tidier.start()
-        logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self.code_root)
+        logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
         offer = self.plan.offer
         return WorkerInfo(
             name=self.name,
-            host=self.host,
+            host=self.services.host,
             pid=os.getpid(),
             version=__version__,
             queue=self.queue,
@@ -188,17 +199,17 @@ class WorkerRuntime:
             cpus=offer.cpus,
             slots=self._places,
             devices=[",".join(devices) for devices in self.plan.devices],
-            code_root=str(self.code_root),
+            code_root=str(self._code_root),
             joined_at=self._joined_at,
             gpu_memory_gb=offer.gpu_memory_gb,
             tags=sorted(offer.tags),
             note=self._note,
             experiments=self._experiments,
-            leaves_within_s=leave_s(self.grace_s),
-            busy=dict(Counter(busy_as(run.journal.experiment) for run in tuple(self.running))),
+            leaves_within_s=leave_s(self.services.grace_s),
+            busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
         )
 
-    def run(self, run: AttemptRun) -> Outcome:
+    def run(self, run: AttemptRun) -> RunResult:
         """Run an attempt in the next free slot; returns when nothing of it is left."""
         self._here.add(run)
         try:
@@ -206,14 +217,14 @@ class WorkerRuntime:
         finally:
             self._here.discard(run)
 
-    def _run(self, run: AttemptRun) -> Outcome:
+    def _run(self, run: AttemptRun) -> RunResult:
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:
             if self.draining or not self._slots.usable:
                 break
         if self.draining:
-            return Outcome(None, "not run: the worker is closing")
+            return RunResult(None, "not run: the worker is closing")
         if slot is None:
-            return Outcome(None, "not run: all devices are quarantined")
+            return RunResult(None, "not run: all devices are quarantined")
         try:
             return run.run(slot)
         finally:
@@ -230,7 +241,8 @@ class WorkerRuntime:
             what = reprlib.repr([experiment, trial, attempt, digest])
             raise ConfigurationError(f"{what} is no attempt: no driver of mqtune sends that")
         definition = self._definition(experiment, digest)
-        return AttemptRun(self, self._journal(experiment), Claim(trial, attempt, token), definition)  # type: ignore[arg-type]
+        claim = Claim(TrialId(trial), attempt, token)
+        return AttemptRun(self.services, self._journal(experiment), claim, definition)
 
     def _make_journal(self, experiment: str) -> RedisJournal:
         return RedisJournal(self._client, experiment, closing=self.closing)
@@ -243,15 +255,6 @@ class WorkerRuntime:
         """How many experiments, definitions and stores are remembered."""
         return sum(cache.cache_info().currsize for cache in (self._journal, self._definition, self._check_store))
 
-    def check_store(self, url: str) -> None:
-        """Raise an error unless this worker can reach the checkpoint store and write to it; each is checked until it can.
-
-        Raises:
-            MqtuneError: it can't, or there is no such kind of store.
-        """
-        if url:
-            self._check_store(url)
-
     def waiting(self) -> int:
         """Return how many tasks wait for slots like these, as soon as Redis says so.
 
@@ -260,18 +263,11 @@ class WorkerRuntime:
         """
         return self._fleet.waiting(self.queue)
 
-    def fetch_ahead(self) -> None:
-        """Have the consumer fetch the next task while a trial ends."""
-        self._wake_consumer()
-
-    def offer(self, slot: Slot) -> None:
-        """Let the next attempt prepare in a slot whose trial has ended."""
-        self._slots.offer(slot)
-
     def hand_back_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials can run elsewhere; the first reason counts."""
         self._leaves = self._leaves or reason
-        for run in tuple(self.running):
+        # One that is not claimed yet will not be.
+        for run in tuple(self._here):
             run.hand_back(self._leaves)
         if self._memory is not None:
             # Nothing will start for which it would have to be back.
@@ -296,10 +292,10 @@ class WorkerRuntime:
         for slot in self._slots.all:
             # One that is not vacant is importing a trainable for an attempt that was not claimed.
             slot.zygotes.drop_all() if slot.is_vacant else slot.zygotes.end_all()
-        self.uplink.close()
+        self.services.uplink.close()
         self._log_server.close()
-        self.logs.close()
-        self.scratch.close()
+        self.services.logs.close()
+        self.services.scratch.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
         """Return whether nothing runs any more, after *timeout_s* seconds at the latest."""
@@ -328,9 +324,9 @@ class WorkerRuntime:
     def _steps(self) -> Iterator[Callable[[], object]]:
         """Yield what a heartbeat consists of, experiment by experiment."""
         yield self._tell_fleet
-        yield self.memory_kills.look
-        yield self.scratch.keep
-        for journal, runs in _by_journal(self._here - self.running).items():
+        yield self.services.memory_kills.look
+        yield self.services.scratch.keep
+        for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
             yield partial(self._hold, journal, runs)
         for journal, runs in _by_journal(self.running).items():
             yield partial(self._renew, journal, runs)
@@ -345,12 +341,12 @@ class WorkerRuntime:
                 logger.exception("what the slots don't need could not be closed; the next look follows")
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
-        journal.hold([run.held for run in runs], self.lease_s)
+        journal.hold([run.held for run in runs], LEASE_S)
         for run in runs:
             self._show(run)
 
     def _renew(self, journal: Journal, runs: list[AttemptRun]) -> None:
-        answers = journal.renew([run.claim for run in runs], self.lease_s)
+        answers = journal.renew([run.claim for run in runs], LEASE_S)
         for run, answer in zip(runs, answers, strict=True):
             run.on_answer(answer)
             self._show(run)
@@ -361,7 +357,7 @@ class WorkerRuntime:
         has_changed = (info.note, info.slots) != self._told
         self._told = (info.note, info.slots)
         try:
-            if self._fleet.keep(info, self.lease_s):
+            if self._fleet.keep(info, LEASE_S):
                 self._go("told to drain", "its worker was drained")
         except NameTaken as error:
             # It was cut off, or frozen, for so long that another could take it for dead.
@@ -396,7 +392,7 @@ class WorkerRuntime:
         if answer == LOGS:
             self._log_server.wake(experiment)
             return
-        for run in tuple(self.running):
+        for run in self.running:
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)
 

@@ -7,13 +7,16 @@ import math
 import queue
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from mqtune.core.errors import CodeDiffers, MqtuneError
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.devices import DeviceMemory, SlotPlan
-from mqtune.worker.zygotes import KeptZygotes, ZygoteHandle, ZygoteKey
+from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
 
-__all__ = ["BackOff", "Slot", "Slots", "Turn"]
+__all__ = ["BackOff", "Problem", "Slot", "Slots", "Turn", "ZygoteFinder", "import_in"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,13 @@ class BackOff:
         if self._in_a_row < FAILED_STARTS:
             return ""
         return f"could not start its last {self._in_a_row} attempts ({self._problem})"
+
+
+#: Type and text of what keeps an attempt from running.
+Problem = tuple[str, str]
+NO_PROBLEM: Final = ("", "")
+#: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
+IMPORT_TIMEOUT_S: Final = 600.0
 
 
 class Turn:
@@ -209,6 +219,7 @@ class Slots:
     ) -> None:
         count = len(plan.devices)
         self.all = [Slot(index, plan, log_root, memory, most_bytes=most_bytes / count) for index in range(count)]
+        self.back_off = BackOff()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
         self._offered: queue.LifoQueue[Slot] = queue.LifoQueue()
@@ -251,3 +262,78 @@ class Slots:
         """Close zygotes that no trial has used for *idle_s* seconds, and those that have too much memory."""
         for slot in self.all:
             slot.zygotes.trim(idle_s)
+
+
+class ZygoteFinder:
+    """Finds the zygotes that run attempts, and checks what these need before they are claimed.
+
+    Args:
+        worker: the worker's name, for errors.
+        code_root: the folder below which trainables are.
+        manifests: the files that each experiment's code consists of.
+        check_store: raises an error unless this worker can write to the checkpoint store at a URL.
+    """
+
+    def __init__(
+        self, worker: str, code_root: Path, manifests: CodeManifests, check_store: Callable[[str], None]
+    ) -> None:
+        self._worker = worker
+        self._code_root = code_root
+        self._manifests = manifests
+        self._check_store = check_store
+
+    def find(
+        self, turn: Turn, experiment: str, definition: Mapping[str, Any], on_import: Callable[[], None]
+    ) -> tuple[ZygoteHandle | None, Problem]:
+        """Return a zygote that has imported an experiment's trainable, or the reason why there is none. Never raises.
+
+        It is called before the claim, because an import may take minutes, in which another worker may have a slot that is
+        ready. *on_import* is called before it waits for an import.
+        """
+        where = f"on worker {self._worker}"
+        try:
+            if store := definition.get("store"):
+                self._check_store(store)
+            spec = TrainableSpec.decode(definition["trainable"])
+            where += f", trainable {spec} below code root {self._code_root}"
+            manifest = self._manifests.of(experiment, definition)
+            zygote = import_in(turn, ZygoteKey.of(experiment, definition, self._code_root, manifest), on_import)
+            if definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
+                raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
+        except ImportFailed as error:
+            # A traceback has several lines.
+            text = str(error)
+            return None, (error.kind, where + (":\n" if "\n" in text else ": ") + text)
+        except ZygoteDied as error:
+            return None, ("ImportDied", f"{where}: the import ended its process: {error}")
+        except (MqtuneError, OSError) as error:
+            return None, (type(error).__name__, f"{where}: {error}")
+        except Exception as error:
+            # An attempt that doesn't end by it would be published again and again.
+            logger.exception("%s: an attempt of experiment %s could not be prepared", where, experiment)
+            return None, (type(error).__name__, f"{where}: {type(error).__name__}: {error}")
+        return zygote, NO_PROBLEM
+
+
+def import_in(
+    turn: Turn, key: ZygoteKey, on_import: Callable[[], None] = lambda: None, *, again: bool = True
+) -> ZygoteHandle:
+    """Return a ready zygote in the slot of a turn; *on_import* is called before it waits for an import.
+
+    Raises:
+        ImportFailed: the trainable can't be imported.
+        ZygoteDied: the import ended its process. One that was killed from outside is tried once more, if *again*.
+    """
+    slot = turn.slot
+    zygote = slot.zygote(key, turn)
+    try:
+        if not zygote.is_ready:
+            on_import()
+        zygote.wait_ready(IMPORT_TIMEOUT_S)
+    except BaseException as error:
+        slot.zygotes.drop(zygote)
+        # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
+        if again and isinstance(error, ZygoteDied) and zygote.was_killed:
+            return import_in(turn, key, on_import, again=False)
+        raise
+    return zygote

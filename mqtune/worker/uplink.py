@@ -56,6 +56,8 @@ _END_OF_TIME: Final = 253_402_300_800.0
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
+#: How often a thread that waits for a stream's end checks whether the uplink is closed.
+_CLOSING_POLL_S: Final = 1.0
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -332,8 +334,8 @@ class Uplink:
         self._changes.append(("attach", stream))
         self._wake.set()
 
-    def detach(self, stream: Stream, timeout_s: float | None = None) -> bool:
-        """Write what the stream's pipe still holds, and close it; False if that took longer than *timeout_s*.
+    def detach(self, stream: Stream) -> bool:
+        """Write what the stream's pipe still holds, and close it; False if this uplink is closed before that is done.
 
         The caller knows that the trial's process group is gone, so nothing more can come, even if a process that
         left the group still holds the pipe open.
@@ -341,7 +343,10 @@ class Uplink:
         if not stream.drained.is_set():
             self._changes.append(("detach", stream))
             self._wake.set()
-        return stream.drained.wait(timeout_s)
+        while not stream.drained.wait(_CLOSING_POLL_S):
+            if self._closing:
+                return False
+        return True
 
     def close(self) -> None:
         """End the thread; what is still in a pipe is not written."""

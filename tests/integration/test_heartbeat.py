@@ -38,7 +38,7 @@ def test_a_zygote_that_will_not_close_delays_no_heartbeat(
         show=lambda _: None,
     )
     beats: list[None] = []
-    monkeypatch.setattr(runtime.memory_kills, "look", lambda: beats.append(None))
+    monkeypatch.setattr(runtime.services.memory_kills, "look", lambda: beats.append(None))
     runtime.start()
     try:
         assert closing.wait(DEADLINE_S)

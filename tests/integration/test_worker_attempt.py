@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +36,12 @@ from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
-from mqtune.worker.attempt import AttemptRun, Outcome
+from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.slots import BackOff, Slot
+from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.zygotes import CodeManifests, ZygoteHandle
 
@@ -190,40 +190,40 @@ class Machine:
     """A worker without Celery and Redis: one slot, and a journal in memory."""
 
     def __init__(self, folder: Path) -> None:
-        self.name, self.host, self.queue = "w1@here", "here", "mqtune.cpu1"
         self.code_root, log_root = folder / "code", folder / "logs"
         self.code_root.mkdir()
         (self.code_root / "worker_code.py").write_text(CODE)
-        self.lease_s, self.grace_s = 60.0, 10.0
+        self.grace_s = 10.0
         # As in a worker, they outlive the zygotes that they start.
         self.threads = ThreadPoolExecutor(8)
-        self.closing = threading.Event()
-        self.draining = False
-        self.running: set[AttemptRun] = set()
-        self.clock = time
-        self.uplink = Uplink(self.clock)
-        self.uplink.start()
-        self.scratch = Scratch(log_root)
-        self.logs = Logs(log_root)
-        self.manifests = CodeManifests(log_root, self.code_root)
-        self.back_off, self.memory_kills = BackOff(), MemoryKills(None)
-        self.slot = Slot(0, SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
+        self.runs: list[AttemptRun] = []
+        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root)
+        (self.slot,), self.back_off = slots.all, slots.back_off
+        self.services = WorkerServices(
+            name="w1@here",
+            host="here",
+            queue="mqtune.cpu1",
+            lease_s=60.0,
+            grace_s=10.0,
+            clock=time,
+            uplink=Uplink(time),
+            logs=Logs(log_root),
+            scratch=Scratch(log_root),
+            slots=slots,
+            zygotes=ZygoteFinder("w1@here", self.code_root, CodeManifests(log_root, self.code_root), self.check_store),
+            memory_kills=MemoryKills(None),
+            wake_consumer=lambda: None,
+        )
+        self.services.uplink.start()
         self.server = MemoryServer()
         self.driver = MemoryJournal(self.server, "e")
         self.driver.lock("driver", "a test", 600)
         self.attempts: dict[str, int] = {}
         self.checked: list[str] = []
 
-    def offer(self, slot: Slot) -> None:
-        pass
-
-    def fetch_ahead(self) -> None:
-        pass
-
     def check_store(self, url: str) -> None:
         self.checked.append(url)
-        if url:
-            open_store(url).check()
+        open_store(url).check()
 
     def start(
         self,
@@ -248,11 +248,12 @@ class Machine:
         return [decode_event(entry.data) for entry in self.driver.read("0-0", count=100_000)]
 
     def close(self) -> None:
-        for run in tuple(self.running):
-            run.terminate(kill=True)
+        for run in self.runs:
+            if run.is_running:
+                run.terminate(kill=True)
         self.threads.shutdown()
         self.slot.zygotes.drop_all()
-        self.uplink.close()
+        self.services.uplink.close()
 
 
 class Attempt:
@@ -260,8 +261,10 @@ class Attempt:
 
     def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
         self.machine, self.claim = machine, claim
-        self.run = AttemptRun(machine, MemoryJournal(machine.server, "e"), claim, definition)  # type: ignore[arg-type]
-        self.outcome: Outcome | None = None
+        services = dataclasses.replace(machine.services, grace_s=machine.grace_s)
+        self.run = AttemptRun(services, MemoryJournal(machine.server, "e"), claim, definition)
+        machine.runs.append(self.run)
+        self.outcome: RunResult | None = None
         self._thread = machine.threads.submit(self._supervise)
 
     def _supervise(self) -> None:
@@ -387,7 +390,7 @@ def test_a_directory_comes_back_from_the_store_and_the_attempts_folder_is_gone(
 
     assert second.ended().end is AttemptEnd.STOPPED
     assert second.reports[0].metrics["epoch"] == newest.metrics["epoch"] + 1
-    assert not list(machine.scratch._mine.iterdir())
+    assert not list(machine.services.scratch._mine.iterdir())
     saved = {report.checkpoint for report in [*first.reports, *second.reports]}
     assert saved <= set(open_store(store).ids())
 
@@ -514,7 +517,7 @@ def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
 
     def ends(journal: MemoryJournal, claim: Claim, event: bytes) -> bool:
         counted = end(journal, claim, event)
-        for run in machine.running:
+        for run in machine.runs:
             (answer,) = journal.renew([run.claim], 60.0)
             told.append(answer)
             run.on_answer(answer)
@@ -617,9 +620,10 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
         case "definition":
             definition["trainable"] = {"script": 7}
         case "store":
-            monkeypatch.setattr(machine, "check_store", fail)
+            definition["store"] = "somewhere"
+            monkeypatch.setattr(machine.services.zygotes, "_check_store", fail)
         case "code root":
-            monkeypatch.setattr(machine, "code_root", machine.code_root / "gone")
+            monkeypatch.setattr(machine.services.zygotes, "_code_root", machine.code_root / "gone")
         case "checkpoint":
             monkeypatch.setattr(AttemptRun, "_start_message", fail)
 
@@ -837,7 +841,7 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(machine: Machine, keep: str, ke
         folders[trial] = Path(one.of(AttemptStarted)[0].working_dir)
 
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
-    assert not list(machine.scratch._mine.glob("*"))
+    assert not list(machine.services.scratch._mine.glob("*"))
 
 
 def test_a_folder_of_its_own_in_which_nothing_was_written_is_not_kept(machine: Machine) -> None:

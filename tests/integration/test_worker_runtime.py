@@ -39,7 +39,7 @@ def runtime(redis_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     runtime.start()
     yield runtime
-    runtime.running.clear()
+    runtime._here.clear()
     runtime.close(grace_s=0)
     # They use the client, which is about to be closed.
     runtime._heart.join()
@@ -64,7 +64,9 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         claim = Claim(TRIAL, 1, "token")
         started = AttemptStarted(trial=TRIAL, attempt=1, worker="w", host="h", devices=[], at=1.0)
         assert isinstance(journal.claim(claim, "w", 0.1, started.encode()), Grant)
-        runtime.running.add(runtime.attempt(name, TRIAL, 1, "token", "digest"))
+        run = runtime.attempt(name, TRIAL, 1, "token", "digest")
+        run._is_running = True
+        runtime._here.add(run)
     broken, *others = names
     redis_client.delete(ExperimentKeys(broken).leases)
     redis_client.set(ExperimentKeys(broken).leases, "no leases")

@@ -20,7 +20,7 @@ from mqtune.core.codec import decode_value
 from mqtune.trainable.process.protocol import FRAME, FRAME_END, FRAME_REPORT
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import zygotes
-from mqtune.worker.attempt import Control
+from mqtune.worker.attempt import ControlPipe
 from mqtune.worker.zygotes import ImportFailed, ZygoteDied, ZygoteHandle, ZygoteKey, ZygoteSilent
 
 #: What comes with every report.
@@ -82,7 +82,7 @@ class Trials:
     def __init__(self, folder: Path, name: str, start_method: str, before: str = "") -> None:
         (folder / "job_code.py").write_text(before + CODE)
         self.folder = folder
-        self.controls: list[Control] = []
+        self.controls: list[ControlPipe] = []
         key = ZygoteKey(TrainableSpec(name, module="job_code"), folder, start_method)
         self.zygote = ZygoteHandle(key, {"SLOT": "seven"}, folder / "zygote.log")
 
@@ -90,7 +90,7 @@ class Trials:
         """Have a trial started; returns the read end of its pipe."""
         read, write = os.pipe()
         out = str(self.folder / "out")
-        self.controls.append(Control())
+        self.controls.append(ControlPipe())
         message = {"config": config, "timestamp": 0.0, "stdout": out, "stderr": out}
         self.zygote.send_start(message, [write, self.controls[-1].read_end])
         os.close(write)

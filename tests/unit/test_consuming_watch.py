@@ -155,7 +155,7 @@ def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
     monkeypatch: pytest.MonkeyPatch, is_leaving: bool
 ) -> None:
     steps = Mock()
-    steps.runtime.grace_s = 10.0
+    steps.runtime.services.grace_s = 10.0
     monkeypatch.setattr(consuming, "_begin_anew", steps.begin_anew)
     consumer = consuming._CelerysConsumer(celerys_worker(), steps.runtime, lambda: is_leaving)
 

@@ -9,7 +9,7 @@ import pytest
 
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
-from mqtune.worker.attempt import Outcome
+from mqtune.worker.attempt import RunResult
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 
 
@@ -101,7 +101,7 @@ def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
         again = Run(**vars(run))
         rows.begin(again)
         dispatcher.sent.clear()
-        rows.end(again, Outcome(end, ""), by_hand=False)
+        rows.end(again, RunResult(end, ""), by_hand=False)
         assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
 
 
@@ -130,7 +130,7 @@ def test_a_row_without_a_report_has_no_result(run: Any) -> None:
 def test_each_end_has_its_state(
     rows: Rows, dispatcher: Dispatcher, run: Any, end: AttemptEnd | None, by_hand: bool, kind: str
 ) -> None:
-    rows.end(run, Outcome(end, ""), by_hand=by_hand)
+    rows.end(run, RunResult(end, ""), by_hand=by_hand)
 
     assert dispatcher.kinds == [kind]
 
@@ -138,7 +138,7 @@ def test_each_end_has_its_state(
 def test_a_trial_that_a_person_gave_up_is_abandoned(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
     run.is_abandoned = True
 
-    rows.end(run, Outcome(AttemptEnd.STOPPED, ""), by_hand=False)
+    rows.end(run, RunResult(AttemptEnd.STOPPED, ""), by_hand=False)
 
     assert dispatcher.kinds == ["task-abandoned"]
 
@@ -153,7 +153,7 @@ def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
     rows: Rows, dispatcher: Dispatcher, run: Any
 ) -> None:
     rows.running(run)
-    rows.end(run, Outcome(AttemptEnd.HANDED_BACK, ""), by_hand=False)
+    rows.end(run, RunResult(AttemptEnd.HANDED_BACK, ""), by_hand=False)
     rows.running(run)
 
     assert dispatcher.kinds == ["task-started", "task-handed_back"]
@@ -161,7 +161,7 @@ def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
 
 def test_an_attempt_that_another_worker_has_is_not_this_ones_row(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
     run.config = {}
-    rows.end(run, Outcome(None, "not run: taken"), by_hand=False)
+    rows.end(run, RunResult(None, "not run: taken"), by_hand=False)
 
     assert dispatcher.sent == []
 
@@ -208,11 +208,11 @@ def test_a_result_is_shown_without_quotes() -> None:
 def test_a_failure_has_the_last_line_as_its_message_and_all_of_it_below() -> None:
     note = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: too high\n\n(worker gpu@a, code root /)'
 
-    error = failure(Outcome(AttemptEnd.FAILED, note))
+    error = failure(RunResult(AttemptEnd.FAILED, note))
 
     assert str(error) == "ValueError: too high"
     assert error.__notes__ == [note]
 
 
 def test_a_failure_without_words_is_a_failure_all_the_same() -> None:
-    assert isinstance(failure(Outcome(AttemptEnd.FAILED, "")), Exception)
+    assert isinstance(failure(RunResult(AttemptEnd.FAILED, "")), Exception)

@@ -43,9 +43,13 @@ from mqtune.trainable.process.protocol import (
     Ending,
     Told,
 )
+<<<<<<< HEAD
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import report
 from mqtune.worker.attempt import Control
+=======
+from mqtune.worker.attempt import ControlPipe
+>>>>>>> 329b32f (An attempt gets the services of its worker as a frozen bundle; the run no longer knows the runtime)
 
 
 class Pipe:
@@ -274,7 +278,7 @@ def test_a_pipe_that_the_trial_has_closed_is_a_clear_error_and_nothing_goes_else
 def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
     pipe: Pipe, tmp_path: Path
 ) -> None:
-    control, own = Control(), Pipe()
+    control, own = ControlPipe(), Pipe()
     os.write(own.write_end, b"mine")
     trial = Session()
     trial.open({"timestamp": 0.0, "sync": "lockstep"}, [pipe.write_end, control.read_end])
@@ -494,14 +498,14 @@ def test_the_lock_is_free_after_a_stop_so_that_the_end_can_be_sent(stoppable: Se
 
 
 @pytest.fixture
-def control() -> Iterator[Control]:
-    control = Control()
+def control() -> Iterator[ControlPipe]:
+    control = ControlPipe()
     yield control
     control.close()
 
 
 @pytest.fixture
-def attempt(pipe: Pipe, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def attempt(pipe: Pipe, control: ControlPipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """This process is a trial with all that a worker gives it."""
     current = Session()
     monkeypatch.setattr(reporting, "current", current)
@@ -511,7 +515,7 @@ def attempt(pipe: Pipe, control: Control, tmp_path: Path, monkeypatch: pytest.Mo
     signal.signal(STOP_SIGNAL, before)
 
 
-def open_attempt(current: Session, pipe: Pipe, control: Control, folder: Path, **message: Any) -> None:
+def open_attempt(current: Session, pipe: Pipe, control: ControlPipe, folder: Path, **message: Any) -> None:
     whole = {
         "timestamp": 0.0,
         "trial": "0007",
@@ -532,7 +536,7 @@ def made_store(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
-def test_the_stop_signal_says_whether_it_is_for_good(attempt: Session, control: Control, told: Told) -> None:
+def test_the_stop_signal_says_whether_it_is_for_good(attempt: Session, control: ControlPipe, told: Told) -> None:
     control.tell(told)
 
     with pytest.raises(StopTrial) as stop:
@@ -545,7 +549,7 @@ def test_the_stop_signal_says_whether_it_is_for_good(attempt: Session, control: 
     assert again.value.action == told
 
 
-def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Session, control: Control) -> None:
+def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Session, control: ControlPipe) -> None:
     control.tell("pause")
     with pytest.raises(StopTrial):
         signal.raise_signal(STOP_SIGNAL)
@@ -558,7 +562,7 @@ def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Sessio
     assert stop.value.action == "stop"
 
 
-def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: Control, pipe: Pipe) -> None:
+def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: ControlPipe, pipe: Pipe) -> None:
     attempt.defer_pause = True
     control.tell("pause")
     signal.raise_signal(STOP_SIGNAL)
@@ -572,7 +576,7 @@ def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: C
     assert len(pipe.reports()) == 1
 
 
-def test_a_pause_never_takes_the_place_of_a_stop(attempt: Session, control: Control) -> None:
+def test_a_pause_never_takes_the_place_of_a_stop(attempt: Session, control: ControlPipe) -> None:
     control.tell("stop")
     control.tell("pause")
 
@@ -595,11 +599,11 @@ def test_a_stop_in_a_report_that_fails_is_not_lost(attempt: Session, pipe: Pipe,
     assert pipe.frames() == []
 
 
-def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, control: Control) -> None:
+def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, control: ControlPipe) -> None:
     assert not mqtune.should_checkpoint()
 
-    control.wish(1)
-    control.wish(1)
+    control.request_save(1)
+    control.request_save(1)
     assert mqtune.should_checkpoint()
     assert mqtune.should_checkpoint()
     report({"loss": 1})
@@ -607,7 +611,7 @@ def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, co
     report({"loss": 1}, checkpoint={"epoch": 1})
     assert not mqtune.should_checkpoint()
 
-    control.wish(2)
+    control.request_save(2)
     assert mqtune.should_checkpoint()
     mqtune.save_checkpoint({"epoch": 2})
     assert not mqtune.should_checkpoint()
@@ -617,7 +621,7 @@ def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, co
 
 
 @pytest.fixture
-def lockstep(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> Session:
+def lockstep(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> Session:
     open_attempt(attempt, pipe, control, tmp_path, sync="lockstep")
     return attempt
 
@@ -625,7 +629,7 @@ def lockstep(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> 
 class Driver:
     """Decides on reports as they come, in a thread of its own."""
 
-    def __init__(self, pipe: Pipe, control: Control, decide: Callable[[int], object]) -> None:
+    def __init__(self, pipe: Pipe, control: ControlPipe, decide: Callable[[int], object]) -> None:
         self._pipe, self._decide = pipe, decide
         self._over = threading.Event()
         self.seen = 0
@@ -646,9 +650,9 @@ class Driver:
         self._thread.join(DEADLINE_S)
 
 
-def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe: Pipe, control: Control) -> None:
+def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
     decided: list[int] = []
-    with Driver(pipe, control, lambda sequence: [decided.append(sequence), control.clear(sequence)]):
+    with Driver(pipe, control, lambda sequence: [decided.append(sequence), control.release(sequence)]):
         for number in range(1, 6):
             report({"loss": number})
             assert decided == list(range(1, number + 1))
@@ -656,13 +660,13 @@ def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(
-    lockstep: Session, pipe: Pipe, control: Control, told: Told
+    lockstep: Session, pipe: Pipe, control: ControlPipe, told: Told
 ) -> None:
     """Also when the signal comes late: the record alone is enough."""
     passed: list[int] = []
 
     def decide(sequence: int) -> None:
-        control.clear(sequence) if sequence < 3 else control.tell(told)
+        control.release(sequence) if sequence < 3 else control.tell(told)
 
     with Driver(pipe, control, decide), pytest.raises(StopTrial) as stop:
         passed.extend(counting(10))
@@ -678,7 +682,7 @@ def counting(times: int) -> Iterator[int]:
         yield number
 
 
-def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe: Pipe, control: Control) -> None:
+def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
@@ -686,7 +690,7 @@ def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe:
         report({"loss": 1})
 
 
-def test_in_lockstep_a_worker_that_is_gone_ends_the_wait(lockstep: Session, pipe: Pipe, control: Control) -> None:
+def test_in_lockstep_a_worker_that_is_gone_ends_the_wait(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
     with Driver(pipe, control, lambda _: os.close(control._write)), pytest.raises(StopTrial):
         report({"loss": 1})
     control._write = os.open(os.devnull, os.O_WRONLY)
@@ -701,12 +705,14 @@ def _interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_interruptible")
-def test_in_lockstep_an_interrupt_leaves_the_session_in_order(lockstep: Session, pipe: Pipe, control: Control) -> None:
+def test_in_lockstep_an_interrupt_leaves_the_session_in_order(
+    lockstep: Session, pipe: Pipe, control: ControlPipe
+) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
     def decide(sequence: int) -> None:
-        signal.pthread_kill(main, signal.SIGINT) if sequence == 1 else control.clear(sequence)
+        signal.pthread_kill(main, signal.SIGINT) if sequence == 1 else control.release(sequence)
 
     with Driver(pipe, control, decide):
         with pytest.raises(KeyboardInterrupt):
@@ -719,16 +725,16 @@ def test_in_lockstep_an_interrupt_leaves_the_session_in_order(lockstep: Session,
     assert [metrics["loss"] for _, metrics in pipe.reports()] == [1, 2]
 
 
-def test_in_lockstep_threads_wait_each_for_its_own_report(lockstep: Session, pipe: Pipe, control: Control) -> None:
+def test_in_lockstep_threads_wait_each_for_its_own_report(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
     threads = [threading.Thread(target=lambda: report({"loss": 1})) for _ in range(4)]
     for thread in threads:
         thread.start()
     eventually(lambda: len(pipe.reports()) == 4)
     assert all(thread.is_alive() for thread in threads)
 
-    control.clear(3)
+    control.release(3)
     eventually(lambda: sum(thread.is_alive() for thread in threads) == 1)
-    control.clear(4)
+    control.release(4)
     for thread in threads:
         thread.join(DEADLINE_S)
 
@@ -769,7 +775,7 @@ def test_a_dict_goes_before_the_report_that_names_it_with_what_it_has_counted(at
 
 
 def test_a_directory_is_in_the_store_before_the_report_that_names_it(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     url = made_store(tmp_path)
     open_attempt(attempt, pipe, control, tmp_path, store=url)
@@ -785,7 +791,7 @@ def test_a_directory_is_in_the_store_before_the_report_that_names_it(
     assert counters["training_iteration"] == 2
 
 
-def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> None:
+def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
     open_attempt(attempt, pipe, control, tmp_path, store=made_store(tmp_path))
     first, second = attempt.draft(), attempt.draft()
     (first / "weights").write_text("heavy")
@@ -833,7 +839,7 @@ def test_a_report_that_can_not_be_sent_saves_no_checkpoint(attempt: Session, pip
     assert pipe.frames() == []
 
 
-def test_a_function_that_catches_stop_trial_can_still_save(attempt: Session, pipe: Pipe, control: Control) -> None:
+def test_a_function_that_catches_stop_trial_can_still_save(attempt: Session, pipe: Pipe, control: ControlPipe) -> None:
     report({"loss": 1})
     control.tell("pause")
     with pytest.raises(StopTrial):
@@ -860,13 +866,13 @@ class SlowStore:
         return 0
 
 
-def tell_now(control: Control, told: Told) -> None:
+def tell_now(control: ControlPipe, told: Told) -> None:
     control.tell(told)
     signal.raise_signal(STOP_SIGNAL)
 
 
 def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
     store = attempt._saver._store = SlowStore(lambda: tell_now(control, "pause"))  # type: ignore[assignment]
@@ -878,7 +884,9 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
     assert checkpoints_of(pipe) == [("report", {"loss": 1}, "p-0007-2-1")]
 
 
-def test_a_stop_does_not_wait_for_a_checkpoint(attempt: Session, pipe: Pipe, control: Control, tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_checkpoint(
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
+) -> None:
     open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
     store = attempt._saver._store = SlowStore(lambda: tell_now(control, "stop"))  # type: ignore[assignment]
 
@@ -897,7 +905,7 @@ def test_a_trial_that_starts_from_scratch_has_no_checkpoint(attempt: Session, pi
 
 
 def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     data = encode_dict({"epoch": 5}, {"training_iteration": 5, "time_total_s": 100.0})
     open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
@@ -926,7 +934,7 @@ def pipe_reports(pipe: Pipe) -> list[tuple[Any, Any]]:
 
 
 def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     data = encode_dict({"epoch": 5}, {"training_iteration": 5})
     open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
@@ -937,7 +945,7 @@ def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
 
 
 def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_own(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     url = made_store(tmp_path)
     open_attempt(attempt, pipe, control, tmp_path, store=url)
@@ -960,7 +968,7 @@ def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_
 
 
 def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
-    attempt: Session, pipe: Pipe, control: Control, tmp_path: Path
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"checkpoint": "m-0003-1-4"}, CheckpointGone),
@@ -975,9 +983,9 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
 
 
 def test_a_forked_child_may_not_save_and_does_not_take_what_its_parent_is_told(
-    attempt: Session, control: Control, pipe: Pipe
+    attempt: Session, control: ControlPipe, pipe: Pipe
 ) -> None:
-    control.wish(1)
+    control.request_save(1)
     child = os.fork()
     if child == 0:
         code = 1

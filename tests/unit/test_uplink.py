@@ -224,7 +224,7 @@ def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_c
     )
     uplink.attach(one.stream)
 
-    assert uplink.detach(one.stream, DEADLINE_S)
+    assert uplink.detach(one.stream)
 
     assert book.told() == ["0001:1 m-0001-1-1", "saved p-0001-1-2"]
     one.close()

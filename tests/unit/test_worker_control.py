@@ -7,54 +7,59 @@ from collections.abc import Iterator
 
 import pytest
 
+<<<<<<< HEAD
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
 from mqtune.worker.attempt import Control
+=======
+from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
+from mqtune.worker.attempt import ControlPipe
+>>>>>>> 329b32f (An attempt gets the services of its worker as a frozen bundle; the run no longer knows the runtime)
 
 
 @pytest.fixture
-def control() -> Iterator[Control]:
-    control = Control()
+def control() -> Iterator[ControlPipe]:
+    control = ControlPipe()
     yield control
     control.close()
 
 
-def told(control: Control) -> list[tuple[bytes, int]]:
+def told(control: ControlPipe) -> list[tuple[bytes, int]]:
     return list(RECORD.iter_unpack(os.read(control.read_end, 2**20)))
 
 
-def test_what_is_told_arrives_in_order(control: Control) -> None:
-    control.wish(3)
-    control.clear(7)
+def test_what_is_told_arrives_in_order(control: ControlPipe) -> None:
+    control.request_save(3)
+    control.release(7)
     control.tell("pause")
     control.tell("stop")
 
     assert told(control) == [(SAVE, 3), (CLEARED, 7), (PAUSE, 0), (STOP, 0)]
 
 
-def test_a_wish_or_a_clearance_that_comes_again_is_passed_on_once(control: Control) -> None:
+def test_a_wish_or_a_clearance_that_comes_again_is_passed_on_once(control: ControlPipe) -> None:
     for number in (1, 1, 2, 1, 2):
-        control.wish(number)
-        control.clear(number)
+        control.request_save(number)
+        control.release(number)
 
     assert told(control) == [(SAVE, 1), (CLEARED, 1), (SAVE, 2), (CLEARED, 2)]
 
 
-def test_a_trial_that_never_looks_does_not_hold_its_worker_up(control: Control) -> None:
+def test_a_trial_that_never_looks_does_not_hold_its_worker_up(control: ControlPipe) -> None:
     for number in range(1, 20_000):
-        control.wish(number)
+        control.request_save(number)
 
     found = told(control)
     assert found == [(SAVE, number) for number in range(1, len(found) + 1)]
 
 
-def test_once_it_is_closed_nothing_is_told(control: Control) -> None:
+def test_once_it_is_closed_nothing_is_told(control: ControlPipe) -> None:
     control.close()
 
     control.tell("stop")
     control.close()
 
 
-def test_a_trial_that_is_gone_does_no_harm(control: Control) -> None:
+def test_a_trial_that_is_gone_does_no_harm(control: ControlPipe) -> None:
     reader = os.dup(control.read_end)
     os.close(control.read_end)
     os.close(reader)
