@@ -397,7 +397,7 @@ class AttemptRun:
     ) -> AttemptEnded:
         """Run the trial's process, if there is a zygote for it, and return how it ended."""
         status = None
-        if zygote is not None:
+        if zygote is not None and self._intent is Intent.RUN:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
             try:
                 self._worker.logs.begin(stdout, stderr)

@@ -43,13 +43,9 @@ from mqtune.trainable.process.protocol import (
     Ending,
     Told,
 )
-<<<<<<< HEAD
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import report
-from mqtune.worker.attempt import Control
-=======
 from mqtune.worker.attempt import ControlPipe
->>>>>>> 329b32f (An attempt gets the services of its worker as a frozen bundle; the run no longer knows the runtime)
 
 
 class Pipe:

@@ -7,13 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-<<<<<<< HEAD
-from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
-from mqtune.worker.attempt import Control
-=======
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
 from mqtune.worker.attempt import ControlPipe
->>>>>>> 329b32f (An attempt gets the services of its worker as a frozen bundle; the run no longer knows the runtime)
 
 
 @pytest.fixture
