@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mqtune.core.checks import number, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.version import __version__
 
@@ -48,24 +49,24 @@ class Resources:
     tags: Iterable[str] = frozenset()
 
     def __post_init__(self) -> None:
-        gpus, cpus, memory = self.gpus, self.cpus, self.gpu_memory_gb
-        if not _is_number(gpus):
-            raise ConfigurationError(f"resources: gpus={gpus!r} is not a number; give 0, 0.5, 1, 2, …")
+        gpus = number("resources", "gpus", self.gpus)
+        cpus = whole_number("resources", "cpus", self.cpus, 1)
+        memory = number("resources", "gpu_memory_gb", self.gpu_memory_gb, least=0)
         if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
             raise ConfigurationError(
                 f"resources: gpus={gpus!r} can't be had; give 0, a share below 1 such as 0.5, or a whole number"
-            )
-        if isinstance(cpus, bool) or not isinstance(cpus, int) or cpus < 1:
-            raise ConfigurationError(f"resources: cpus={cpus!r} can't be had; give a whole number of at least 1")
-        if not _is_number(memory) or memory < 0:
-            raise ConfigurationError(
-                f"resources: gpu_memory_gb={memory!r} can't be had; give a number of GB such as 24, or leave it out"
             )
         if memory and not gpus:
             raise ConfigurationError(
                 f"resources: gpu_memory_gb={memory!r} without a GPU can't be had; add gpus=1, or leave it out"
             )
-        object.__setattr__(self, "tags", _checked_tags(self.tags))
+        for name, value in (
+            ("gpus", gpus),
+            ("cpus", cpus),
+            ("gpu_memory_gb", memory),
+            ("tags", _checked_tags(self.tags)),
+        ):
+            object.__setattr__(self, name, value)
 
     def fits(self, offer: Resources) -> bool:
         """Whether a slot that offers *offer* may run a trial that asks for this.
@@ -132,10 +133,6 @@ def check_experiments(pattern: str) -> None:
             f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, and * "
             "for any of them, such as team-a-*"
         )
-
-
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _checked_tags(tags: object) -> frozenset[str]:

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mqtune.core.checks import optional_seconds
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
 from mqtune.core.labels import NO_LABELS
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, CheckpointId, Config, Report, Trial, TrialId, trial_of
 from mqtune.driver.actions import Decide, Save, Stage, check_decision, check_paused, next_trial_id, resuming
-from mqtune.driver.limits import positive
 from mqtune.driver.slots import Addition
 from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
 from mqtune.results.logs import LogStream, Output, attempt_of
@@ -152,7 +152,7 @@ class Control(ABC):
         number = len(self._open().experiment.trials) + 1
         complete = self._plan.space.complete(config, random.Random(f"{self._plan.seed}:{number}"))
         labels = NO_LABELS.changed(tags, notes)
-        return Addition(complete, ttl_s=positive("ttl_s", ttl_s), labels=labels)
+        return Addition(complete, ttl_s=optional_seconds("ttl_s", ttl_s), labels=labels)
 
     def _chosen(
         self, source: Trial | str | None, checkpoint: Origin | None

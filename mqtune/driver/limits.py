@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from mqtune.core.checks import optional_count, optional_seconds
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.schedulers.stopping.rule import StopRule
 
-__all__ = ["LOOK_S", "FailFast", "Limits", "at_least", "positive"]
+__all__ = ["LOOK_S", "FailFast", "Limits"]
 
 FailFast = Literal[False, True, "raise"]
 
@@ -36,11 +36,11 @@ class Limits:
     rule: StopRule | None = None
 
     def __post_init__(self) -> None:
-        at_least("max_trials", self.max_trials, 1)
-        at_least("max_concurrent", self.max_concurrent, 1)
-        positive("ttl_s", self.ttl_s)
-        positive("time_budget_s", self.time_budget_s)
-        positive("trial_time_budget_s", self.trial_time_budget_s)
+        optional_count("max_trials", self.max_trials, 1)
+        optional_count("max_concurrent", self.max_concurrent, 1)
+        optional_seconds("ttl_s", self.ttl_s)
+        optional_seconds("time_budget_s", self.time_budget_s)
+        optional_seconds("trial_time_budget_s", self.trial_time_budget_s)
         if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
             raise ConfigurationError(
                 f"fail_fast={self.fail_fast!r} is none of False (go on), True (stop all) and 'raise' (raise TrialFailed)"
@@ -69,26 +69,3 @@ def trial_s(experiment: Experiment, now: float) -> float:
         return experiment.run_s
     running = [trial.attempt for trial in experiment.trials.values() if trial.status is TrialStatus.RUNNING]
     return experiment.run_s + sum(max(0.0, now - a.started_at) for a in running if a.started_at is not None)
-
-
-def at_least(name: str, value: int | None, least: int) -> int | None:
-    """Return *value*.
-
-    Raises:
-        ConfigurationError: it is no whole number, or less than *least*.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise ConfigurationError(f"{name}={value!r} makes no sense; give a whole number of at least {least}")
-    return value
-
-
-def positive(name: str, value: Any) -> float | None:
-    """Return *value*, a number of seconds or None.
-
-    Raises:
-        ConfigurationError: it is no number above 0.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and (not is_number or not math.isfinite(value) or value <= 0):
-        raise ConfigurationError(f"{name}={value!r} makes no sense; give seconds above 0, or leave it out for no limit")
-    return None if value is None else float(value)

@@ -7,6 +7,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mqtune.core.checks import one_of, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
@@ -41,17 +42,12 @@ class Retention:
     mode: Literal["min", "max", ""] = ""
 
     def __post_init__(self) -> None:
-        if self.keep_last is not None and not _is_count(self.keep_last, 1):
-            raise ConfigurationError(
-                f"Retention(keep_last={self.keep_last!r}): a whole number from 1 is wanted, or None to keep all; a trial goes "
-                "on from its newest checkpoint"
-            )
-        if not _is_count(self.keep_best, 0):
-            raise ConfigurationError(f"Retention(keep_best={self.keep_best!r}): a whole number from 0 is wanted")
+        if self.keep_last is not None:
+            object.__setattr__(self, "keep_last", whole_number("Retention", "keep_last", self.keep_last, 1))
+        object.__setattr__(self, "keep_best", whole_number("Retention", "keep_best", self.keep_best, 0))
         if not isinstance(self.score, str):
             raise ConfigurationError(f"Retention(score={self.score!r}): the name of a metric is wanted")
-        if self.mode not in ("min", "max", ""):
-            raise ConfigurationError(f"Retention(mode={self.mode!r}): 'min' or 'max' is wanted")
+        one_of("Retention", "mode", self.mode, ("min", "max", ""))
         if bool(self.score) is not bool(self.mode):
             raise ConfigurationError(
                 f"Retention(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
@@ -93,10 +89,6 @@ class Retention:
             if not math.isnan(value := _number(checkpoints[id_].metrics.get(self.score)))
         ]
         return [id_ for _, _, id_ in sorted(scored)[-self.keep_best :]]
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _number(value: object) -> float:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from mqtune.core.checks import optional_count, optional_seconds
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.experiment import Experiment, Mode
@@ -22,7 +23,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
 from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
-from mqtune.driver.limits import FailFast, Limits, at_least, positive
+from mqtune.driver.limits import FailFast, Limits
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
@@ -151,7 +152,7 @@ class Plan:
         #: The files of the trainable, once they were read, and those that are not as they were when the experiment began.
         self.sources: dict[str, bytes] = {}
         self.changed: list[str] = []
-        self.local_slots = at_least("local_slots", local_slots, 1)
+        self.local_slots = optional_count("local_slots", local_slots, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.resources = resources if resources is not None else Resources()
         self.name = name if name is not None else _new_name(self.spec)
@@ -160,8 +161,8 @@ class Plan:
         self.delete_checkpoints = delete_checkpoints
         self.pass_config = pass_config
         self.pass_checkpoint_dir = pass_checkpoint_dir
-        self.max_trials = at_least("max_trials", max_trials, 1)
-        self.seed = at_least("seed", seed, 0)
+        self.max_trials = optional_count("max_trials", max_trials, 1)
+        self.seed = optional_count("seed", seed, 0)
         self.scheduler = scheduler if scheduler is not None else FIFO()
         #: The URL of the checkpoint store, or empty; known once the broker is.
         self.store = ""
@@ -341,7 +342,7 @@ def _on_loss(policy: object, grace_s: object) -> OnLoss:
     if policy not in get_args(LossPolicy):
         known = ", ".join(map(repr, get_args(LossPolicy)))
         raise ConfigurationError(f"on_driver_loss={policy!r} is none of {known}")
-    return OnLoss(cast("LossPolicy", policy), positive("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)
+    return OnLoss(cast("LossPolicy", policy), optional_seconds("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)
 
 
 def _same(value: Any) -> Any:

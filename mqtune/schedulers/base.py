@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple
 
+from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.search.space import Space
@@ -85,10 +86,8 @@ class Scheduler(ABC):
         Raises:
             ConfigurationError: *metric* is no name, *mode* is neither, or the scheduler is bound already.
         """
-        if not isinstance(metric, str) or not metric:
-            raise ConfigurationError(f"metric={metric!r} is not a name; give the key of the metric in the reports")
-        if mode not in ("min", "max"):
-            raise ConfigurationError(f"mode={mode!r} is neither 'min' nor 'max'")
+        checks.name("", "metric", metric, "the key of the metric in the reports")
+        checks.one_of("", "mode", mode, ("min", "max"))
         if self.metric:
             raise ConfigurationError(
                 f"this {type(self).__name__} decides on {self.metric!r} for an experiment already; make another one"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config
-from mqtune.schedulers.arguments import exact, number
+from mqtune.schedulers.timed import exact
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, copy_value, is_same, plain_value
 from mqtune.search.space import Space
 

@@ -6,10 +6,10 @@ import heapq
 from fractions import Fraction
 from typing import Any, ClassVar, Final, TypeVar
 
+from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Action, Decision, Trial, TrialId
-from mqtune.schedulers.arguments import exact, number, plain
-from mqtune.schedulers.timed import ITERATION, Progress, Rank, TimedScheduler
+from mqtune.schedulers.timed import ITERATION, Progress, Rank, TimedScheduler, exact, plain
 
 __all__ = ["Halving", "Rung", "RungHalving", "levels_of"]
 

@@ -11,10 +11,9 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
-from mqtune.schedulers.arguments import exact, plain
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving
-from mqtune.schedulers.timed import ITERATION, Progress, Rank, Waiting, rank_of
+from mqtune.schedulers.timed import ITERATION, Progress, Rank, Waiting, exact, plain, rank_of
 
 __all__ = ["HyperBand", "Round"]
 

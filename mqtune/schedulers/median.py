@@ -9,8 +9,8 @@ import heapq
 import math
 from typing import Any
 
+from mqtune.core.checks import whole_number
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
-from mqtune.schedulers.arguments import count
 from mqtune.schedulers.timed import ITERATION, Milestones, Progress, TimedScheduler
 
 __all__ = ["MedianStopping"]
@@ -65,7 +65,7 @@ class MedianStopping(TimedScheduler["_Course"]):
     ) -> None:
         super().__init__(time_attr)
         self._milestones = Milestones(self._name, ("interval", interval), ("grace_period", grace_period))
-        self._min_samples = count(self._name, "min_samples", min_samples, 1)
+        self._min_samples = whole_number(self._name, "min_samples", min_samples, 1)
         self._averages: dict[int, _Median] = {}
 
     def describe(self) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from mqtune.core.checks import flag, number, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial
-from mqtune.schedulers.arguments import count, exact, flag, number
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
 from mqtune.schedulers.population import Copying, Generations, Member, Pace, Turns
-from mqtune.schedulers.timed import ITERATION, Milestones, TimedScheduler, rank_of
+from mqtune.schedulers.timed import ITERATION, Milestones, TimedScheduler, exact, rank_of
 from mqtune.search.space import Space
 
 __all__ = ["PBT"]
@@ -123,11 +123,11 @@ class PBT(TimedScheduler[Member]):
         self._quantile_fraction = number(self._name, "quantile_fraction", quantile_fraction)
         if not 0 < self._quantile_fraction <= _LARGEST_QUANTILE:
             raise ConfigurationError(f"PBT: quantile_fraction={quantile_fraction!r} must be above 0 and at most 0.5")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ConfigurationError(f"PBT: seed={seed!r} is not an integer")
-        self._seed = seed
+        self._seed = whole_number(self._name, "seed", seed)
         self._synchronous = flag(self._name, "synchronous", synchronous)
-        self._size = None if population_size is None else count(self._name, "population_size", population_size, 2)
+        self._size = (
+            None if population_size is None else whole_number(self._name, "population_size", population_size, 2)
+        )
         self._exploration = Exploration(
             hyperparam_mutations,
             resample_probability=resample_probability,

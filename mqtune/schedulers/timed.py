@@ -5,17 +5,17 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any, Final, Generic, TypeVar
 
+from mqtune.core.checks import name, number, positive
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId
-from mqtune.schedulers import arguments
-from mqtune.schedulers.arguments import exact, number, plain
 from mqtune.schedulers.base import Scheduler
 
-__all__ = ["ITERATION", "Milestones", "Progress", "TimedScheduler"]
+__all__ = ["ITERATION", "Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact", "plain", "rank_of"]
 
 
 #: The key that a report's iteration is known by; a report without it counts by its sequence number.
@@ -53,7 +53,7 @@ class TimedScheduler(Scheduler, Generic[P]):
     """
 
     def __init__(self, time_attr: str) -> None:
-        self._time_attr = arguments.name(self._name, "time_attr", time_attr, "the time's key in the reports")
+        self._time_attr = name(self._name, "time_attr", time_attr, "the time's key in the reports")
         self._progress: dict[TrialId, P] = {}
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
@@ -152,11 +152,7 @@ class Milestones:
     """
 
     def __init__(self, scheduler: str, interval: tuple[str, float], first: tuple[str, float]) -> None:
-        self.interval, self.first = number(scheduler, *interval), number(scheduler, *first)
-        if self.interval <= 0:
-            raise ConfigurationError(f"{scheduler}: {interval[0]}={interval[1]!r} must be above 0")
-        if self.first < 0:
-            raise ConfigurationError(f"{scheduler}: {first[0]}={first[1]!r} must not be below 0")
+        self.interval, self.first = positive(scheduler, *interval), number(scheduler, *first, least=0)
         self._interval = exact(self.interval)
         self._lowest = max(1, math.ceil(exact(self.first) / self._interval))
         self.lowest = plain(self._lowest * self._interval)
@@ -214,3 +210,13 @@ class Waiting:
         # What was taken out further down goes when it comes up, so that looking at the first changes nothing.
         while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
+
+
+def exact(value: float) -> Fraction:
+    """Return the decimal number that *value* is written as: 1.1 is 11/10."""
+    return Fraction(str(value))
+
+
+def plain(value: float | Fraction) -> float:
+    """Return *value* as an int if it is whole, else as the nearest float."""
+    return int(value) if value == int(value) else float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.space import Space
@@ -54,8 +55,7 @@ def check_arguments(searcher: str, space: Space, seed: int) -> None:
     """
     if not isinstance(space, Space):
         raise ConfigurationError(f"{searcher}: space={space!r} is not a Space; write Space({{…}})")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigurationError(f"{searcher}: seed={seed!r} is not an integer")
+    whole_number(searcher, "seed", seed)
 
 
 def fingerprint(value: Any) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, Final
 
+from mqtune.core import checks
 from mqtune.core.errors import SpaceError
 
 __all__ = [
@@ -365,30 +366,22 @@ def is_same(left: Any, right: Any) -> bool:
     return bool(left == right) or repr(left) == repr(right)
 
 
-def number(call: str, name: str, value: Any) -> int | float:
+def number(call: str, name: str, value: object) -> int | float:
     """Return the argument *name* of the domain *call* as an int or a float.
 
     Raises:
         SpaceError: it is not a finite number.
     """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise SpaceError(f"{call}: {name}={value!r} is not a number")
-    plain = _plain_number(value, f"{call}: {name}")
-    if not math.isfinite(plain):
-        raise SpaceError(f"{call}: {name}={value!r} is not finite; give a number that is")
-    return plain
+    return _plain_number(checks.number(call, name, value, error=SpaceError), f"{call}: {name}")
 
 
-def integer(call: str, name: str, value: Any) -> int:
+def integer(call: str, name: str, value: object) -> int:
     """Return the argument *name* of the domain *call* as an int.
 
     Raises:
         SpaceError: it is not an integer; a float is none, even where it is whole.
     """
-    plain = number(call, name, value)
-    if not isinstance(plain, int):
-        raise SpaceError(f"{call}: {name}={value!r} is not an integer")
-    return plain
+    return int(_plain_number(checks.whole_number(call, name, value, error=SpaceError), f"{call}: {name}"))
 
 
 #: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.

@@ -49,19 +49,19 @@ def test_gpus_that_cannot_be_had_are_refused_by_value(gpus: float) -> None:
 
 @pytest.mark.parametrize("gpus", [True, None, "1", math.nan, math.inf, [1]])
 def test_gpus_that_are_no_number_are_refused_by_value(gpus: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"gpus=.* is not a number; give 0, 0.5, 1"):
+    with pytest.raises(ConfigurationError, match=r"gpus=.* is not a finite number"):
         Resources(gpus=gpus)
 
 
 @pytest.mark.parametrize("cpus", [0, -1, 1.5, 2.0, True, None, "4", math.nan])
 def test_cpus_must_be_a_whole_number_of_at_least_one(cpus: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"cpus=.* can't be had; give a whole number of at least 1"):
+    with pytest.raises(ConfigurationError, match=r"cpus=.* is not a whole number of at least 1"):
         Resources(cpus=cpus)
 
 
 @pytest.mark.parametrize("memory", [-1, True, None, "24", "24GB", math.nan, math.inf, [24]])
 def test_gpu_memory_that_cannot_be_had_is_refused_by_value(memory: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"gpu_memory_gb=.* can't be had; give a number of GB such as 24"):
+    with pytest.raises(ConfigurationError, match=r"gpu_memory_gb=.* (is not a finite number|must not be below 0)"):
         Resources(gpus=1, gpu_memory_gb=memory)
 
 

@@ -40,8 +40,8 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     ("options", "what"),
     [
         ({"on_driver_loss": "panic"}, "on_driver_loss='panic' is none of 'continue', 'finish', 'stop'"),
-        ({"driver_loss_grace_s": 0}, "driver_loss_grace_s=0 makes no sense"),
-        ({"driver_loss_grace_s": "soon"}, "driver_loss_grace_s='soon' makes no sense"),
+        ({"driver_loss_grace_s": 0}, "driver_loss_grace_s=0 must be above 0"),
+        ({"driver_loss_grace_s": "soon"}, "driver_loss_grace_s='soon' is not a finite number"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(options: dict[str, Any], what: str) -> None:

@@ -295,9 +295,9 @@ def test_it_describes_its_arguments() -> None:
         ({"interval": 0}, "MedianStopping: interval=0 must be above 0"),
         ({"interval": "1"}, "MedianStopping: interval='1' is not a finite number"),
         ({"grace_period": -1}, "MedianStopping: grace_period=-1 must not be below 0"),
-        ({"min_samples": 0}, "MedianStopping: min_samples=0 is not an integer of at least 1"),
-        ({"min_samples": 1.5}, "MedianStopping: min_samples=1.5 is not an integer"),
-        ({"min_samples": True}, "MedianStopping: min_samples=True is not an integer"),
+        ({"min_samples": 0}, "MedianStopping: min_samples=0 is not a whole number of at least 1"),
+        ({"min_samples": 1.5}, "MedianStopping: min_samples=1.5 is not a whole number"),
+        ({"min_samples": True}, "MedianStopping: min_samples=True is not a whole number"),
         ({"time_attr": ""}, "MedianStopping: time_attr='' is not a name"),
     ],
 )

@@ -569,7 +569,7 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
         ({"hyperparam_mutations": {"lr": []}}, "the list .* is empty"),
         ({"hyperparam_mutations": {3: [1]}}, "the key 3, which is not a name"),
         ({"explore": 3}, "PBT: explore=3 is no function"),
-        ({"seed": 1.5}, "PBT: seed=1.5 is not an integer"),
+        ({"seed": 1.5}, "PBT: seed=1.5 is not a whole number"),
         ({"time_attr": ""}, "PBT: time_attr='' is not a name"),
     ],
 )

@@ -398,8 +398,8 @@ def test_what_a_generation_decides_does_not_depend_on_the_slots(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"population_size": 1}, "PBT: population_size=1 is not an integer of at least 2"),
-        ({"population_size": 2.5}, "PBT: population_size=2.5 is not an integer"),
+        ({"population_size": 1}, "PBT: population_size=1 is not a whole number of at least 2"),
+        ({"population_size": 2.5}, "PBT: population_size=2.5 is not a whole number"),
         ({"synchronous": 1, "population_size": 2}, "PBT: synchronous=1 is neither True nor False"),
         ({"synchronous": True}, "PBT: synchronous=True needs population_size"),
     ],

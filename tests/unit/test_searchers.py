@@ -310,9 +310,9 @@ def test_the_searcher_behind_the_points_hears_everything() -> None:
 def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Space) -> None:
     with pytest.raises(ConfigurationError, match=r"space={'x': 1} is not a Space"):
         make({"x": 1}, 0)
-    with pytest.raises(ConfigurationError, match=r"seed=1.5 is not an integer"):
+    with pytest.raises(ConfigurationError, match=r"seed=1.5 is not a whole number"):
         make(grid, 1.5)
-    with pytest.raises(ConfigurationError, match="seed=None is not an integer"):
+    with pytest.raises(ConfigurationError, match="seed=None is not a whole number"):
         make(grid, None)
 
 

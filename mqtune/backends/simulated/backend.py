@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
+from mqtune.core.checks import whole_number
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
@@ -79,10 +80,8 @@ class Simulated:
         offer: Resources | None = None,
         keep_journal: bool = False,
     ) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-            raise ConfigurationError(f"Simulated: slots={slots!r} makes no sense; give a whole number of at least 1")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ConfigurationError(f"Simulated: seed={seed!r} is not a whole number")
+        slots = whole_number("Simulated", "slots", slots, 1)
+        seed = whole_number("Simulated", "seed", seed)
         if offer is not None and not isinstance(offer, Resources):
             raise ConfigurationError(f"Simulated: offer={offer!r}: give mqtune.Resources(gpus=…, cpus=…)")
         rng = random.Random(seed)

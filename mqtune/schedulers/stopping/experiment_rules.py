@@ -6,19 +6,11 @@ import heapq
 import math
 from typing import TYPE_CHECKING, Any
 
+from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.schedulers.stopping.rule import (
-    Scope,
-    StopRule,
-    at_least,
-    finite,
-    metric_key,
-    number,
-    spread,
-    standard_deviation,
-)
+from mqtune.schedulers.stopping.rule import METRIC_KEY, Scope, StopRule, number, spread
 
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment, Mode
@@ -41,9 +33,7 @@ class TimeLimit(StopRule):
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = finite("TimeLimit", "seconds", seconds)
-        if self._seconds <= 0:
-            raise ConfigurationError(f"TimeLimit: seconds={seconds!r} must be above 0")
+        self._seconds = checks.positive("TimeLimit", "seconds", seconds)
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return that the time is over, or an empty text."""
@@ -70,7 +60,7 @@ class _Count(StopRule):
     _WORD: str
 
     def __init__(self, trials: int) -> None:
-        self._trials = at_least(type(self).__name__, "trials", trials, 1)
+        self._trials = checks.whole_number(type(self).__name__, "trials", trials, 1)
 
     def _count(self, experiment: Experiment) -> int:
         raise NotImplementedError
@@ -151,7 +141,7 @@ class TargetReached(StopRule):
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(self, value: float) -> None:
-        self._value = finite("TargetReached", "value", value)
+        self._value = checks.number("TargetReached", "value", value)
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return which trial has reached it, or an empty text."""
@@ -195,12 +185,12 @@ class ExperimentPlateau(StopRule):
         patience: int = 0,
         mode: Mode | None = None,
     ) -> None:
-        if mode not in (None, "min", "max"):
-            raise ConfigurationError(f"ExperimentPlateau: mode={mode!r} is neither 'min' nor 'max'")
-        self._key = metric_key("ExperimentPlateau", metric)
-        self._std = standard_deviation("ExperimentPlateau", std)
-        self._size = at_least("ExperimentPlateau", "top", top, 2)
-        self._patience = at_least("ExperimentPlateau", "patience", patience, 0)
+        if mode is not None:
+            checks.one_of("ExperimentPlateau", "mode", mode, ("min", "max"))
+        self._key = "" if metric is None else checks.name("ExperimentPlateau", "metric", metric, METRIC_KEY)
+        self._std = checks.number("ExperimentPlateau", "std", std, least=0)
+        self._size = checks.whole_number("ExperimentPlateau", "top", top, 2)
+        self._patience = checks.whole_number("ExperimentPlateau", "patience", patience, 0)
         self._mode: str | None = mode
         self._sign = 0.0
         #: The best score of each trial, lower being better.

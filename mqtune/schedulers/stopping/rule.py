@@ -11,6 +11,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any, Final
 
+from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.registry import described
@@ -20,6 +21,7 @@ from mqtune.core.trial import Report, Trial
 
 __all__ = [
     "ITERATION",
+    "METRIC_KEY",
     "AllRule",
     "AnyRule",
     "FunctionRule",
@@ -27,15 +29,14 @@ __all__ = [
     "Scope",
     "StopRule",
     "as_rule",
-    "at_least",
-    "finite",
-    "metric_key",
     "number",
     "spread",
-    "standard_deviation",
 ]
 
 logger = logging.getLogger(__name__)
+
+#: What to give where a metric is no name.
+METRIC_KEY: Final = "the key of the metric in the reports"
 
 #: The key that a report's iteration is known by; a report without it counts by its sequence number.
 ITERATION: Final = "training_iteration"
@@ -74,10 +75,8 @@ class StopRule(ABC):
         Raises:
             ConfigurationError: *metric* is no name, *mode* is neither "min" nor "max", or the rule is bound already.
         """
-        if not isinstance(metric, str) or not metric:
-            raise ConfigurationError(f"metric={metric!r} is not a name; give the key of the metric in the reports")
-        if mode not in ("min", "max"):
-            raise ConfigurationError(f"mode={mode!r} is neither 'min' nor 'max'")
+        checks.name("", "metric", metric, "the key of the metric in the reports")
+        checks.one_of("", "mode", mode, ("min", "max"))
         if self.metric:
             raise ConfigurationError(
                 f"this {type(self).__name__} is a rule of another experiment, or named twice in this one's; make another one"
@@ -248,51 +247,6 @@ def spread(values: list[float]) -> float:
     return math.sqrt(sum((step - mean) * (step - mean) for step in steps) / len(steps))
 
 
-def finite(rule: str, name: str, value: Any) -> float:
-    """Return *value* if it is a finite number.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ConfigurationError(f"{rule}: {name}={value!r} is not a finite number")
-    return int(value) if isinstance(value, Integral) else float(value)
-
-
-def at_least(rule: str, name: str, value: Any, least: int) -> int:
-    """Return *value* if it is a whole number from *least* on.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ConfigurationError(f"{rule}: {name}={value!r} is not a whole number of at least {least}")
-    return int(value)
-
-
-def standard_deviation(rule: str, std: Any) -> float:
-    """Return *std* if it is a finite number from 0 on.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    value = finite(rule, "std", std)
-    if value < 0:
-        raise ConfigurationError(f"{rule}: std={std!r} must not be below 0")
-    return value
-
-
-def metric_key(rule: str, metric: Any) -> str:
-    """Return the key *metric*, or an empty text for None, which stands for the experiment's metric.
-
-    Raises:
-        ConfigurationError: it is no name.
-    """
-    if metric is not None and (not isinstance(metric, str) or not metric):
-        raise ConfigurationError(f"{rule}: metric={metric!r} is not a name; give the key of a metric in the reports")
-    return metric or ""
-
-
 def as_rule(stop: Any) -> StopRule | None:
     """Return the rule that *stop* stands for, or None for None.
 
@@ -345,7 +299,8 @@ class MetricBounds(StopRule):
             if not isinstance(key, str) or not key:
                 raise ConfigurationError(f"stop: {key!r} is not a name; give the key of a metric in the reports")
         self._bounds = {
-            key: finite("stop", key, int(bound) if isinstance(bound, bool) else bound) for key, bound in bounds.items()
+            key: checks.number("stop", key, int(bound) if isinstance(bound, bool) else bound)
+            for key, bound in bounds.items()
         }
         #: Key, bound, and whether the bound is reached from above.
         self._checks: list[tuple[str, float, bool]] = []

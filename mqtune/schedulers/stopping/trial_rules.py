@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.schedulers.stopping.rule import (
-    ITERATION,
-    MetricBounds,
-    Scope,
-    StopRule,
-    at_least,
-    metric_key,
-    number,
-    spread,
-    standard_deviation,
-)
+from mqtune.schedulers.stopping.rule import ITERATION, METRIC_KEY, MetricBounds, Scope, StopRule, number, spread
 
 __all__ = ["MaximumIteration", "MetricMaximum", "TrialPlateau"]
 
@@ -62,7 +53,7 @@ class MaximumIteration(StopRule):
     scopes = frozenset({Scope.TRIAL})
 
     def __init__(self, iterations: int) -> None:
-        self._iterations = at_least("MaximumIteration", "iterations", iterations, 1)
+        self._iterations = checks.whole_number("MaximumIteration", "iterations", iterations, 1)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -103,10 +94,10 @@ class TrialPlateau(StopRule):
     def __init__(
         self, metric: str | None = None, *, std: float = 0.01, num_results: int = 4, grace_period: int = 4
     ) -> None:
-        self._key = metric_key("TrialPlateau", metric)
-        self._std = standard_deviation("TrialPlateau", std)
-        self._num_results = at_least("TrialPlateau", "num_results", num_results, 2)
-        self._grace_period = at_least("TrialPlateau", "grace_period", grace_period, 0)
+        self._key = "" if metric is None else checks.name("TrialPlateau", "metric", metric, METRIC_KEY)
+        self._std = checks.number("TrialPlateau", "std", std, least=0)
+        self._num_results = checks.whole_number("TrialPlateau", "num_results", num_results, 2)
+        self._grace_period = checks.whole_number("TrialPlateau", "grace_period", grace_period, 0)
         self._windows: dict[TrialId, _Window] = {}
 
     def bind(self, metric: str, mode: str) -> None:

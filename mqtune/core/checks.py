@@ -1,0 +1,135 @@
+"""Checks of arguments: each returns the argument in a plain type of Python's, or raises an error that names it and its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import TypeVar
+
+from mqtune.core.errors import ConfigurationError
+
+__all__ = ["flag", "name", "number", "one_of", "optional_count", "optional_seconds", "positive", "whole_number"]
+
+T = TypeVar("T")
+
+
+def number(
+    owner: str,
+    argument: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    error: type[ConfigurationError] = ConfigurationError,
+) -> float:
+    """Return a finite number of at least *least*, as an int or a float.
+
+    Args:
+        owner: whose argument it is, such as ``ASHA``; empty for what a user gives directly.
+        argument: its name.
+        value: what was given.
+        least: the lowest number that is accepted.
+        error: what is raised.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise error(f"{_given(owner, argument, value)} is not a finite number")
+    if value < least:
+        raise error(f"{_given(owner, argument, value)} must not be below {least:g}")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def positive(owner: str, argument: str, value: object) -> float:
+    """Return a finite number above 0, as an int or a float.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    plain = number(owner, argument, value)
+    if plain <= 0:
+        raise ConfigurationError(f"{_given(owner, argument, value)} must be above 0")
+    return plain
+
+
+def whole_number(
+    owner: str,
+    argument: str,
+    value: object,
+    least: int | None = None,
+    *,
+    error: type[ConfigurationError] = ConfigurationError,
+) -> int:
+    """Return an integer, of at least *least* if that is given, as an int; a float is refused even if it is whole.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise error(f"{_given(owner, argument, value)} is not a whole number{bound}")
+    return int(value)
+
+
+def optional_count(argument: str, value: object, least: int) -> int | None:
+    """Return an integer of at least *least*, or None, which stands for no limit.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    return None if value is None else whole_number("", argument, value, least)
+
+
+def optional_seconds(argument: str, value: object) -> float | None:
+    """Return a number of seconds above 0 as a float, or None, which stands for no limit.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    return None if value is None else float(positive("", argument, value))
+
+
+def flag(owner: str, argument: str, value: object) -> bool:
+    """Return True or False.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{_given(owner, argument, value)} is neither True nor False")
+    return value
+
+
+def name(owner: str, argument: str, value: object, what: str) -> str:
+    """Return a string that is not empty.
+
+    Args:
+        owner: whose argument it is.
+        argument: its name.
+        value: what was given.
+        what: what to give instead, for the error.
+
+    Raises:
+        ConfigurationError: it is empty, or not a string.
+    """
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {what}")
+    return value
+
+
+def one_of(owner: str, argument: str, value: T, known: Sequence[object]) -> T:
+    """Return a value that is among *known*.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if value not in known:
+        *others, last = map(repr, known)
+        choices = f"neither {others[0]} nor {last}" if len(others) == 1 else f"none of {', '.join(map(repr, known))}"
+        raise ConfigurationError(f"{_given(owner, argument, value)} is {choices}")
+    return value
+
+
+def _given(owner: str, argument: str, value: object) -> str:
+    return f"{owner}: {argument}={value!r}" if owner else f"{argument}={value!r}"
