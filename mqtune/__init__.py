@@ -10,6 +10,7 @@ from mqtune.core.version import __version__
 if TYPE_CHECKING:
     from mqtune.backends.simulated import Simulated
     from mqtune.checkpoints import Checkpoint, CheckpointStore
+    from mqtune.client import Client
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.status import TrialStatus
@@ -63,6 +64,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CheckpointStore",
+    "Client",
     "Decision",
     "ExperimentPlateau",
     "Fork",
@@ -152,6 +154,7 @@ _HOMES: Final[dict[str, str]] = {
     "Resources": "mqtune.core.resources",
     "Results": "mqtune.results.results",
     "Tuner": "mqtune.tuner",
+    "Client": "mqtune.client",
     "Simulated": "mqtune.backends.simulated",
     "follow_log": "mqtune.results.logs",
 }

@@ -74,10 +74,10 @@ def _labels(folder: Path) -> Labels:
 
 
 def _list_broker(url: str) -> None:
-    from mqtune.journal.looking import BrokerExperiments  # noqa: PLC0415 - only this needs redis
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    with BrokerExperiments.at(url) as there:
-        stands = [stand for name in there.names() if (stand := there.stand(name)) is not None]
+    with Client(url) as there:
+        stands = [stand for experiment in there.experiments() if (stand := experiment.stand()) is not None]
         click.echo(f"\non {printable(there.place)}{':' if stands else ': no experiments'}")
     if stands:
         rows = (

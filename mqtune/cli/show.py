@@ -89,17 +89,15 @@ def _is_here(name: str | None) -> bool:
 @contextlib.contextmanager
 def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str]]:
     """Lend an experiment's results, read from its broker, with how it stands and where it is."""
-    from mqtune.journal.looking import BrokerExperiments  # noqa: PLC0415 - only this needs redis
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    with BrokerExperiments.at(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
-        if name is None:
-            name = next(iter(there.names()), None)
-        if name is None:
+    with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
+        experiment = next(iter(there.experiments()), None) if name is None else there.experiment(name)
+        if experiment is None:
             raise ConfigurationError(f"there is no experiment on {there.place} yet")
-        there.copy(name, Path(folder))
-        found = there.stand(name)
+        results, found = experiment.results(Path(folder)), experiment.stand()
         stand = "" if found is None else standing_of(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-        yield Results.load(Path(folder)), stand, there.place
+        yield results, stand, there.place
 
 
 def _show(

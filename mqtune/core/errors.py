@@ -27,6 +27,7 @@ __all__ = [
     "NothingResumes",
     "ReportTooLarge",
     "ReportingClosed",
+    "RequestRefused",
     "RunInterrupted",
     "SpaceError",
     "StoreUnavailable",
@@ -146,6 +147,10 @@ class ExperimentFinished(MqtuneError):
 
 class NothingResumes(MqtuneError):
     """All that is left of an experiment are paused trials, and nothing will resume them."""
+
+
+class RequestRefused(MqtuneError):
+    """The driver refuses what a client has requested."""
 
 
 class InvalidTransition(MqtuneError):

@@ -1,117 +1,359 @@
+"""Steering an experiment from outside: requests reach whoever drives it, once, and the answer comes back."""
+
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
-from waiting import eventually
+from accounts import Accounts
+from losing import set_back_redis, snapshot_of_redis
+from waiting import DEADLINE_S, eventually
 
+import mqtune
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.journal import client as client_module
-from mqtune.journal.client import Client
-from mqtune.journal.connection import connect
+from mqtune.client import Answer, ExperimentHandle
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, RequestRefused
+from mqtune.core.events import (
+    START,
+    Cursor,
+    ExperimentCreated,
+    ExperimentEnded,
+    RequestAnswered,
+    Requested,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialId
+from mqtune.journal.redis import RedisJournal
+
+NAME = "steered"
+
+
+class AnsweringDriver:
+    """Drives an experiment of which it does nothing but answer requests, each once; "refuse" it refuses."""
+
+    def __init__(self, client: redis.Redis, name: str = NAME) -> None:
+        self.journal = RedisJournal(client, name, patience_s=5)
+        self.journal.lock("owner", "a test", 60)
+        definition = {"metric": "loss", "mode": "min", "max_failures": 0}
+        created = ExperimentCreated(name=name, definition=definition, at=1.0).encode()
+        self.journal.record(created, definition=encode_value(definition))
+        for number in (1, 2):
+            staged = TrialStaged(trial=TrialId(f"{number:04d}"), attempt=1, config={}, at=2.0, cursor=START)
+            self.journal.record(staged.encode())
+        self.seen: list[Requested] = []
+        self.is_answering = threading.Event()
+        self.is_answering.set()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._drive)
+        self._thread.start()
+
+    def _drive(self) -> None:
+        last = "0-0"
+        while not self._ends.wait(0.01):
+            if not self.is_answering.is_set():
+                continue
+            for entry in self.journal.read(last, count=100):
+                last = entry.id
+                event = decode_event(entry.data)
+                if isinstance(event, Requested):
+                    self.seen.append(event)
+                    self._answer(event, Cursor(entry.id))
+
+    def _answer(self, event: Requested, cursor: Cursor) -> None:
+        refuses = event.action == "fail"
+        answer = RequestAnswered(
+            id=event.id,
+            done=not refuses,
+            reason="trial 0001 has ended already" if refuses else "",
+            trial=event.trial or ("0003" if event.action == "add" else ""),
+            at=3.0,
+            cursor=cursor,
+        )
+        self.journal.record(answer.encode())
+
+    def end(self) -> None:
+        """End without giving the lock back, as one that is killed."""
+        self._ends.set()
+        self._thread.join(DEADLINE_S)
+
+    def leave(self) -> None:
+        self.end()
+        self.journal.unlock("owner")
 
 
 @pytest.fixture
-def client(redis_server: EmbeddedServer) -> Iterator[Client]:
-    with contextlib.closing(connect(redis_server.url, role="kept")) as client:
-        yield client
+def driver(redis_client: redis.Redis) -> Iterator[AnsweringDriver]:
+    driver = AnsweringDriver(redis_client)
+    try:
+        yield driver
+    finally:
+        driver.end()
 
 
-def connections(watching: redis.Redis) -> list[str]:
-    return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
+@pytest.fixture
+def experiment(redis_server: EmbeddedServer, driver: AnsweringDriver) -> Iterator[ExperimentHandle]:
+    with mqtune.Client(redis_server.url) as client:
+        yield client.experiment(NAME)
 
 
-def test_commands_one_after_the_other_share_a_connection(client: Client, redis_client: redis.Redis) -> None:
-    before = connections(redis_client)
-
-    for _ in range(10):
-        client.ping()
-
-    assert connections(redis_client) == before
+def requests_in(client: Any) -> list[Requested]:
+    events = [decode_event(fields[b"e"]) for _, fields in client.xrange(ExperimentKeys(NAME).journal)]
+    return [event for event in events if isinstance(event, Requested)]
 
 
-def test_an_error_of_the_server_costs_no_connection(client: Client, redis_client: redis.Redis) -> None:
-    before = connections(redis_client)
-
-    with pytest.raises(redis.ResponseError):
-        client.execute_command("NO-SUCH-COMMAND")
-
-    assert client.ping()
-    assert connections(redis_client) == before
+# Verbs.
 
 
-def test_threads_get_the_answers_to_their_own_commands(client: Client) -> None:
-    def asked(number: int) -> bool:
-        return bool(client.echo(str(number)) == str(number).encode())
+VERBS: dict[str, tuple[Any, dict[str, object]]] = {
+    "stop": (lambda trial: trial.stop("enough"), {"reason": "enough"}),
+    "pause": (lambda trial: trial.pause(), {}),
+    "resume": (lambda trial: trial.resume({"lr": 0.1}), {"config": {"lr": 0.1}}),
+    "restart": (
+        lambda trial: trial.restart(source="0002", checkpoint="best"),
+        {"source": "0002", "checkpoint": "best"},
+    ),
+    "save": (lambda trial: trial.save(), {}),
+    "complete": (lambda trial: trial.complete(), {}),
+    "abandon": (lambda trial: trial.abandon("wrong data"), {"reason": "wrong data"}),
+}
 
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(asked, range(2_000)))
 
-
-class Stop(BaseException):
-    pass
-
-
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("action", VERBS)
+def test_a_trials_verb_is_a_request_and_returns_the_answer(
+    experiment: ExperimentHandle, driver: AnsweringDriver, action: str
 ) -> None:
-    parse = client.parse_response
+    act, arguments = VERBS[action]
 
-    def interrupted(*_: object, **__: object) -> object:
-        raise Stop
+    answer = act(experiment.trial("0001"))
 
-    monkeypatch.setattr(client, "parse_response", interrupted)
-    with pytest.raises(Stop):
-        client.echo("first")
-    monkeypatch.setattr(client, "parse_response", parse)
-
-    assert client.echo("second") == b"second"
+    (request,) = driver.seen
+    assert (request.action, request.trial, request.arguments) == (action, "0001", arguments)
+    assert answer == Answer(request.id, is_done=True, trial="0001")
 
 
-def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
-    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+def test_what_is_asked_of_the_experiment_is_a_request(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:
+    added = experiment.add({"lr": 0.1}, source="0001", checkpoint="best", tags=["mine"])
+    experiment.set(max_trials=200)
+    experiment.end(now=True)
+
+    assert [(each.action, each.trial, each.arguments) for each in driver.seen] == [
+        ("add", "", {"config": {"lr": 0.1}, "source": "0001", "checkpoint": "best", "tags": ["mine"]}),
+        ("set", "", {"max_trials": 200}),
+        ("end", "", {"now": True}),
+    ]
+    assert (added.is_done, added.trial) == (True, "0003")
+
+
+def test_what_the_driver_refuses_is_an_error_with_its_reason(experiment: ExperimentHandle) -> None:
+    with pytest.raises(RequestRefused, match=r"'steered': trial 0001 has ended already"):
+        experiment.trial("0001").fail()
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, Path("/here")], ids=lambda value: type(value).__name__)
+def test_an_argument_that_can_not_be_sent_is_refused_before_it_is(
+    experiment: ExperimentHandle, redis_client: redis.Redis, value: Any
 ) -> None:
-    monkeypatch.setattr(client_module, "_FRESH_S", 0.0)
-    (cut,) = connections(redis_client)
-    redis_client.client_kill_filter(_id=cut)
-    eventually(lambda: cut not in connections(redis_client))
+    with pytest.raises(ConfigurationError, match="restart can't be sent"):
+        experiment.trial("0001").restart(checkpoint=value)
 
-    assert client.ping()
+    assert requests_in(redis_client) == []
 
 
-def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
-    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+def test_a_change_of_nothing_is_refused(experiment: ExperimentHandle) -> None:
+    with pytest.raises(ConfigurationError, match="give max_trials or max_concurrent"):
+        experiment.set()
+
+
+# Once, and with an answer.
+
+
+def test_a_request_that_is_repeated_has_the_same_answer_and_is_seen_once(
+    experiment: ExperimentHandle, driver: AnsweringDriver
 ) -> None:
-    monkeypatch.setattr(client_module, "_FRESH_S", 60.0)
-    both = threading.Barrier(2)
+    first = experiment.trial("0001").pause(request_id="mine")
+    for _ in range(3):
+        assert experiment.trial("0001").pause(request_id="mine") == first
 
-    def at_once() -> None:
-        both.wait(timeout=5)
-        client.blpop(["nothing"], timeout=0.2)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(at_once), pool.submit(at_once)]:
-            done.result()
-    found = connections(redis_client)
-    assert len(found) >= 2
-    for each in found:
-        redis_client.client_kill_filter(_id=each)
-    eventually(lambda: not connections(redis_client))
-
-    with pytest.raises(redis.ConnectionError):
-        client.ping()
-
-    assert client.ping()
-    assert client.ping()
+    assert len(driver.seen) == 1
+    with pytest.raises(RequestRefused):
+        experiment.trial("0001").fail(request_id="refused")
+    with pytest.raises(RequestRefused):
+        experiment.trial("0001").fail(request_id="refused")
+    assert len(driver.seen) == 2
 
 
-def test_closing_it_closes_all_connections(client: Client, redis_client: redis.Redis) -> None:
-    client.ping()
+def test_an_answer_is_waited_for_up_to_a_deadline_and_comes_later(
+    experiment: ExperimentHandle, driver: AnsweringDriver
+) -> None:
+    driver.is_answering.clear()
 
-    client.close()
+    began = time.monotonic()
+    answer = experiment.trial("0001").pause(timeout_s=0.3, request_id="late")
 
-    eventually(lambda: not connections(redis_client))
+    assert 0.25 < time.monotonic() - began < 5
+    assert (answer.is_done, answer.reason) == (
+        False,
+        "the driver of experiment 'steered' has not answered yet; it will carry the request out",
+    )
+    driver.is_answering.set()
+    assert experiment.trial("0001").pause(request_id="late").is_done
+
+
+def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
+    experiment: ExperimentHandle, driver: AnsweringDriver
+) -> None:
+    driver.is_answering.clear()
+    threading.Timer(2.5, driver.is_answering.set).start()
+
+    assert experiment.trial("0001").pause().is_done
+
+
+def test_without_a_driver_the_request_waits_for_the_next_one(
+    experiment: ExperimentHandle, driver: AnsweringDriver, redis_client: redis.Redis
+) -> None:
+    driver.leave()
+
+    began = time.monotonic()
+    answer = experiment.trial("0001").pause()
+
+    assert time.monotonic() - began < 5
+    assert not answer.is_done
+    assert answer.reason == "nobody drives experiment 'steered'; the next driver will carry the request out"
+    assert [each.id for each in requests_in(redis_client)] == [answer.request_id]
+
+
+def test_an_answer_is_found_when_no_driver_lives_any_more(
+    experiment: ExperimentHandle, driver: AnsweringDriver
+) -> None:
+    experiment.trial("0001").pause(request_id="mine")
+    driver.leave()
+
+    assert experiment.trial("0001").pause(request_id="mine").is_done
+
+
+def test_a_driver_that_dies_while_an_answer_is_waited_for_ends_the_wait(
+    experiment: ExperimentHandle, driver: AnsweringDriver
+) -> None:
+    driver.is_answering.clear()
+    threading.Timer(0.5, driver.leave).start()
+
+    assert not experiment.trial("0001").pause().is_done
+
+
+@pytest.mark.parametrize("how", ["set back", "emptied"])
+def test_a_request_that_the_server_loses_is_made_again_by_who_waits(
+    experiment: ExperimentHandle, driver: AnsweringDriver, redis_client: redis.Redis, how: str
+) -> None:
+    driver.is_answering.clear()
+    before = snapshot_of_redis(redis_client)
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(experiment.trial("0001").pause(request_id="mine")))
+    asking.start()
+    eventually(lambda: requests_in(redis_client))
+
+    redis_client.flushdb()
+    if how == "emptied":
+        # The driver takes a moment to notice.
+        time.sleep(1.5)
+    set_back_redis(redis_client, before)
+    eventually(lambda: requests_in(redis_client))
+    driver.is_answering.set()
+    asking.join(DEADLINE_S)
+
+    assert [answer.is_done for answer in answers] == [True]
+    assert len(driver.seen) == 1
+
+
+# Looking.
+
+
+def test_experiments_and_trials_are_listed(
+    redis_server: EmbeddedServer, redis_client: redis.Redis, experiment: ExperimentHandle
+) -> None:
+    time.sleep(0.002)
+    AnsweringDriver(redis_client, "newer").end()
+    with mqtune.Client(redis_server.url) as client:
+        assert [each.name for each in client.experiments()] == ["newer", NAME]
+
+    assert [trial.id for trial in experiment.trials()] == ["0001", "0002"]
+    assert [trial.id for trial in experiment.trials(TrialStatus.STAGED)] == ["0001", "0002"]
+    assert experiment.trials(TrialStatus.RUNNING) == []
+    stand = experiment.stand()
+    assert stand is not None
+    assert (stand.name, stand.metric, stand.is_driven, stand.outcome) == (NAME, "loss", True, "")
+
+
+def test_an_experiment_is_followed(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:
+    driver.leave()
+    driver.journal.record(ExperimentEnded(outcome="finished", reason="", at=4.0, cursor=START).encode())
+
+    kinds = [type(event).__name__ for event in experiment.follow()]
+
+    assert kinds == ["ExperimentCreated", "TrialStaged", "TrialStaged", "ExperimentEnded"]
+
+
+# Errors.
+
+
+def test_an_experiment_that_there_is_none_of_is_a_clear_error(
+    redis_server: EmbeddedServer, experiment: ExperimentHandle
+) -> None:
+    with (
+        mqtune.Client(redis_server.url) as client,
+        pytest.raises(ConfigurationError, match=r"no experiment 'steerd' on .*; there are steered"),
+    ):
+        client.experiment("steerd")
+
+
+def test_an_experiment_that_is_gone_is_a_clear_error(experiment: ExperimentHandle, redis_client: redis.Redis) -> None:
+    redis_client.flushdb()
+
+    with pytest.raises(ConfigurationError, match="there is no experiment 'steered'"):
+        experiment.trial("0001").pause()
+
+
+def test_a_broker_that_is_not_there_is_a_clear_error() -> None:
+    with pytest.raises(BrokerUnavailable):
+        mqtune.Client("redis://127.0.0.1:1/0")
+
+
+def test_a_broker_that_goes_away_says_how_to_make_the_request_again(
+    experiment: ExperimentHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> str:
+        raise BrokerUnavailable("Redis gave no answer for 5 s")
+
+    monkeypatch.setattr(RedisJournal, "request", away)
+
+    with pytest.raises(BrokerUnavailable, match=r"make it again with request_id='mine', which carries it out once"):
+        experiment.trial("0001").pause(request_id="mine")
+
+
+def test_a_monitor_may_look_and_not_steer_and_an_operator_may_do_both(
+    redis_server: EmbeddedServer, driver: AnsweringDriver
+) -> None:
+    with contextlib.closing(Accounts(redis_server.url)) as accounts:
+        with mqtune.Client(accounts.make("monitor")) as client:
+            experiment = client.experiment(NAME)
+            assert len(experiment.trials()) == 2
+            with pytest.raises(AccessDenied):
+                experiment.trial("0001").pause()
+        accounts.refused()
+        with mqtune.Client(accounts.make("operator")) as client:
+            (experiment,) = client.experiments()
+            assert len(experiment.trials()) == 2
+            assert experiment.trial("0001").pause().is_done
+            driver.leave()
+            assert not experiment.trial("0002").pause().is_done
+        assert accounts.refused() == []
+        accounts.admin.execute_command("ACL", "DELUSER", "mqtune-monitor", "mqtune-operator")

@@ -25,6 +25,7 @@ FLOORS: Final = {
     "journal": 2,
     "backends": 3,
     "worker": 3,
+    "client": 4,
     "driver": 4,
     "results": 4,
     "tuner": 4,

@@ -1,0 +1,524 @@
+"""A broker's experiments from any process on any machine: look at them, follow them, and steer them by requests.
+
+A request is an event in the experiment's journal. The driver carries requests out in the order of the journal, each once, and
+journals its answer; what no driver has answered, the next one does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
+from mqtune.core.events import (
+    START,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    RequestAnswered,
+    Requested,
+    TrialStaged,
+    decode_event,
+)
+from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
+from mqtune.core.machine import describe_process
+from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Config
+from mqtune.journal.base import Entry
+from mqtune.journal.clock import ServerClock
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
+from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.follow import Follower, follow
+from mqtune.journal.redis import RedisJournal, retrying
+from mqtune.journal.takeover import LOCK_S
+from mqtune.results.checkpoints import Origin
+from mqtune.results.results import Results
+
+__all__ = ["Answer", "Client", "ExperimentHandle", "Stand", "Steering", "TrialHandle"]
+
+T = TypeVar("T")
+
+#: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
+_LAST_COUNT: Final = 50
+#: Entries that one read takes.
+_PAGE_COUNT: Final = 1_000
+#: Names that an error lists; more would not be read.
+_SHOWN: Final = 5
+#: How often, while an answer is waited for, the server is asked whether it still has the request, and whether a driver lives.
+_LOOK_S: Final = 1.0
+#: How long a server that was emptied may be without the experiment: a driver that lives puts it back within that.
+_PUT_BACK_S: Final = LOCK_S
+_RETRY_S: Final = 0.1
+
+
+class Answer(NamedTuple):
+    """The driver's answer to a request, or that there is none yet.
+
+    With ``is_done`` the request was carried out. Without it the request is in the journal and will be carried out; ``reason``
+    says what that waits for. ``trial`` is the trial that it was about, or that it made. ``request_id`` names the request:
+    making it again with this id returns its answer, and carries nothing out twice.
+    """
+
+    request_id: str
+    is_done: bool
+    reason: str = ""
+    trial: str = ""
+
+
+class Steering(Protocol):
+    """Carries out an action on an experiment, or requests it of the driver."""
+
+    def steer(
+        self,
+        action: str,
+        trial: str,
+        arguments: dict[str, object],
+        *,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Return the answer; raise an ``MqtuneError`` when the action is refused.
+
+        Args:
+            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "add", "set" or "end".
+            trial: the trial's id; empty for an action on the experiment.
+            arguments: of the action, by name.
+            timeout_s: how long to wait for the driver's answer.
+            request_id: of an earlier request that is repeated.
+        """
+
+
+class TrialHandle:
+    """Steers one trial of an experiment; the same in the driver's process, where it acts at once, and in any other.
+
+    Each method returns when the driver has answered, at the latest after *timeout_s* seconds; without a driver at once, and
+    the next driver carries the request out. ``request_id`` repeats a request whose answer was lost. Actions that can't be
+    carried out, because of the trial's status for example, raise an error that says why.
+
+    Args:
+        id: the trial's id.
+        steering: what carries the actions out.
+    """
+
+    def __init__(self, id: str, steering: Steering) -> None:  # noqa: A002 - as trials call it
+        self.id = id
+        self._steering = steering
+
+    def __repr__(self) -> str:
+        return f"<trial {self.id}>"
+
+    def stop(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """Stop the trial early."""
+        return self._do("stop", timeout_s, request_id, reason=reason)
+
+    def pause(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """Pause the trial: it saves a checkpoint if it can, its process ends and its slot becomes free."""
+        return self._do("pause", timeout_s, request_id, reason=reason)
+
+    def resume(
+        self,
+        config: Config | None = None,
+        reason: str = "",
+        *,
+        checkpoint: Origin | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Stage the paused trial again, from its newest checkpoint, with the values of *config* in place of those it has.
+
+        Args:
+            config: what is to be different from now on.
+            reason: why, in a few words.
+            checkpoint: where it goes on from instead: its "best", or the id of any checkpoint that is kept; in the driver's
+                process also the path of a folder.
+            timeout_s: how long to wait for the driver's answer.
+            request_id: of an earlier request that is repeated.
+        """
+        return self._do("resume", timeout_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
+
+    def restart(
+        self,
+        config: Config | None = None,
+        reason: str = "",
+        *,
+        source: str = "",
+        checkpoint: Origin | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Have the trial begin again in place, from scratch or from a checkpoint, with the values of *config*.
+
+        A running attempt ends first.
+
+        Args:
+            config: what is to be different from now on.
+            reason: why, in a few words.
+            source: the id of a trial from whose checkpoint it begins.
+            checkpoint: which, of *source* or its own: "newest", "best" or an id; in the driver's process also a folder.
+            timeout_s: how long to wait for the driver's answer.
+            request_id: of an earlier request that is repeated.
+        """
+        return self._do(
+            "restart", timeout_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
+        )
+
+    def save(self, *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """Have the running trial save a checkpoint as soon as it can; the answer doesn't wait for the checkpoint."""
+        return self._do("save", timeout_s, request_id)
+
+    def complete(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """End the trial as COMPLETED: it has done all it was meant to do."""
+        return self._do("complete", timeout_s, request_id, reason=reason)
+
+    def abandon(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """Give the trial up: its config is never proposed again, and searchers leave it out."""
+        return self._do("abandon", timeout_s, request_id, reason=reason)
+
+    def fail(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """End the trial as FAILED; it is not tried again."""
+        return self._do("fail", timeout_s, request_id, reason=reason)
+
+    def _do(self, action: str, timeout_s: float | None, request_id: str, **arguments: object) -> Answer:
+        return self._steering.steer(action, self.id, _given(**arguments), timeout_s=timeout_s, request_id=request_id)
+
+
+def _given(**arguments: object) -> dict[str, object]:
+    """Return the arguments that were given."""
+    return {name: value for name, value in arguments.items() if value is not None and value != ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How an experiment stands on its broker."""
+
+    name: str
+    metric: str
+    created_at: float
+    #: finished, interrupted or failed; empty when it has not ended.
+    outcome: str
+    #: Whether a driver has it.
+    is_driven: bool
+    #: How long ago the newest event was, in seconds.
+    age_s: float
+
+
+class _Broker:
+    """A connection to a broker, and its clock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.place = redact(url)
+        # redis-py types answers as what any setting might give; with ours they are bytes.
+        self.redis: Any = connect(url, role="reader")
+        self.clock = ServerClock(self.redis)
+
+    def names(self) -> list[str]:
+        """Return the names of all experiments, newest first."""
+        found = self.ask(lambda: self.redis.zrevrange(EXPERIMENTS, 0, -1))
+        return [name.decode(errors="backslashreplace") for name in found]
+
+    def unknown(self, name: str) -> str:
+        """Say that there is no experiment of this name, and which there are."""
+        names = self.names()
+        more = ", …" if len(names) > _SHOWN else ""
+        there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none at all"
+        return f"there is no experiment {name!r} on {self.place}; {there}"
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Return the answer to a command, trying again for some seconds while the server is away."""
+        return retrying(call, patience_s=CONNECT_TIMEOUT_S)
+
+
+class ExperimentHandle:
+    """Looks at an experiment on a broker, follows it, and steers it by requests.
+
+    A monitor's account may look and follow; requests need an operator's or a driver's. Requests wait for the driver's answer
+    as those of ``TrialHandle`` do.
+    """
+
+    def __init__(self, broker: _Broker, name: str) -> None:
+        self.name = name
+        self._broker = broker
+        self._keys = ExperimentKeys(name)
+        self._journal = RedisJournal(broker.redis, name, patience_s=CONNECT_TIMEOUT_S)
+
+    def __repr__(self) -> str:
+        return f"<experiment {self.name} on {self._broker.place}>"
+
+    # Looking.
+
+    def stand(self) -> Stand | None:
+        """Return how the experiment stands; None when it has not begun."""
+        redis, ask = self._broker.redis, self._broker.ask
+        first = ask(lambda: redis.xrange(self._keys.journal, count=1))
+        created = decode_event(first[0][1][b"e"]) if first else None
+        if not isinstance(created, ExperimentCreated):
+            return None
+        last = ask(lambda: redis.xrevrange(self._keys.journal, count=_LAST_COUNT))
+        return Stand(
+            name=self.name,
+            metric=str(created.definition.get("metric", "")),
+            created_at=created.at,
+            outcome=_outcome([fields[b"e"] for _, fields in last]),
+            is_driven=self._is_driven(),
+            age_s=self._age_s(last[0][0].decode()),
+        )
+
+    def results(self, folder: Path) -> Results:
+        """Copy what happened so far into a folder, and return the results.
+
+        Raises:
+            ConfigurationError: there is no such experiment.
+        """
+        page = self._journal.read(START.entry, count=_PAGE_COUNT)
+        if not page:
+            raise ConfigurationError(self._broker.unknown(self.name))
+        file = JournalFile(folder / JOURNAL_FILE)
+        file.begin([])
+        last: Entry = page[-1]
+        while page:
+            file.append(page)
+            last = page[-1]
+            page = self._journal.read(last.id, count=_PAGE_COUNT)
+        file.close()
+        # As old as its newest event, as a driver's own copy is.
+        at = time.time() - self._age_s(last.id)
+        os.utime(file.path, (at, at))
+        return Results.load(folder)
+
+    def trials(self, *statuses: TrialStatus) -> list[TrialHandle]:
+        """Return all trials so far, or those with these statuses, in the order in which they were staged."""
+        with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+            found = self.results(Path(folder)).trials
+        return [self.trial(trial.id) for trial in found if not statuses or trial.status in statuses]
+
+    def trial(self, id: str) -> TrialHandle:  # noqa: A002 - as trials call it
+        """Return a handle on a trial; a request for one that there is none of is refused by the driver."""
+        return TrialHandle(id, self)
+
+    def follow(self, *, from_start: bool = True) -> Iterator[Event]:
+        """Yield the experiment's events as they happen, each once and in the journal's order, until it has ended.
+
+        Args:
+            from_start: whether to begin with its first event, or with the next one.
+
+        Raises:
+            BrokerUnavailable: the broker was away for too long.
+            MessageVersionError: a later version of mqtune writes the journal.
+        """
+        return follow(self._broker.url, self.name, from_start=from_start)
+
+    # Steering.
+
+    def add(
+        self,
+        config: Config,
+        source: str = "",
+        checkpoint: str | None = None,
+        *,
+        ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Have a config tried next, before the searcher's; the answer comes when a slot is free, and names the new trial.
+
+        Args:
+            config: what to try; what it leaves out is sampled.
+            source: the id of a trial from whose checkpoint, as of now, the new one starts.
+            checkpoint: which: "newest", the default; "best", without *source* the best trial's; or the id of any that is kept.
+            ttl_s: how long an attempt of it may run, in seconds.
+            tags: names by which it is found again.
+            notes: what there is to say about it.
+            timeout_s: how long to wait for the driver's answer.
+            request_id: of an earlier request that is repeated.
+        """
+        labels = {"tags": list(tags) or None, "notes": notes}
+        given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, **labels)
+        return self.steer("add", "", given, timeout_s=timeout_s, request_id=request_id)
+
+    def set(
+        self,
+        *,
+        max_trials: int | None = None,
+        max_concurrent: int | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Change how many trials there may be, or how many at once; what is left out stays."""
+        given = _given(max_trials=max_trials, max_concurrent=max_concurrent)
+        if not given:
+            raise ConfigurationError("set() changes nothing: give max_trials or max_concurrent")
+        return self.steer("set", "", given, timeout_s=timeout_s, request_id=request_id)
+
+    def end(self, *, now: bool = False, timeout_s: float | None = None, request_id: str = "") -> Answer:
+        """End the experiment: start no other trial and let those that run end by themselves; with *now* stop them."""
+        return self.steer("end", "", {"now": now}, timeout_s=timeout_s, request_id=request_id)
+
+    def steer(
+        self,
+        action: str,
+        trial: str,
+        arguments: dict[str, object],
+        *,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Request an action of the driver and return its answer; without a driver, or after *timeout_s*, that there is none yet.
+
+        Raises:
+            RequestRefused: the driver refuses it; the message says why.
+            ConfigurationError: there is no such experiment, or an argument can't be sent.
+            AccessDenied: the account may not make requests.
+            BrokerUnavailable: Redis is away. The message carries the request's id, with which it may be made again.
+            JournalGone: Redis has lost the experiment, and no driver has put it back.
+        """
+        request = Requested(
+            id=request_id or secrets.token_hex(16),
+            action=action,
+            trial=trial,
+            arguments=arguments,
+            by=describe_process(),
+            at=self._broker.clock.time(),
+        )
+        try:
+            request.encode()
+        except TypeError as error:
+            raise ConfigurationError(f"an argument of {action} can't be sent: {error}") from None
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            return self._answer(request, self._entry(request), deadline)
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"{error}; whether the request was made is not known: make it again with request_id={request.id!r}, which "
+                "carries it out once"
+            ) from None
+
+    def _entry(self, request: Requested) -> str:
+        """Return the entry of a request that is made for the first time, or again."""
+        try:
+            return self._journal.request(request)
+        except JournalGone:
+            raise ConfigurationError(self._broker.unknown(self.name)) from None
+
+    def _answer(self, request: Requested, entry: str, deadline: float) -> Answer:
+        """Return the answer to a request that is in the journal, or that there is none yet."""
+        while True:
+            with Follower(self._broker.url, self.name, after=entry) as follower:
+                found = self._wait(follower, request, entry, deadline)
+            if isinstance(found, Answer):
+                return found
+            entry = found
+
+    def _wait(self, follower: Follower, request: Requested, entry: str, deadline: float) -> Answer | str:
+        """Return the answer; or another entry that the request has, because the server had lost the first."""
+        wait_s = 0.0
+        while True:
+            entries = follower.read(wait_s)
+            for each in entries:
+                event = decode_event(each.data, each.id)
+                if isinstance(event, RequestAnswered) and event.id == request.id:
+                    return self._taken(event)
+            wait_s = min(_LOOK_S, deadline - time.monotonic())
+            if entries:
+                continue
+            has = self._again(request)
+            if has != entry:
+                return has
+            if not self._is_driven():
+                reason = f"nobody drives experiment {self.name!r}; the next driver will carry the request out"
+                return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
+            if wait_s <= 0:
+                reason = f"the driver of experiment {self.name!r} has not answered yet; it will carry the request out"
+                return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
+
+    def _again(self, request: Requested) -> str:
+        """Return the entry of a request that was made before, and make it again if the server has lost it."""
+        give_up_at = time.monotonic() + _PUT_BACK_S
+        while True:
+            try:
+                return self._journal.request(request)
+            except JournalGone:
+                if time.monotonic() >= give_up_at:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _taken(self, event: RequestAnswered) -> Answer:
+        if not event.done:
+            raise RequestRefused(f"experiment {self.name!r}: {event.reason}")
+        return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial)
+
+    def _is_driven(self) -> bool:
+        until = self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, "driver_until"))
+        return until is not None and int(until) > self._broker.clock.time() * 1000
+
+    def _age_s(self, entry: str) -> float:
+        return max(0.0, self._broker.clock.time() - int(entry.partition("-")[0]) / 1000)
+
+
+class Client:
+    """A broker's experiments, from any process; it is a context manager that closes its connection.
+
+    Args:
+        broker: the broker's URL; ``mqtune acl operator`` makes an account for one.
+
+    Raises:
+        BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+        ConfigurationError: the URL is malformed.
+    """
+
+    def __init__(self, broker: str) -> None:
+        self._broker = _Broker(broker)
+
+    @property
+    def place(self) -> str:
+        """The broker's URL, without its password."""
+        return self._broker.place
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._broker.redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def experiments(self) -> list[ExperimentHandle]:
+        """Return all experiments, newest first."""
+        return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
+
+    def experiment(self, name: str) -> ExperimentHandle:
+        """Return the experiment of this name.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        found = ExperimentHandle(self._broker, name)
+        if found.stand() is None:
+            raise ConfigurationError(self._broker.unknown(name))
+        return found
+
+
+def _outcome(newest_first: list[bytes]) -> str:
+    """Return how the last driver ended, or nothing when the experiment has gone on since."""
+    for data in newest_first:
+        event = decode_event(data)
+        if isinstance(event, ExperimentEnded):
+            return event.outcome
+        if isinstance(event, TrialStaged | DriverStarted):
+            return ""
+    return ""

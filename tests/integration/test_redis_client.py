@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from waiting import eventually
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.journal import client as client_module
+from mqtune.journal.client import Client
+from mqtune.journal.connection import connect
+
+
+@pytest.fixture
+def client(redis_server: EmbeddedServer) -> Iterator[Client]:
+    with contextlib.closing(connect(redis_server.url, role="kept")) as client:
+        yield client
+
+
+def connections(watching: redis.Redis) -> list[str]:
+    return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
+
+
+def test_commands_one_after_the_other_share_a_connection(client: Client, redis_client: redis.Redis) -> None:
+    before = connections(redis_client)
+
+    for _ in range(10):
+        client.ping()
+
+    assert connections(redis_client) == before
+
+
+def test_an_error_of_the_server_costs_no_connection(client: Client, redis_client: redis.Redis) -> None:
+    before = connections(redis_client)
+
+    with pytest.raises(redis.ResponseError):
+        client.execute_command("NO-SUCH-COMMAND")
+
+    assert client.ping()
+    assert connections(redis_client) == before
+
+
+def test_threads_get_the_answers_to_their_own_commands(client: Client) -> None:
+    def asked(number: int) -> bool:
+        return bool(client.echo(str(number)) == str(number).encode())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(asked, range(2_000)))
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = client.parse_response
+
+    def interrupted(*_: object, **__: object) -> object:
+        raise Stop
+
+    monkeypatch.setattr(client, "parse_response", interrupted)
+    with pytest.raises(Stop):
+        client.echo("first")
+    monkeypatch.setattr(client, "parse_response", parse)
+
+    assert client.echo("second") == b"second"
+
+
+def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
+    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_FRESH_S", 0.0)
+    (cut,) = connections(redis_client)
+    redis_client.client_kill_filter(_id=cut)
+    eventually(lambda: cut not in connections(redis_client))
+
+    assert client.ping()
+
+
+def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
+    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_FRESH_S", 60.0)
+    both = threading.Barrier(2)
+
+    def at_once() -> None:
+        both.wait(timeout=5)
+        client.blpop(["nothing"], timeout=0.2)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(at_once), pool.submit(at_once)]:
+            done.result()
+    found = connections(redis_client)
+    assert len(found) >= 2
+    for each in found:
+        redis_client.client_kill_filter(_id=each)
+    eventually(lambda: not connections(redis_client))
+
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+
+    assert client.ping()
+    assert client.ping()
+
+
+def test_closing_it_closes_all_connections(client: Client, redis_client: redis.Redis) -> None:
+    client.ping()
+
+    client.close()
+
+    eventually(lambda: not connections(redis_client))
