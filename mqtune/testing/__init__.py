@@ -1,6 +1,8 @@
 """Contract suites for what others can bring to mqtune: subclass one, override its fixtures, and run it with pytest.
 
-``mqtune.testing.backends`` has the one for backends, ``mqtune.testing.stores`` the one for checkpoint stores.
+``BackendContract`` in ``mqtune.testing.backends``, ``SchedulerContract`` in ``schedulers``, ``SearcherContract`` in
+``searchers``, ``StopRuleContract`` in ``stop_rules``, ``StoreContract`` in ``stores`` and ``CallbackContract`` in
+``callbacks``.
 """
 
 from __future__ import annotations
@@ -8,4 +10,9 @@ from __future__ import annotations
 import pytest
 
 # Their assertions show both sides, as those of a test's own module do.
-pytest.register_assert_rewrite("mqtune.testing.backends", "mqtune.testing.stores")
+pytest.register_assert_rewrite(
+    *(
+        f"mqtune.testing.{name}"
+        for name in ("backends", "callbacks", "schedulers", "searchers", "stop_rules", "stores", "worlds")
+    )
+)

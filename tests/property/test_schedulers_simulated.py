@@ -11,13 +11,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulation import Simulation
-from worlds import MAX_T, SCHEDULERS, Watched, World, worlds
+from worlds import MAX_T, SCHEDULERS, Repeating, World, worlds
 
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import Action, AttemptEnd, Intent, TrialId
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.hyperband import HyperBand
+from mqtune.testing.schedulers import Watched
 
 #: Of each property, for each scheduler.
 EXAMPLES = 40
@@ -31,8 +32,8 @@ def watched(simulation: Simulation) -> Watched:
     return scheduler
 
 
-def run(world: World, name: str, **options: Any) -> Simulation:
-    return world.simulation(lambda: Watched(SCHEDULERS[name](), **options)).run()
+def run(world: World, name: str) -> Simulation:
+    return world.simulation(lambda: Watched(SCHEDULERS[name]())).run()
 
 
 def decisions(simulation: Simulation) -> dict[TrialId, list[tuple[int, Action]]]:
@@ -115,7 +116,8 @@ def keeps_to(way: Iterable[float], attempts: list[list[int]], *, skips: bool) ->
 @settings(max_examples=EXAMPLES)
 @given(world=worlds(), repeating=st.integers(0, 100))
 def test_a_repeated_report_changes_nothing(name: str, world: World, repeating: int) -> None:
-    plain, repeated = run(world, name), run(world, name, repeating=repeating)
+    plain = run(world, name)
+    repeated = world.simulation(lambda: Repeating(SCHEDULERS[name](), seed=repeating)).run()
     assert repeated.copy.entries == plain.copy.entries
 
 

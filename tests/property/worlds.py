@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from simulation import SPACE, Simulation
 
 from mqtune.backends.simulated import Simulated
-from mqtune.core.trial import Action, Config, Decision, Report, Trial
+from mqtune.core.trial import Config, Decision, Report, Trial
 from mqtune.driver.limits import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO, Choice, Scheduler
+from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
 from mqtune.schedulers.pbt import PBT
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
+from mqtune.testing.schedulers import Watched
 
-__all__ = ["MAX_T", "SCHEDULERS", "Watched", "World", "worlds"]
+__all__ = ["MAX_T", "SCHEDULERS", "Repeating", "World", "worlds"]
 
 MAX_T: Final = 9
 
@@ -140,62 +141,18 @@ def worlds(draw: st.DrawFn, **fixed: Any) -> World:
     return World(**{name: fixed[name] if name in fixed else draw(strategy) for name, strategy in fields.items()})
 
 
-class Watched(Scheduler):
-    """Decides as another scheduler does, and checks on each call that the driver keeps its promises."""
+class Repeating(Watched):
+    """A watched scheduler that is shown again what it was shown before; nothing may come of it but the decision that stands."""
 
-    def __init__(self, inner: Scheduler, *, repeating: int | None = None) -> None:
-        self.inner = inner
-        self.asks_ahead = inner.asks_ahead
-        #: What was shown and decided, in order.
-        self.log: list[tuple[Report, Decision]] = []
-        self.ended: set[str] = set()
-        self._last: dict[str, Report] = {}
-        self._decided: dict[str, int] = {}
+    def __init__(self, inner: Scheduler, *, seed: int) -> None:
+        super().__init__(inner)
         self._seen: dict[str, list[Report]] = defaultdict(list)
-        self._rng = None if repeating is None else random.Random(repeating)
-
-    def bind(self, metric: str, mode: str) -> None:
-        super().bind(metric, mode)
-        self.inner.bind(metric, mode)
-
-    def on_stage(self, trial: Trial) -> None:
-        assert trial.id not in self.ended
-        self.inner.on_stage(trial)
+        self._rng = random.Random(seed)
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        assert trial.id not in self.ended, "shown after the trial's end"
-        assert self._decided.get(trial.id) != report.attempt, "shown after the decision"
-        last = self._last.get(trial.id)
-        assert last is None or (last.attempt, last.sequence) < (report.attempt, report.sequence), "shown twice"
-        self._last[trial.id] = report
-        decision = self.inner.on_report(trial, report)
-        if decision.action is not Action.CONTINUE:
-            self._decided[trial.id] = report.attempt
-        self.log.append((report, decision))
-        if self._rng is not None:
-            self._repeat(trial, report, decision)
-        return decision
-
-    def _repeat(self, trial: Trial, report: Report, decision: Decision) -> None:
-        """Show what was shown before; nothing may come of it but the decision that stands."""
-        assert self._rng is not None
+        decision = super().on_report(trial, report)
         seen = self._seen[trial.id]
         seen.append(report)
         for old in (report, self._rng.choice(seen)):
             assert self.inner.on_report(trial, old) == decision
-
-    def on_trial_pause(self, trial: Trial) -> None:
-        self.inner.on_trial_pause(trial)
-
-    def choose(self, *, can_start: bool) -> Choice:
-        choice = self.inner.choose(can_start=can_start)
-        assert self.inner.choose(can_start=can_start) == choice, "choosing has changed something"
-        return choice
-
-    def on_trial_end(self, trial: Trial) -> None:
-        assert trial.id not in self.ended, "ended twice"
-        self.ended.add(trial.id)
-        self.inner.on_trial_end(trial)
-
-    def describe(self) -> dict[str, Any]:
-        return self.inner.describe()
+        return decision

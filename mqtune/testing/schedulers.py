@@ -1,0 +1,169 @@
+"""The contract of schedulers; subclass ``SchedulerContract`` and give it yours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from mqtune.backends.simulated import Simulated
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Action, Decision, Report, Trial, TrialId
+from mqtune.results.results import Results
+from mqtune.schedulers.base import Choice, Scheduler
+from mqtune.search.space import Space
+from mqtune.testing.worlds import SPACE, WORLDS, World, check_plain, happened, new_name
+from mqtune.tuner import Tuner
+
+__all__ = ["NewScheduler", "SchedulerContract", "Watched"]
+
+#: Returns a new scheduler, made with the same arguments each time.
+NewScheduler = Callable[[], Scheduler]
+
+
+class Watched(Scheduler):
+    """A scheduler that decides as another one does, and checks in each call what both sides promise."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self.inner = inner
+        self.asks_ahead = inner.asks_ahead
+        #: The reports that it was shown, and its decisions, in order.
+        self.log: list[tuple[Report, Decision]] = []
+        self.ended: set[TrialId] = set()
+        self._last: dict[TrialId, Report] = {}
+        self._decided: dict[TrialId, int] = {}
+
+    @property
+    def time_attr(self) -> str:
+        return self.inner.time_attr
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        self.inner.bind(metric, mode)
+
+    def check_space(self, space: Space) -> None:
+        self.inner.check_space(space)
+
+    def on_stage(self, trial: Trial) -> None:
+        assert trial.id not in self.ended, "staged after the trial's end"
+        self.inner.on_stage(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        assert trial.id not in self.ended, "shown after the trial's end"
+        assert self._decided.get(trial.id) != report.attempt, "shown after the decision"
+        last = self._last.get(trial.id)
+        assert last is None or (last.attempt, last.sequence) < (report.attempt, report.sequence), "shown twice"
+        self._last[trial.id] = report
+        decision = self.inner.on_report(trial, report)
+        assert isinstance(decision, Decision), f"on_report returned {decision!r}, and not a Decision"
+        if decision.action is not Action.CONTINUE:
+            self._decided[trial.id] = report.attempt
+        self.log.append((report, decision))
+        return decision
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.inner.on_trial_pause(trial)
+
+    def choose(self, *, can_start: bool) -> Choice:
+        choice = self.inner.choose(can_start=can_start)
+        assert isinstance(choice, Choice), f"choose returned {choice!r}, and not a Choice"
+        assert self.inner.choose(can_start=can_start) == choice, "choose has changed something"
+        return choice
+
+    def on_abandon(self, trial: Trial) -> None:
+        self.inner.on_abandon(trial)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        assert trial.id not in self.ended, "ended twice"
+        self.ended.add(trial.id)
+        self.inner.on_trial_end(trial)
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
+
+
+class SchedulerContract:
+    """The tests that a scheduler must pass, in virtual time.
+
+    A subclass whose name pytest collects overrides one fixture; it may set ``space``, if the scheduler needs another::
+
+        class TestMine(SchedulerContract):
+            @pytest.fixture
+            def new_scheduler(self) -> NewScheduler:
+                return lambda: Mine(max_t=9)
+
+    Trials of these experiments report "loss", which counts, and "accuracy", up to 12 times.
+    """
+
+    #: The search space of its experiments.
+    space: ClassVar[Mapping[str, Any]] = SPACE
+
+    @pytest.fixture
+    def new_scheduler(self) -> NewScheduler:
+        """Return the function that makes schedulers; a subclass must override it."""
+        raise NotImplementedError("override the fixture new_scheduler: it returns a function that makes a scheduler")
+
+    @pytest.fixture(autouse=True)
+    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+
+    def _run(self, world: World, new_scheduler: NewScheduler, *, cut_after: tuple[int, ...] = ()) -> Results:
+        """Run an experiment, with another driver after each of these numbers of steps."""
+        name, backend = new_name(), world.backend(new_scheduler().time_attr)
+        for number in cut_after:
+            with closing(self._tuner(world, backend, name, Watched(new_scheduler()))) as tuner:
+                steps = number
+                while steps and not tuner.is_finished:
+                    tuner.step(1.0)
+                    steps -= 1
+        with closing(self._tuner(world, backend, name, Watched(new_scheduler()))) as tuner:
+            return tuner.run()
+
+    def _tuner(self, world: World, backend: Simulated, name: str, scheduler: Scheduler) -> Tuner:
+        return world.tuner(backend, name, scheduler=scheduler, space=self.space)
+
+    @pytest.mark.parametrize("world", WORLDS)
+    def test_every_trial_is_tried_and_ends(self, new_scheduler: NewScheduler, world: str) -> None:
+        results = self._run(WORLDS[world], new_scheduler)
+
+        assert len(results) >= WORLDS[world].trials
+        assert {result.id: result.status.name for result in results if not result.status.is_terminal} == {}
+
+    @pytest.mark.parametrize("world", ["slow", "odd values", "lost workers"])
+    def test_the_same_reports_give_the_same_decisions(self, new_scheduler: NewScheduler, world: str) -> None:
+        first, second = (self._run(WORLDS[world], new_scheduler) for _ in range(2))
+
+        assert happened(first) == happened(second)
+
+    @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
+    def test_the_next_driver_decides_as_the_first_would_have(self, new_scheduler: NewScheduler, world: str) -> None:
+        uncut = happened(self._run(WORLDS[world], new_scheduler))
+
+        assert happened(self._run(WORLDS[world], new_scheduler, cut_after=(7, 20))) == uncut
+
+    def test_its_description_is_plain_and_never_changes(self, new_scheduler: NewScheduler) -> None:
+        used, other = Watched(new_scheduler()), new_scheduler()
+        before = check_plain(used.inner.describe())
+        world = WORLDS["slow"]
+        with closing(self._tuner(world, world.backend(other.time_attr), new_name(), used)) as tuner:
+            tuner.run()
+
+        assert check_plain(used.inner.describe()) == before == check_plain(other.describe())
+
+    def test_it_decides_for_one_experiment(self, new_scheduler: NewScheduler) -> None:
+        scheduler = new_scheduler()
+        scheduler.bind("loss", "max")
+
+        assert (scheduler.metric, scheduler.mode) == ("loss", "max")
+        with pytest.raises(ConfigurationError):
+            scheduler.bind("loss", "max")
+
+    @pytest.mark.parametrize(("metric", "mode"), [("", "min"), ("loss", "least")])
+    def test_a_metric_without_a_name_or_a_way_is_refused(
+        self, new_scheduler: NewScheduler, metric: str, mode: str
+    ) -> None:
+        with pytest.raises(ConfigurationError):
+            new_scheduler().bind(metric, mode)

@@ -1,0 +1,127 @@
+"""Experiments in virtual time for the contract suites: random curves with odd values, failures, delays and lost workers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from mqtune.backends.simulated import Delay, Simulated
+from mqtune.core.codec import encode_value
+from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
+from mqtune.core.trial import Config, Metrics, Report
+from mqtune.results.results import Results
+from mqtune.search.domains import uniform
+from mqtune.testing.play import play_unsaved
+from mqtune.tuner import Tuner
+
+__all__ = ["SPACE", "WORLDS", "World", "check_plain", "happened", "new_name"]
+
+SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
+
+#: Values of the metric that are numbers and no use.
+_ODD: Final = (float("nan"), float("inf"), -float("inf"))
+
+_numbers = itertools.count(1)
+
+
+def new_name() -> str:
+    """Return a name that no other experiment of this process has."""
+    return f"contract-{next(_numbers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The conditions of an experiment; the same world gives the same experiment. Delays are means in virtual seconds.
+
+    ``failing`` is how likely an attempt fails at some report, ``odd`` how likely a report's metric is NaN, infinite or
+    missing.
+    """
+
+    seed: int = 0
+    trials: int = 8
+    slots: int = 3
+    length: int = 12
+    report_s: float = 0.0
+    decision_s: float = 0.0
+    stop_s: float = 0.0
+    life_s: float = 0.0
+    failing: float = 0.0
+    odd: float = 0.0
+
+    def backend(self, time_attr: str = "") -> Simulated:
+        """Return its workers, whose trials report a time under *time_attr* as well."""
+        return Simulated(
+            self._reports(time_attr),
+            slots=self.slots,
+            seed=self.seed,
+            report_delay_s=_delay(self.report_s),
+            decision_delay_s=_delay(self.decision_s),
+            stop_delay_s=_delay(self.stop_s),
+            life_s=_delay(self.life_s) if self.life_s else None,
+            away_s=3.0,
+            keep_journal=True,
+        )
+
+    def tuner(self, backend: Simulated, name: str, **arguments: Any) -> Tuner:
+        """Return a tuner over these workers; *arguments* are more of the tuner's."""
+        usual = {"space": SPACE, "metric": "loss", "mode": "min", "max_trials": self.trials, "seed": self.seed}
+        given = {"metric_from": "later", "progress": False, **usual, **arguments}
+        return Tuner(play_unsaved, backend=backend, name=name, **given)
+
+    def _reports(self, time_attr: str) -> Callable[[Config], Iterator[tuple[float, Metrics | Exception]]]:
+        attempts: dict[str, int] = defaultdict(int)
+
+        def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
+            name = f"{self.seed}:{config!r}"
+            attempts[name] += 1
+            curve, luck = random.Random(name), random.Random(f"{name}:{attempts[name]}")
+            fails_at = luck.randint(1, self.length) if luck.random() < self.failing else 0
+            for step in range(1, self.length + 1):
+                seconds, metrics = curve.expovariate(1.0), {"loss": curve.random() / step, "accuracy": curve.random()}
+                if curve.random() < self.odd:
+                    metrics = {"loss": curve.choice(_ODD)} if curve.random() < 0.5 else {}
+                if time_attr:
+                    metrics[time_attr] = step
+                yield seconds, RuntimeError("bad luck") if step == fails_at else metrics
+
+        return reports
+
+
+#: No worker is lost but in the last one, so that in the others a driver can be replaced without a difference.
+WORLDS: Final = {
+    "one slot": World(seed=1, slots=1, trials=5),
+    "more slots than trials": World(seed=2, slots=9, trials=4),
+    "slow": World(seed=3, report_s=0.3, decision_s=3.0, stop_s=1.0),
+    "failures": World(seed=4, failing=0.4),
+    "odd values": World(seed=5, odd=0.4),
+    "no number": World(seed=6, odd=1.0, trials=4),
+    "lost workers": World(seed=7, life_s=20.0, decision_s=0.5, failing=0.2),
+}
+
+
+def _delay(mean_s: float) -> Delay:
+    return (lambda rng: rng.expovariate(1 / mean_s)) if mean_s else 0.0
+
+
+def happened(results: Results) -> list[str]:
+    """Return what an experiment's events say, without which drivers there were and where they stood."""
+    drivers = DriverStarted | CheckpointsDropped | ExperimentCreated | ExperimentEnded
+    return [_text(event) for event in results.events() if not isinstance(event, drivers)]
+
+
+def _text(event: Event | Report) -> str:
+    # As text, in which NaN equals itself.
+    if isinstance(event, Report):
+        return repr(event)
+    values = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "cursor"}
+    return f"{type(event).__name__} {values}"
+
+
+def check_plain(description: Mapping[str, object]) -> bytes:
+    """Return a description as it travels; fail if it can't."""
+    assert isinstance(description, dict), f"describe() returned {description!r}, and not a dict"
+    return encode_value(description)

@@ -1,0 +1,169 @@
+"""The contract suites find what breaks their contracts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import mqtune
+from mqtune.core.errors import MqtuneError
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial
+from mqtune.schedulers.base import START, Choice, Scheduler, Wait
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.base import Searcher
+from mqtune.testing.callbacks import CallbackContract
+from mqtune.testing.schedulers import SchedulerContract
+from mqtune.testing.searchers import SearcherContract
+from mqtune.testing.stop_rules import StopRuleContract
+
+#: What one instance leaves for the next: whoever reads it is not deterministic.
+shared = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+
+
+class Plain(Scheduler):
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        return CONTINUE
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheduler": "plain"}
+
+
+class Forgets(Plain):
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        return Decision(Action.PAUSE, "for ever") if report.sequence == 2 else CONTINUE
+
+
+class Gambles(Plain):
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        return Decision(Action.STOP, "bad luck") if not next(shared) % 7 else CONTINUE
+
+
+class Wavers(Plain):
+    def choose(self, *, can_start: bool) -> Choice:
+        return START if next(shared) % 2 else Wait("for nothing")
+
+
+class Unspeakable(Plain):
+    def describe(self) -> dict[str, Any]:
+        return {"scheduler": object()}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "test"),
+    [
+        (Forgets, lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "failures")),
+        (Gambles, lambda suite, new: suite.test_the_same_reports_give_the_same_decisions(new, "slow")),
+        (Gambles, lambda suite, new: suite.test_the_next_driver_decides_as_the_first_would_have(new, "slow")),
+        (Wavers, lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "slow")),
+        (Unspeakable, lambda suite, new: suite.test_its_description_is_plain_and_never_changes(new)),
+    ],
+)
+def test_a_broken_scheduler_is_found(scheduler: type[Scheduler], test: Callable[..., None]) -> None:
+    with pytest.raises((AssertionError, MqtuneError, TypeError)):
+        test(SchedulerContract(), scheduler)
+
+
+class Counts(Searcher):
+    """Suggests a number of its own each time."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+
+    def suggest(self) -> Config | None:
+        return {"lr": next(self.numbers) / 1000, "momentum": 0.5}
+
+    def describe(self) -> dict[str, Any]:
+        return {"searcher": "counts"}
+
+
+class Draws(Counts):
+    def suggest(self) -> Config | None:
+        return {"lr": next(shared) / 1e6, "momentum": 0.5}
+
+
+class Repeats(Counts):
+    def suggest(self) -> Config | None:
+        return {"lr": 0.5, "momentum": 0.5}
+
+
+class Lends(Counts):
+    mine: ClassVar[Config] = {"lr": 0.5, "momentum": 0.5}
+
+    def suggest(self) -> Config | None:
+        return self.mine
+
+
+class Strays(Counts):
+    def suggest(self) -> Config | None:
+        return {"lr": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("searcher", "test"),
+    [
+        (Draws, lambda suite, new: suite.test_the_same_reports_give_the_same_suggestions(new)),
+        (Draws, lambda suite, new: suite.test_reports_change_nothing_unless_it_is_adaptive(new)),
+        (Repeats, lambda suite, new: suite.test_a_config_that_was_given_up_is_not_suggested_again(new)),
+        (Lends, lambda suite, new: suite.test_a_suggestion_belongs_to_who_asked(new)),
+        (Strays, lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),
+    ],
+)
+def test_a_broken_searcher_is_found(searcher: type[Searcher], test: Callable[..., None]) -> None:
+    with pytest.raises((AssertionError, MqtuneError)):
+        test(SearcherContract(), searcher)
+
+
+class Moody(StopRule):
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        return "enough" if not next(shared) % 7 else ""
+
+    def describe(self) -> dict[str, Any]:
+        return {"rule": "moody"}
+
+
+class Naive(Moody):
+    def stops_trial(self, trial: Trial, report: Report) -> str:
+        return "enough" if report.metrics["loss"] > 1 else ""
+
+
+class Late(Moody):
+    def due(self, experiment: object, now: float) -> float:
+        return now - 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "test"),
+    [
+        (Moody, lambda suite, new: suite.test_the_same_reports_give_the_same_answers(new)),
+        (Naive, lambda suite, new: suite.test_it_gives_reasons_or_an_empty_text(new)),
+        (Late, lambda suite, new: suite.test_time_alone_ends_an_experiment_in_the_future(new)),
+    ],
+)
+def test_a_broken_stop_rule_is_found(rule: type[StopRule], test: Callable[..., None]) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        test(StopRuleContract(), rule)
+
+
+class Trips(mqtune.Callback):
+    def on_report(self, trial: Trial, report: Report) -> None:
+        raise KeyError(report.metrics["loss"])
+
+
+class Meddles(mqtune.Callback):
+    def on_report(self, trial: Trial, report: Report) -> None:
+        trial.config["lr"] = 0.0
+
+
+@pytest.mark.parametrize("callback", [Trips, Meddles])
+def test_a_broken_callback_is_found(callback: type[mqtune.Callback], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        CallbackContract().test_no_event_makes_it_fail_or_change_a_trial(lambda _: callback(), "failures", tmp_path)

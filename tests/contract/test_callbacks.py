@@ -1,0 +1,26 @@
+"""The contract of callbacks, on mqtune's own."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mqtune.results.callbacks import ErrorLog
+from mqtune.results.display import Progress
+from mqtune.testing.callbacks import CallbackContract, NewCallback
+
+
+class TestErrorLog(CallbackContract):
+    @pytest.fixture
+    def new_callback(self) -> NewCallback:
+        return ErrorLog
+
+
+class TestProgress(CallbackContract):
+    @pytest.fixture
+    def new_callback(self) -> NewCallback:
+        return lambda folder: Progress(
+            total=8, folder=folder, console=Console(file=io.StringIO(), force_terminal=True, width=90)
+        )

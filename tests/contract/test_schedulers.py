@@ -1,0 +1,29 @@
+"""The contract of schedulers, on mqtune's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import mqtune
+from mqtune.schedulers.base import Scheduler
+from mqtune.testing.schedulers import NewScheduler, SchedulerContract
+
+MAX_T = 9
+LR = {"lr": mqtune.uniform(0, 1)}
+
+SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
+    "asha": lambda: mqtune.ASHA(MAX_T, time_attr="epoch"),
+    "promotion": lambda: mqtune.PromotionASHA(MAX_T),
+    "hyperband": lambda: mqtune.HyperBand(MAX_T),
+    "median": lambda: mqtune.MedianStopping(grace_period=2, min_samples=2),
+    "pbt": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=5),
+    "pbt in generations": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=4, synchronous=True),
+}
+
+
+class TestScheduler(SchedulerContract):
+    @pytest.fixture(params=SCHEDULERS)
+    def new_scheduler(self, request: pytest.FixtureRequest) -> NewScheduler:
+        return SCHEDULERS[request.param]

@@ -1,0 +1,39 @@
+"""The contract of searchers, on mqtune's own."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+import mqtune
+from mqtune.search.grid import GridSearcher
+from mqtune.search.points import PointsFirst
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
+from mqtune.testing.searchers import NewSearcher, SearcherContract
+
+
+class TestRandomSearcher(SearcherContract):
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return lambda: RandomSearcher(Space(self.space), seed=3)
+
+
+class TestGridSearcher(SearcherContract):
+    space: ClassVar[dict[str, Any]] = {
+        "lr": mqtune.grid_search([0.1, 0.01]),
+        "net": {"width": mqtune.grid_search([8, 16, 32])},
+        "depth": 3,
+    }
+
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return lambda: GridSearcher(Space(self.space), 1)
+
+
+class TestPointsFirst(SearcherContract):
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        space = Space(self.space)
+        return lambda: PointsFirst(RandomSearcher(space, seed=3), space, [{"lr": 0.1}, {}], seed=2)
