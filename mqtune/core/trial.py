@@ -14,6 +14,9 @@ from mqtune.core.status import ALLOWED, TrialStatus
 
 __all__ = [
     "CONTINUE",
+    "ITERATION",
+    "TIME_THIS_ITER",
+    "TIME_TOTAL",
     "UNDRIVEN",
     "Action",
     "Attempt",
@@ -42,6 +45,12 @@ TrialId = NewType("TrialId", str)
 CheckpointId = NewType("CheckpointId", str)
 Config = dict[str, Any]
 Metrics = dict[str, Any]
+
+#: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and the
+#: seconds in all. The first and the last are counters of every checkpoint.
+ITERATION: Final = "training_iteration"
+TIME_THIS_ITER: Final = "time_this_iter_s"
+TIME_TOTAL: Final = "time_total_s"
 
 #: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
 #: attempt is then handed back.

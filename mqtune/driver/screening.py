@@ -12,10 +12,9 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
-from mqtune.core.trial import Metrics, Report, Trial, TrialId, is_number
+from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.schedulers.timed import ITERATION
 
 __all__ = ["MetricFrom", "OnOddReport", "Reading", "Screened", "Screening"]
 

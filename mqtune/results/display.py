@@ -22,7 +22,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.text import printable, replace_unencodable
-from mqtune.core.trial import Trial, TrialId
+from mqtune.core.trial import ITERATION, Trial, TrialId
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
@@ -116,7 +116,7 @@ class _Column(NamedTuple):
 
 
 def _iteration(_: Experiment, trial: Trial) -> str:
-    return str(trial.last_metrics.get("training_iteration", trial.attempt.reports if trial.attempts else 0))
+    return str(trial.last_metrics.get(ITERATION, trial.attempt.reports if trial.attempts else 0))
 
 
 def _last(experiment: Experiment, trial: Trial) -> str:

@@ -19,7 +19,7 @@ from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.status import TrialStatus
 from mqtune.core.text import names_in_words
-from mqtune.core.trial import Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
+from mqtune.core.trial import ITERATION, Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
 from mqtune.core.uncaught import say_in_one_line
 from mqtune.journal.file import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
@@ -138,7 +138,6 @@ Scope = Literal["all", "last", "avg"]
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
 #: The key of a report's time that, when the metrics lack it, is the report's sequence number.
-_ITERATION: Final = "training_iteration"
 
 
 class RecordedReport(NamedTuple):
@@ -408,7 +407,7 @@ class Results:
                 continue
             # What a trial still reported between the decision to stop it and its end was run all the same.
             last = trial.late_metrics or trial.last_metrics
-            time: Any = last.get(scheduler.get("time_attr", _ITERATION))
+            time: Any = last.get(scheduler.get("time_attr", ITERATION))
             if not is_number(time) or not math.isfinite(time):
                 time = trial.attempt.reports + trial.late_reports
             used += time
@@ -439,7 +438,7 @@ class Results:
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
         """Return how a trial came to its state under population-based training, for ``mqtune.PBTReplay``."""
-        time_attr = self.definition["scheduler"].get("time_attr", _ITERATION)
+        time_attr = self.definition["scheduler"].get("time_attr", ITERATION)
         return policy_of(self.events(), trial_id, time_attr=time_attr)
 
     # Reports and files.

@@ -11,10 +11,10 @@ from bisect import bisect_right
 from enum import Enum
 from typing import Final
 
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import RungHalving
-from mqtune.schedulers.timed import ITERATION, Progress, Rank, Waiting, rank_of
+from mqtune.schedulers.timed import Progress, Rank, Waiting, rank_of
 
 __all__ = ["ASHA", "PromotionASHA"]
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Action, Decision, Trial, TrialId
-from mqtune.schedulers.timed import ITERATION, Progress, Rank, TimedScheduler, exact, plain
+from mqtune.core.trial import ITERATION, Action, Decision, Trial, TrialId
+from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, exact, plain
 
 __all__ = ["Halving", "Rung", "RungHalving", "levels_of"]
 

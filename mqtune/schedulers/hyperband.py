@@ -10,10 +10,10 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving
-from mqtune.schedulers.timed import ITERATION, Progress, Rank, Waiting, exact, plain, rank_of
+from mqtune.schedulers.timed import Progress, Rank, Waiting, exact, plain, rank_of
 
 __all__ = ["HyperBand", "Round"]
 

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from mqtune.core.checks import whole_number
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
-from mqtune.schedulers.timed import ITERATION, Milestones, Progress, TimedScheduler
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
+from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler
 
 __all__ = ["MedianStopping"]
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from mqtune.core.checks import flag, number, whole_number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
 from mqtune.schedulers.population import Copying, Generations, Member, Pace, Turns
-from mqtune.schedulers.timed import ITERATION, Milestones, TimedScheduler, exact, rank_of
+from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
 from mqtune.search.space import Space
 
 __all__ = ["PBT"]

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import CheckpointSaved, Event, Reports, TrialStaged
-from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, is_number
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.timed import ITERATION, Progress, TimedScheduler, Waiting
+from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
 from mqtune.search.domains import copy_value, is_same
 from mqtune.search.space import Space
 

@@ -7,19 +7,15 @@ import math
 from abc import abstractmethod
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mqtune.core.checks import name, number, positive
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import name_in_words, names_in_words
-from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Scheduler
 
-__all__ = ["ITERATION", "Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact", "plain", "rank_of"]
-
-
-#: The key that a report's iteration is known by; a report without it counts by its sequence number.
-ITERATION: Final = "training_iteration"
+__all__ = ["Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact", "plain", "rank_of"]
 
 
 class Progress:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL
 from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.session import Session, StopTrial, seconds
 
@@ -282,8 +283,8 @@ class Steps:
             )
         self._trainable.load_checkpoint(checkpoint.data if checkpoint.is_dict else checkpoint.path)
         counters = dict(checkpoint.counters)
-        self._trainable.training_iteration = self._saved_at = int(counters.get("training_iteration", 0))
-        self._trainable.time_total_s = float(counters.get("time_total_s", 0.0))
+        self._trainable.training_iteration = self._saved_at = int(counters.get(ITERATION, 0))
+        self._trainable.time_total_s = float(counters.get(TIME_TOTAL, 0.0))
         self._totals = {total: counters[total] for total in _COUNTED.values() if total in counters}
 
     def _obey(self) -> None:
@@ -334,16 +335,16 @@ class Steps:
         trainable = self._trainable
         self._steps += 1
         trainable.training_iteration += 1
-        elapsed_s = seconds(metrics.get("time_this_iter_s"), elapsed_s)
+        elapsed_s = seconds(metrics.get(TIME_THIS_ITER), elapsed_s)
         self._seconds += elapsed_s
         trainable.time_total_s += elapsed_s
         for counted, total in _COUNTED.items():
             if counted in metrics:
                 self._totals[total] = self._totals.get(total, 0) + metrics[counted]
         return {
-            "training_iteration": trainable.training_iteration,
-            "time_this_iter_s": elapsed_s,
-            "time_total_s": trainable.time_total_s,
+            ITERATION: trainable.training_iteration,
+            TIME_THIS_ITER: elapsed_s,
+            TIME_TOTAL: trainable.time_total_s,
             "iterations_since_restore": self._steps,
             "time_since_restore_s": self._seconds,
             **self._totals,
@@ -353,8 +354,8 @@ class Steps:
     def _counters(self) -> Mapping[str, Any]:
         trainable = self._trainable
         return {
-            "training_iteration": trainable.training_iteration,
-            "time_total_s": trainable.time_total_s,
+            ITERATION: trainable.training_iteration,
+            TIME_TOTAL: trainable.time_total_s,
             **self._totals,
         }
 

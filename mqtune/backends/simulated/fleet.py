@@ -16,14 +16,22 @@ from mqtune.checkpoints.dicts import decode_dict, encode_dict
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import CheckpointGone, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
-from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Metrics, TrialId, checkpoint_id
+from mqtune.core.trial import (
+    ITERATION,
+    TIME_THIS_ITER,
+    TIME_TOTAL,
+    AttemptEnd,
+    CheckpointId,
+    Intent,
+    Metrics,
+    TrialId,
+    checkpoint_id,
+)
 from mqtune.journal.base import Assignment, Claim, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 
 __all__ = [
-    "ITERATION",
     "STARTS_AT",
-    "TIME_TOTAL",
     "Agenda",
     "Conditions",
     "Order",
@@ -106,11 +114,6 @@ class WorkersJournal(MemoryJournal):
         self.written_to = self._state.forgotten + len(self._state.entries)
 
 
-#: What comes with every report, as it does with a real one.
-ITERATION: Final = "training_iteration"
-_TIME_THIS_ITER: Final = "time_this_iter_s"
-TIME_TOTAL: Final = "time_total_s"
-
 _ENDS: Final = {
     Intent.STOP: AttemptEnd.STOPPED,
     Intent.PAUSE: AttemptEnd.PAUSED,
@@ -177,7 +180,7 @@ class Run:
         metrics: Any = self.next
         self.total_s += self.seconds
         if isinstance(metrics, dict):
-            counted = {ITERATION: self.position, _TIME_THIS_ITER: self.seconds, TIME_TOTAL: self.total_s}
+            counted = {ITERATION: self.position, TIME_THIS_ITER: self.seconds, TIME_TOTAL: self.total_s}
             metrics = {**metrics, **{name: value for name, value in counted.items() if name not in metrics}}
         packed = pack_metrics(timestamp, metrics, checkpoint)
         claim, first = self.claim, self.sequence

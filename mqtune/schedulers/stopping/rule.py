@@ -17,10 +17,9 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.registry import described
 from mqtune.core.status import TrialStatus
 from mqtune.core.text import names_in_words
-from mqtune.core.trial import Report, Trial
+from mqtune.core.trial import ITERATION, Report, Trial
 
 __all__ = [
-    "ITERATION",
     "METRIC_KEY",
     "AllRule",
     "AnyRule",
@@ -37,9 +36,6 @@ logger = logging.getLogger(__name__)
 
 #: What to give where a metric is no name.
 METRIC_KEY: Final = "the key of the metric in the reports"
-
-#: The key that a report's iteration is known by; a report without it counts by its sequence number.
-ITERATION: Final = "training_iteration"
 
 
 class Scope(Enum):

@@ -7,8 +7,8 @@ from typing import Any
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.schedulers.stopping.rule import ITERATION, METRIC_KEY, MetricBounds, Scope, StopRule, number, spread
+from mqtune.core.trial import ITERATION, Report, Trial, TrialId
+from mqtune.schedulers.stopping.rule import METRIC_KEY, MetricBounds, Scope, StopRule, number, spread
 
 __all__ = ["MaximumIteration", "MetricMaximum", "TrialPlateau"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.codec import decode_value, encode_value, pack_metrics
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import CheckpointId, TrialId
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, TrialId
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -46,10 +46,6 @@ _LOOK_AGAIN_MS: Final = 20
 
 #: The file of a descriptor that is not open.
 _NO_FILE: Final = (-1, -1)
-#: Counters that are part of each checkpoint.
-_ITERATION: Final = "training_iteration"
-_TIME_TOTAL: Final = "time_total_s"
-_TIME_THIS_ITER: Final = "time_this_iter_s"
 
 
 class StopTrial(BaseException):
@@ -265,8 +261,8 @@ class Session:
                 self._send(FRAME_REPORT, packed)
                 self._last_report = packed
                 self.sequence = sequence = self.sequence + 1
-                self._iteration = _whole(row[_ITERATION], sequence)
-                self._time_total_s += seconds(row[_TIME_THIS_ITER], took_s)
+                self._iteration = _whole(row[ITERATION], sequence)
+                self._time_total_s += seconds(row[TIME_THIS_ITER], took_s)
             if self._lockstep:
                 self._wait_until_cleared(sequence, is_main=is_main)
             self._since = monotonic()
@@ -283,7 +279,7 @@ class Session:
         if os.getpid() != self._pid:
             raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
         told = self._told
-        known = {_ITERATION: self._iteration, _TIME_TOTAL: self._time_total_s}
+        known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}
         name, data = self._save(checkpoint, known if counters is None else counters)
         with self._undisturbed(), self._lock:
             if data is not None:
@@ -305,9 +301,9 @@ class Session:
         if checkpoint is not None and not self._goes_on:
             self._goes_on = True
             counted = checkpoint.counters
-            self._iteration = int(counted.get(_ITERATION, 0))
+            self._iteration = int(counted.get(ITERATION, 0))
             self._iterations_before = self._iteration - self.sequence
-            self._time_total_s = float(counted.get(_TIME_TOTAL, 0.0))
+            self._time_total_s = float(counted.get(TIME_TOTAL, 0.0))
         return checkpoint
 
     def end(self, body: bytes) -> None:
@@ -395,20 +391,20 @@ class Session:
         """Return the metrics of the next report with what comes with each; what is no dict is refused by who packs it."""
         if not isinstance(metrics, dict):
             return metrics
-        total_s = self._time_total_s + seconds(metrics.get(_TIME_THIS_ITER, took_s), took_s)
+        total_s = self._time_total_s + seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
         return {
             **metrics,
-            _ITERATION: metrics.get(_ITERATION, self._iterations_before + self.sequence + 1),
-            _TIME_THIS_ITER: metrics.get(_TIME_THIS_ITER, took_s),
-            _TIME_TOTAL: metrics.get(_TIME_TOTAL, total_s),
+            ITERATION: metrics.get(ITERATION, self._iterations_before + self.sequence + 1),
+            TIME_THIS_ITER: metrics.get(TIME_THIS_ITER, took_s),
+            TIME_TOTAL: metrics.get(TIME_TOTAL, total_s),
         }
 
     def _counters_of(self, row: Mapping[str, Any], took_s: float) -> dict[str, Any]:
         """Return the counters of a checkpoint that comes with a report."""
-        total_s = self._time_total_s + seconds(row[_TIME_THIS_ITER], took_s)
+        total_s = self._time_total_s + seconds(row[TIME_THIS_ITER], took_s)
         return {
-            _ITERATION: _whole(row[_ITERATION], self.sequence + 1),
-            _TIME_TOTAL: seconds(row[_TIME_TOTAL], total_s),
+            ITERATION: _whole(row[ITERATION], self.sequence + 1),
+            TIME_TOTAL: seconds(row[TIME_TOTAL], total_s),
         }
 
     def _save(self, checkpoint: Savable, counters: Mapping[str, Any]) -> tuple[CheckpointId, bytes | None]:
