@@ -17,7 +17,7 @@ from attempts import gone
 from waiting import eventually, lives
 
 from mqtune.core.codec import decode_value
-from mqtune.trainable.process.protocol import FRAME, FRAME_END, FRAME_REPORT
+from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import zygotes
 from mqtune.worker.attempt import ControlPipe
@@ -60,6 +60,16 @@ def orphans(config):
     mqtune.report({"pid": os.getpid()})
     while True:
         time.sleep(0.01)
+
+def saves_when_told(config):
+    held = os.listdir("/proc/self/fd")
+    try:
+        mqtune.report({"holds_many": len(held) > 1_024})
+        while True:
+            time.sleep(0.01)
+    except mqtune.StopTrial:
+        mqtune.save_checkpoint({"x": config["x"]})
+        raise
 
 def looks_for(config):
     mqtune.report({"lives": os.path.exists(f"/proc/{HELPER.pid}")})
@@ -120,7 +130,8 @@ def frames(pipe: int) -> Iterator[tuple[int, object]]:
             length, kind = FRAME.unpack_from(rest)
             if len(rest) < FRAME.size + length:
                 break
-            value = decode_value(rest[FRAME.size : FRAME.size + length])
+            body = rest[FRAME.size : FRAME.size + length]
+            value = body.decode() if kind == FRAME_SAVED else decode_value(body)
             if kind == FRAME_REPORT:
                 value[1] = {name: each for name, each in value[1].items() if name not in COUNTED}
             yield kind, value
@@ -192,6 +203,32 @@ def test_trials_run_and_are_killed_in_a_process_with_more_descriptors_than_selec
     with pytest.raises(ZygoteDied):
         gone(one.zygote)
     eventually(lambda: not psutil.pid_exists(second))
+
+
+#: What a trainable's module may hold, and its trials inherit: more files than select() takes.
+HOLDS_MANY_FILES = """
+import os, resource
+_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, _LIMIT), _LIMIT))
+HELD = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+"""
+
+
+def test_a_trial_that_holds_more_files_than_select_takes_reports_is_stopped_and_saves(trials) -> None:
+    one = trials("saves_when_told", HOLDS_MANY_FILES)
+    pid, pipe = one.start({"x": 1})
+    sent = frames(pipe)
+    kind, report = next(sent)
+    assert (kind, report[1]) == (FRAME_REPORT, {"holds_many": True})
+    one.controls[-1].tell("stop")
+    one.zygote.tell(pid)
+
+    kinds = [kind for kind, _ in sent]
+
+    assert kinds == [FRAME_CHECKPOINT, FRAME_SAVED, FRAME_END]
+    assert one.wait_ended() == 0
+    # And the next one, for which the zygote has to clear up behind the first.
+    assert one.start({"x": 2})[0] != pid
 
 
 def test_a_start_that_comes_early_waits_until_the_trial_before_is_gone(trials) -> None:

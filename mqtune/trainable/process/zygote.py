@@ -404,7 +404,7 @@ class Zygote:
         process.channel.end()
         over_at = time.monotonic() + _LEAVE_S
         while not process.has_ended and time.monotonic() < over_at:
-            select.select([], [], [], _SWEEP_POLL_S)
+            time.sleep(_SWEEP_POLL_S)
         self._remove(process)
 
     def _orphans(self) -> list[int]:
@@ -431,7 +431,7 @@ class Zygote:
             if time.monotonic() >= say_at:
                 self._channel.send({"is": "sweeping"})
                 pause_s, say_at = _LONGEST_SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
-            select.select([], [], [], pause_s)
+            time.sleep(pause_s)
 
     def _kill_all(self) -> None:
         self._drop_waiting()
