@@ -36,10 +36,10 @@ from mqtune.core.trial import Config
 from mqtune.journal.base import Entry
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import Follower, follow
+from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal, retrying
-from mqtune.journal.takeover import LOCK_S
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 import redis
 
 from mqtune.core.errors import AccessDenied
-from mqtune.journal.access import Role, account, password_hash, rules_of
+from mqtune.journal.acl import Role, account, password_hash, rules_of
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import retrying
 

@@ -33,7 +33,7 @@ from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Plan
 from mqtune.journal.base import Claim, Entry, Grant, Segment
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher

@@ -21,7 +21,7 @@ from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import Reading
 from mqtune.journal.base import Assignment, Cleared, Entry, Intended
-from mqtune.journal.file import JournalFile
+from mqtune.journal.copy import JournalFile
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher

@@ -105,7 +105,7 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
     from mqtune.journal.clock import ServerClock
-    from mqtune.journal.file import JournalFile
+    from mqtune.journal.copy import JournalFile
     from mqtune.results.callbacks import CallbackDispatcher
     from mqtune.schedulers.asha import ASHA
     from mqtune.search.domains import uniform

@@ -86,8 +86,8 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
-    from mqtune.journal.file import JournalFile
-    from mqtune.journal.takeover import LOCK_S
+    from mqtune.journal.copy import JournalFile
+    from mqtune.journal.lock import LOCK_S
     from mqtune.results.callbacks import CallbackDispatcher
     from mqtune.search.domains import uniform
     from mqtune.search.random import RandomSearcher

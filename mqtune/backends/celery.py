@@ -26,8 +26,7 @@ from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Journal
-from mqtune.journal.client import Client, OneClient
-from mqtune.journal.connection import celery_url
+from mqtune.journal.connection import OneClient, RedisClient, celery_url
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.logs import LogChunk, LogExchange, LogStream
 from mqtune.journal.redis import retrying
@@ -116,7 +115,7 @@ class CeleryBackend:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         broker: str,
         *,
         journal: Journal,

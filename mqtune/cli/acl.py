@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
+from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 
 __all__ = ["command"]
 

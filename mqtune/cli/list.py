@@ -18,7 +18,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.home import mqtune_home
 from mqtune.core.labels import NO_LABELS, Labels
 from mqtune.core.text import printable
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, standing, standing_of
 from mqtune.results.results import SUMMARY_FILE, Results

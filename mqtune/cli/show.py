@@ -21,7 +21,7 @@ from mqtune.core.home import mqtune_home
 from mqtune.core.labels import Labels
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, entries, ranked, short_value, trial_table
 from mqtune.results.experiments import duration, saved_experiments, standing, standing_of
 from mqtune.results.results import Results, TrialResult

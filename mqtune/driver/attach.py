@@ -13,7 +13,7 @@ from mqtune.core.resources import Resources
 from mqtune.driver.connect import BrokerPlace
 from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Plan
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.described import scheduler_of

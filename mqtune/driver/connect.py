@@ -31,11 +31,11 @@ from mqtune.driver.local_slots import worker_options
 from mqtune.driver.settings import Plan
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import Client, connect, redact
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
-from mqtune.journal.recovery import bring_back, entries_behind, kept_definition
+from mqtune.journal.connection import RedisClient, connect, redact
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal
-from mqtune.journal.takeover import take_lock
+from mqtune.journal.restore import bring_back, entries_behind, kept_definition
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
 __all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
@@ -80,7 +80,7 @@ class _Server:
     url: str
     is_local: bool
     is_private: bool
-    client: Client
+    client: RedisClient
 
 
 class BrokerPlace:

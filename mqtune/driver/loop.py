@@ -45,9 +45,8 @@ from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Entry, Journal, entry_order
-from mqtune.journal.file import JournalFile
-from mqtune.journal.reader import JournalReader
-from mqtune.journal.restoring import RestoringJournal
+from mqtune.journal.copy import JournalFile, JournalReader
+from mqtune.journal.restore import RestoringJournal
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher

@@ -30,7 +30,7 @@ from mqtune.driver.control import Control
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
 from mqtune.driver.settings import Plan
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results

@@ -13,8 +13,8 @@ from mqtune.core.status import TrialStatus
 from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.journal.base import DriverSide, Held, entry_order
-from mqtune.journal.reader import JournalReader
-from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
+from mqtune.journal.copy import JournalReader
+from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 
 __all__ = ["REAP_GRACE_S", "STALL_S", "DriverTimers"]
 

@@ -21,8 +21,7 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.keys import FLEET, WORKERS, control_channel, drain_key, name_key, worker_key
 from mqtune.core.machine import describe_process
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
-from mqtune.journal.redis import retrying
-from mqtune.journal.scripts import script
+from mqtune.journal.redis import retrying, script
 
 __all__ = ["Fleet", "Hints"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import math
@@ -10,6 +11,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -42,11 +45,36 @@ from mqtune.journal.base import (
     Refusal,
     Segment,
 )
-from mqtune.journal.client import Client, Connects
-from mqtune.journal.connection import BLOCKING_READ_MAX_S
-from mqtune.journal.scripts import script
+from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient
 
-__all__ = ["RedisJournal", "retrying"]
+__all__ = ["RedisJournal", "Script", "retrying", "script"]
+
+_PRELUDE: Final = "prelude"
+
+
+class Script:
+    """One Lua script, which any Redis from 6.2 on runs by its hash."""
+
+    __slots__ = ("_sha", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
+        """Run the script; a server that doesn't know it, such as one that was restarted, is sent the text."""
+        try:
+            return client.evalsha(self._sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:
+            return client.eval(self._text, len(keys), *keys, *args)
+
+
+@cache
+def script(name: str) -> Script:
+    """Return the script in ``lua/<name>.lua`` with the prelude before it."""
+    folder = resources.files("mqtune.journal") / "lua"
+    return Script("\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in (_PRELUDE, name)))
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -161,7 +189,7 @@ class RedisJournal(Journal):
         self._fleet_seen = "$"
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
-        self._connects = client.connects if isinstance(client, Client) else Connects()
+        self._connects = client.connects if isinstance(client, RedisClient) else Connects()
         self._connected = self._connects.count
 
     def _retrying(self, call: Callable[[], T]) -> T:

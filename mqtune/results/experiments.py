@@ -16,7 +16,7 @@ from mqtune.core.home import SERVER_FOLDER, mqtune_home
 from mqtune.core.replay import events_in_order
 from mqtune.core.trial import Report
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 
 __all__ = [
     "Readable",

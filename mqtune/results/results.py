@@ -21,7 +21,7 @@ from mqtune.core.status import TrialStatus
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
 from mqtune.core.uncaught import say_in_one_line
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, fetch_checkpoint, named
 from mqtune.results.experiments import Readable, begun, empty_experiment, find_experiment, saved_events

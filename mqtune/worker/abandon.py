@@ -8,7 +8,7 @@ import uuid
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal.base import Claim
-from mqtune.journal.connection import Client
+from mqtune.journal.connection import RedisClient
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker.runtime import WorkerRuntime
 
@@ -17,7 +17,7 @@ __all__ = ["abandon"]
 logger = logging.getLogger(__name__)
 
 
-def abandon(runtime: WorkerRuntime, client: Client, task_id: str) -> None:
+def abandon(runtime: WorkerRuntime, client: RedisClient, task_id: str) -> None:
     """Claim and end an attempt whose message Celery has just thrown away; otherwise the driver would publish it again."""
     experiment, trial, number = task_id.rsplit("/", 2)
     journal = RedisJournal(client, experiment, closing=runtime.closing)

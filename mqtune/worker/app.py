@@ -40,8 +40,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError, TrialFailed
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name
 from mqtune.core.trial import AttemptEnd
-from mqtune.journal.client import OneClient
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, Client, connect
+from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.worker.abandon import abandon
@@ -304,7 +303,7 @@ class TrialApp(Celery):
 
     settings: WorkerSettings
     plan: SlotPlan
-    client: Client
+    client: RedisClient
     #: What the worker has its name by.
     token: str
     #: Whether somebody may be listening to events.

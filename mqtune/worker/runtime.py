@@ -25,7 +25,7 @@ from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import Client
+from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
@@ -78,7 +78,7 @@ class WorkerRuntime:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         *,
         name: str,
         plan: SlotPlan,

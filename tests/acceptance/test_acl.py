@@ -30,13 +30,12 @@ from mqtune.core.events import ExperimentEnded, Requested, decode_event
 from mqtune.core.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CheckpointId, Intent, TrialId
-from mqtune.journal.access import ROLES, account, password_hash, rules_of
+from mqtune.journal.acl import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
-from mqtune.journal.redis import RedisJournal
-from mqtune.journal.scripts import script
+from mqtune.journal.redis import RedisJournal, script
 from mqtune.results import logs
 from mqtune.testing.backends.world import drive
 

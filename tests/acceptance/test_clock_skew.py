@@ -24,7 +24,7 @@ from mqtune.core.events import DecisionTaken, decode_event
 from mqtune.core.trial import Trial
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import connect
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
 

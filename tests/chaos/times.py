@@ -14,7 +14,7 @@ TIMES: Final = "MQTUNE_CHAOS_TIMES"
 #: Where each time is kept, and what it is in a short run, in seconds: each is a third of mqtune's own, as is its margin.
 SHORT: Final[dict[str, dict[str, float]]] = {
     "mqtune.worker.runtime": {"LEASE_S": 5.0, "HEARTBEAT_S": 1.0},
-    "mqtune.journal.takeover": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
+    "mqtune.journal.lock": {"LOCK_S": 6.0, "KEEP_LOCK_S": 1.5},
     "mqtune.driver.timers": {"REAP_S": 0.2, "REAP_GRACE_S": 2.7, "STALL_S": 2.7, "REFRESH_S": 1.5, "UNCLAIMED_S": 2.5},
     "mqtune.journal.connection": {"COMMAND_TIMEOUT_S": 4.0, "BLOCKING_READ_MAX_S": 1.5},
 }
@@ -48,7 +48,7 @@ def lease_s(times: dict[str, dict[str, float]]) -> float:
 
 def lock_s(times: dict[str, dict[str, float]]) -> float:
     """How long a driver may be silent."""
-    return _value(times, "mqtune.journal.takeover", "LOCK_S")
+    return _value(times, "mqtune.journal.lock", "LOCK_S")
 
 
 def _value(times: dict[str, dict[str, float]], module: str, name: str) -> float:

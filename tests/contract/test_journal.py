@@ -49,8 +49,7 @@ from mqtune.core.trial import Intent, TrialId
 from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.journal.scripts import script
+from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, script
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)

@@ -31,10 +31,10 @@ from mqtune.core.events import START, AttemptEnded, ExperimentCreated, decode_ev
 from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal.base import FENCED, GAP, Claim
 from mqtune.journal.connection import open_client
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.fleet import Hints
-from mqtune.journal.recovery import bring_back, bring_back_end, put_back
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
+from mqtune.journal.restore import bring_back, bring_back_end, put_back
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3

@@ -10,13 +10,12 @@ import redis
 from waiting import eventually
 
 from mqtune.backends.local.server import EmbeddedServer
-from mqtune.journal import client as client_module
-from mqtune.journal.client import Client
-from mqtune.journal.connection import connect
+from mqtune.journal import connection as client_module
+from mqtune.journal.connection import RedisClient, connect
 
 
 @pytest.fixture
-def client(redis_server: EmbeddedServer) -> Iterator[Client]:
+def client(redis_server: EmbeddedServer) -> Iterator[RedisClient]:
     with contextlib.closing(connect(redis_server.url, role="kept")) as client:
         yield client
 
@@ -25,7 +24,7 @@ def connections(watching: redis.Redis) -> list[str]:
     return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
 
 
-def test_commands_one_after_the_other_share_a_connection(client: Client, redis_client: redis.Redis) -> None:
+def test_commands_one_after_the_other_share_a_connection(client: RedisClient, redis_client: redis.Redis) -> None:
     before = connections(redis_client)
 
     for _ in range(10):
@@ -34,7 +33,7 @@ def test_commands_one_after_the_other_share_a_connection(client: Client, redis_c
     assert connections(redis_client) == before
 
 
-def test_an_error_of_the_server_costs_no_connection(client: Client, redis_client: redis.Redis) -> None:
+def test_an_error_of_the_server_costs_no_connection(client: RedisClient, redis_client: redis.Redis) -> None:
     before = connections(redis_client)
 
     with pytest.raises(redis.ResponseError):
@@ -44,7 +43,7 @@ def test_an_error_of_the_server_costs_no_connection(client: Client, redis_client
     assert connections(redis_client) == before
 
 
-def test_threads_get_the_answers_to_their_own_commands(client: Client) -> None:
+def test_threads_get_the_answers_to_their_own_commands(client: RedisClient) -> None:
     def asked(number: int) -> bool:
         return bool(client.echo(str(number)) == str(number).encode())
 
@@ -57,7 +56,7 @@ class Stop(BaseException):
 
 
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = client.parse_response
 
@@ -73,7 +72,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
 
 
 def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
-    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: RedisClient, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_FRESH_S", 0.0)
     (cut,) = connections(redis_client)
@@ -84,7 +83,7 @@ def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
 
 
 def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
-    client: Client, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: RedisClient, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_FRESH_S", 60.0)
     both = threading.Barrier(2)
@@ -109,7 +108,7 @@ def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_
     assert client.ping()
 
 
-def test_closing_it_closes_all_connections(client: Client, redis_client: redis.Redis) -> None:
+def test_closing_it_closes_all_connections(client: RedisClient, redis_client: redis.Redis) -> None:
     client.ping()
 
     client.close()

@@ -15,7 +15,7 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Assignment, Claim, Grant
-from mqtune.journal.client import Client
+from mqtune.journal.connection import RedisClient
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
 from mqtune.worker.devices import SlotPlan
@@ -25,7 +25,7 @@ TRIAL = TrialId("0001")
 
 
 @pytest.fixture
-def runtime(redis_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRuntime]:
+def runtime(redis_client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRuntime]:
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
     runtime = WorkerRuntime(
         redis_client,
@@ -54,7 +54,7 @@ def created(client: redis.Redis, name: str) -> RedisJournal:
 
 
 def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
-    runtime: WorkerRuntime, redis_client: Client
+    runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
     names = [f"e{number}" for number in range(4)]
     for name in names:
@@ -79,7 +79,9 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         eventually(lambda name=name: ahead_s(name) > module.LEASE_S - 5)
 
 
-def test_a_worker_does_not_grow_with_the_experiments_that_come_by(runtime: WorkerRuntime, redis_client: Client) -> None:
+def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
+    runtime: WorkerRuntime, redis_client: RedisClient
+) -> None:
     created(redis_client, "e")
     for number in range(500):
         runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}")

@@ -10,7 +10,7 @@ import redis
 
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.journal.client import Client
+from mqtune.journal.connection import RedisClient
 from mqtune.worker import app as worker_module
 from mqtune.worker.app import TrialApp, create_app
 from mqtune.worker.settings import WorkerSettings
@@ -26,15 +26,15 @@ def app(redis_server: EmbeddedServer, tmp_path: Path) -> Any:
 
 def cut(monkeypatch: pytest.MonkeyPatch, command: str, times: int) -> list[str]:
     """Have the connection break when a worker sends this command, so often; returns what it sends."""
-    execute, sent = Client.execute_command, []
+    execute, sent = RedisClient.execute_command, []
 
-    def execute_or_break(client: Client, *args: Any, **options: Any) -> Any:
+    def execute_or_break(client: RedisClient, *args: Any, **options: Any) -> Any:
         sent.append(args[0])
         if args[0] == command and sent.count(command) <= times:
             raise redis.ConnectionError("Connection reset by peer.")
         return execute(client, *args, **options)
 
-    monkeypatch.setattr(Client, "execute_command", execute_or_break)
+    monkeypatch.setattr(RedisClient, "execute_command", execute_or_break)
     return sent
 
 

@@ -31,7 +31,7 @@ from mqtune.core.events import START, AttemptEnded, AttemptStarted, Reports, Tri
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import AttemptEnd, CheckpointId, TrialId
 from mqtune.journal.base import Assignment, Claim
-from mqtune.journal.file import JournalFile
+from mqtune.journal.copy import JournalFile
 from mqtune.journal.fleet import _headers
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.protocol import FRAME, RECORD

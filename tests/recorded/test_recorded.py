@@ -20,7 +20,7 @@ from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.registry import described
 from mqtune.core.status import TrialStatus
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.schedulers.described import scheduler_of
 from mqtune.schedulers.stopping.described import rule_of

@@ -18,7 +18,7 @@ from mqtune.driver.attach import attached
 from mqtune.driver.connect import BrokerPlace
 from mqtune.driver.settings import Plan
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal
 from mqtune.search.space import Space
 

@@ -22,7 +22,7 @@ from mqtune.cli.show import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
 from mqtune.driver.limits import Limits
 from mqtune.journal.clock import ASK_AGAIN_S, ServerClock
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand

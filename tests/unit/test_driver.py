@@ -42,9 +42,9 @@ from mqtune.driver.retention import Retention
 from mqtune.driver.slots import Addition
 from mqtune.driver.timers import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment
-from mqtune.journal.file import JournalFile
+from mqtune.journal.copy import JournalFile
+from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.takeover import KEEP_LOCK_S, LOCK_S
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO

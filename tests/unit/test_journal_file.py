@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JournalFile
+from mqtune.journal.copy import JournalFile
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 

@@ -11,9 +11,8 @@ from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
-from mqtune.journal.file import JournalFile
+from mqtune.journal.copy import RETRY_S, JournalFile, JournalReader
 from mqtune.journal.memory import MemoryJournal, MemoryServer
-from mqtune.journal.reader import RETRY_S, JournalReader
 
 
 class Clock:

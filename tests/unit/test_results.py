@@ -18,7 +18,7 @@ from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import AttemptEnd
-from mqtune.journal.file import JOURNAL_FILE
+from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text
 from mqtune.results.results import Results
 

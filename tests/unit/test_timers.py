@@ -10,7 +10,7 @@ from bench import NAME, Bench
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.driver.timers import REAP_GRACE_S, REAP_S, RECONCILE_S, STALL_S, UNCLAIMED_S
-from mqtune.journal.memory_state import TrialState
+from mqtune.journal.memory import TrialState
 
 #: A worker's, so that leases run out here.
 LEASE_S = 15.0

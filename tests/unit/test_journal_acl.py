@@ -7,7 +7,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.access import ROLES, Role, account, password_hash, rules_of
+from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 
 #: What a script may be handed that is not a worker's.
 DRIVERS = ("driver", "experiments", "restored")

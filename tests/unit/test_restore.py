@@ -21,10 +21,10 @@ from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.status import TrialStatus
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
 from mqtune.journal.base import FENCED
-from mqtune.journal.file import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.recovery import bring_back
-from mqtune.journal.takeover import KEEP_LOCK_S
+from mqtune.journal.restore import bring_back
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"
