@@ -14,7 +14,7 @@ import time
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, Event, ExperimentEnded, Reports, TrialStaged
-from mqtune.core.home import mqtune_home
+from mqtune.core.machine import mqtune_home
 from mqtune.journal.follow import follow
 
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from mqtune.client import Client
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
-    from mqtune.core.status import TrialStatus
-    from mqtune.core.trial import Action, Decision
+    from mqtune.core.trial import Action, Decision, TrialStatus
     from mqtune.driver.retention import Retention
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
@@ -150,7 +149,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
     "Retention": "mqtune.driver.retention",
     "Callback": "mqtune.core.callback",
-    "TrialStatus": "mqtune.core.status",
+    "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",
     "Results": "mqtune.results.results",
     "Tuner": "mqtune.tuner",

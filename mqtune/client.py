@@ -31,8 +31,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.core.machine import describe_process
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Config
+from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact

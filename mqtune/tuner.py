@@ -9,8 +9,8 @@ from typing import Any, Self
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Mode
 from mqtune.core.resources import Resources
+from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config
-from mqtune.core.uncaught import say_in_one_line
 from mqtune.driver.attach import attached
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.connect import place_of

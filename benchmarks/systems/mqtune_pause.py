@@ -85,8 +85,7 @@ def _parts(before: Attempt, now: Attempt, reported_at: float) -> dict[str, float
 
 def _pausing(moves: Moves) -> Scheduler:
     """Return a scheduler that pauses its only trial and resumes it at once, until the moves are done."""
-    from mqtune.core.status import TrialStatus
-    from mqtune.core.trial import CONTINUE, Action, Decision
+    from mqtune.core.trial import CONTINUE, Action, Decision, TrialStatus
     from mqtune.schedulers.base import START, Choice, Resume, Scheduler
 
     class Pausing(Scheduler):

@@ -84,7 +84,7 @@ def run(
 ) -> Run:
     """Run a trainable so often, to the end."""
     import mqtune
-    from mqtune.core.status import TrialStatus
+    from mqtune.core.trial import TrialStatus
 
     tuner = mqtune.Tuner(
         trainable,

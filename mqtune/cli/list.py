@@ -15,9 +15,9 @@ from rich.text import Text
 
 from mqtune.cli.output import output
 from mqtune.core.errors import MqtuneError
-from mqtune.core.home import mqtune_home
-from mqtune.core.labels import NO_LABELS, Labels
+from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
+from mqtune.core.trial import NO_LABELS, Labels
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, standing, standing_of

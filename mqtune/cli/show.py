@@ -17,10 +17,9 @@ from rich.text import Text
 
 from mqtune.cli.output import output, say
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.home import mqtune_home
-from mqtune.core.labels import Labels
+from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
-from mqtune.core.trial import Attempt
+from mqtune.core.trial import Attempt, Labels
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, entries, ranked, short_value, trial_table
 from mqtune.results.experiments import duration, saved_experiments, standing, standing_of

@@ -14,9 +14,11 @@ import dataclasses
 import hashlib
 import logging
 import reprlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from types import UnionType
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
 from mqtune.core.codec import (
     PLAIN,
@@ -29,9 +31,7 @@ from mqtune.core.codec import (
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.fields import fields_of, known_fields
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId, TrialStatus
 
 __all__ = [
     "START",
@@ -53,8 +53,85 @@ __all__ = [
     "TrialStaged",
     "WorkerInfo",
     "busy_as",
+    "decode_definition",
     "decode_event",
+    "driver_events",
+    "events_in_order",
+    "fields_of",
+    "known_fields",
 ]
+
+
+#: What a field's value must be, by the field's annotation; richer ones are as plain as they travel.
+_SHAPES: Final[dict[str, type | UnionType]] = {
+    "AttemptEnd": str,
+    "Config": dict,
+    "Cursor": list | tuple,
+    "Cursor | None": list | tuple | None,
+    "Intent": str,
+    "TrialId": str,
+    "bool": bool,
+    "dict[str, Any]": dict,
+    "dict[str, object]": dict,
+    "float": float | int,
+    "float | None": float | int | None,
+    "int": int,
+    "int | None": int | None,
+    "list[str]": list,
+    "str": str,
+}
+#: The least that a number may be, by its field's name; where it counts from.
+_LEAST: Final = {"attempt": 1, "sequence": 0, "slots": 0}
+
+_FIELDS: Final[dict[type, tuple[tuple[str, type | UnionType], ...]]] = {}
+
+
+def fields_of(kind: type) -> tuple[tuple[str, type | UnionType], ...]:
+    """Return the names of a message's fields, and what their values must be; looked up once for each kind of message."""
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        found = dataclasses.fields(cast("Any", kind))
+        fields = _FIELDS[kind] = tuple((each.name, _SHAPES[cast("str", each.type)]) for each in found)
+    return fields
+
+
+def known_fields(kind: type, body: Any) -> dict[str, Any]:
+    """Return the fields of a message's body that this version knows.
+
+    Raises:
+        TypeError: a value can't be that, or there is no body.
+    """
+    known = {}
+    for name, shape in fields_of(kind):
+        if name in body:
+            value = known[name] = body[name]
+            # A list is always one of texts.
+            if not (isinstance(value, shape) and (shape is not list or _are_texts(value))):
+                raise TypeError(f"{name}={reprlib.repr(value)}")
+            if name in _LEAST and known[name] < _LEAST[name]:
+                raise TypeError(f"{name}={value!r}, which is less than {_LEAST[name]}")
+    return known
+
+
+def _are_texts(values: Any) -> bool:
+    return all(type(each) is str for each in values)
+
+
+def decode_definition(experiment: str, kept: bytes | None) -> dict[str, Any]:
+    """Return an experiment's definition, as it is kept beside its journal; None stands for that nothing is kept.
+
+    Raises:
+        MessageVersionError: it is none.
+    """
+    if kept is None:
+        raise MessageVersionError(f"there is no experiment {experiment!r}, or nothing of it is left")
+    try:
+        definition = decode_value(kept)
+    except ValueError as error:
+        raise MessageVersionError(f"experiment {experiment!r} has a definition that can't be read: {error}") from None
+    if not isinstance(definition, dict):
+        raise MessageVersionError(f"experiment {experiment!r} has {reprlib.repr(definition)} for a definition")
+    return definition
 
 
 logger = logging.getLogger(__name__)
@@ -532,3 +609,41 @@ class WorkerInfo:
             return cls(**known_fields(cls, body))
         except (TypeError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
+
+
+def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
+    """Return the driver's events by their cursor, in the order in which they were written."""
+    found: dict[Cursor, list[Event]] = defaultdict(list)
+    for id_, data in entries:
+        if data.startswith(REPORTS_PREFIX):
+            # Nearly all of a long journal, and never the driver's.
+            continue
+        event = decode_event(data, id_)
+        cursor = getattr(event, "cursor", None)
+        if event is not None and cursor is not None:
+            found[cursor].append(event)
+    return dict(found)
+
+
+def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
+    """Yield a journal's events and single reports in the order in which the driver processed them.
+
+    Where some of a batch can't be read, a batch without reports comes before the others, and says how many they are.
+    """
+    pending = driver_events(entries)
+    for id_, data in entries:
+        event = decode_event(data, id_)
+        if event is None or getattr(event, "cursor", None) is not None:
+            continue
+        if isinstance(event, Reports):
+            if event.unreadable:
+                yield Reports([], event.unreadable)
+            for number, report in enumerate(event, 1):
+                yield report
+                yield from pending.pop(Cursor(id_, number), ())
+            continue
+        yield event
+        yield from pending.pop(START if isinstance(event, ExperimentCreated) else Cursor(id_), ())
+    # What a driver wrote after entries that are not here, as in a journal that was cut.
+    for events in pending.values():
+        yield from events

@@ -25,8 +25,6 @@ from mqtune.core.events import (
     TrialClosed,
     TrialStaged,
 )
-from mqtune.core.labels import Labels
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     FORGOTTEN,
@@ -37,6 +35,7 @@ from mqtune.core.trial import (
     CheckpointId,
     Decision,
     Intent,
+    Labels,
     Metrics,
     Report,
     SavedCheckpoint,
@@ -44,6 +43,7 @@ from mqtune.core.trial import (
     Transition,
     Trial,
     TrialId,
+    TrialStatus,
     attempt_and_number,
     is_number,
     trial_of,

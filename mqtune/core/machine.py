@@ -1,4 +1,4 @@
-"""Which machine this is, and whether a process that somebody names still lives: for whoever shares a Redis or a folder.
+"""This machine: which it is, whether a process that somebody names still lives, and where experiments are kept.
 
 A host's name says neither: machines made from one image, and containers with their host's network, may all have the same.
 """
@@ -11,9 +11,23 @@ import re
 import socket
 from functools import cache
 from importlib.util import source_hash
+from pathlib import Path
 from typing import Final
 
-__all__ = ["describe_process", "is_gone", "is_here", "process_mark", "process_stat", "started_at"]
+from mqtune.core.errors import ConfigurationError
+
+__all__ = [
+    "SERVER_FOLDER",
+    "describe_process",
+    "is_gone",
+    "is_here",
+    "make_folder",
+    "mqtune_home",
+    "process_mark",
+    "process_stat",
+    "started_at",
+]
+
 
 #: What tells machines, and their boots, apart, where the system has it (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
@@ -87,3 +101,29 @@ def process_stat(pid: int) -> tuple[str, int, int]:
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):
         return "", 0, 0
+
+
+#: The folder, below an experiment's, of the server that it has of its own.
+SERVER_FOLDER: Final = "redis"
+
+
+def mqtune_home() -> Path:
+    """Return ``$MQTUNE_HOME``, or ``~/mqtune``."""
+    return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
+
+
+def make_folder(folder: Path) -> None:
+    """Make an experiment's folder, unless it is there.
+
+    Raises:
+        ConfigurationError: it can't be made, or nothing can be written in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(folder, os.W_OK | os.X_OK) else "it is not writable"
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigurationError(
+            f"the experiment's folder {folder} can't be used: {problem}; set MQTUNE_HOME to a folder that you may write to"
+        )

@@ -1,20 +1,21 @@
-"""A trial, its attempts, its reports, and what may be decided about it."""
+"""A trial: its status and the table of what may follow what, its labels, attempts and reports, and what may be decided about it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple, NewType, TypeGuard
 
-from mqtune.core.errors import InvalidTransition
-from mqtune.core.labels import NO_LABELS, Labels
-from mqtune.core.status import ALLOWED, TrialStatus
+from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 __all__ = [
+    "ALLOWED",
     "CONTINUE",
     "ITERATION",
+    "NO_LABELS",
     "TIME_THIS_ITER",
     "TIME_TOTAL",
     "UNDRIVEN",
@@ -25,6 +26,7 @@ __all__ = [
     "Config",
     "Decision",
     "Intent",
+    "Labels",
     "Metrics",
     "Report",
     "SavedCheckpoint",
@@ -32,13 +34,202 @@ __all__ = [
     "Transition",
     "Trial",
     "TrialId",
+    "TrialStatus",
     "attempt_and_number",
+    "checked_notes",
+    "checked_tags",
     "checkpoint_id",
     "is_checkpoint_of",
     "is_in_memory",
     "is_number",
     "trial_of",
 ]
+
+
+class TrialStatus(Enum):
+    """The status of a trial.
+
+    ::
+
+                        ┌────────────── resume ───────────────┐
+                        ▼                                     │
+        CANDIDATE ──▶ STAGED ──▶ RUNNING ──▶ PAUSED ──────────┘
+                        ▲          │ ├──▶ COMPLETED         │
+                        └─ retry ──┘ ├──▶ EARLY_STOPPED ◀───┘ not resumed
+                                     └──▶ FAILED          any that is not terminal ──▶ ABANDONED
+    """
+
+    CANDIDATE = "candidate"  #: has a config, nobody was asked to run it
+    STAGED = "staged"  #: an attempt waits in a queue
+    RUNNING = "running"  #: a worker holds the lease on an attempt
+    PAUSED = "paused"  #: its process is gone; the scheduler may resume it
+    COMPLETED = "completed"  #: ended by itself, or used the whole budget it was given
+    EARLY_STOPPED = "early_stopped"  #: the scheduler stopped it
+    FAILED = "failed"  #: its attempts ended in errors and no retry is left, or a person says so
+    ABANDONED = "abandoned"  #: given up by a person, or with its experiment
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return not ALLOWED[self]
+
+    @property
+    def expecting_data(self) -> bool:
+        """Whether its reports count: it runs, has a past that it may go on from, or ended with what it has."""
+        return self in _EXPECTING_DATA
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether an attempt waits in a queue, or runs."""
+        return self is TrialStatus.STAGED or self is TrialStatus.RUNNING
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether nobody was asked to run it yet."""
+        return self is TrialStatus.CANDIDATE
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether an attempt waits in a queue."""
+        return self is TrialStatus.STAGED
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a worker holds the lease on an attempt."""
+        return self is TrialStatus.RUNNING
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it may be resumed."""
+        return self is TrialStatus.PAUSED
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether it ended with all that it was meant to do."""
+        return self is TrialStatus.COMPLETED
+
+    @property
+    def is_early_stopped(self) -> bool:
+        """Whether the scheduler stopped it."""
+        return self is TrialStatus.EARLY_STOPPED
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether its attempts ended in errors; its config may be proposed again."""
+        return self is TrialStatus.FAILED
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was given up; its config is never proposed again."""
+        return self is TrialStatus.ABANDONED
+
+
+#: What may follow each status.
+ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
+    TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
+    # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one that
+    # waits in a queue while its trial is paused, stopped or completed is taken back.
+    TrialStatus.STAGED: frozenset(
+        {
+            TrialStatus.RUNNING,
+            TrialStatus.STAGED,
+            TrialStatus.PAUSED,
+            TrialStatus.FAILED,
+            TrialStatus.COMPLETED,
+            TrialStatus.EARLY_STOPPED,
+            TrialStatus.ABANDONED,
+        }
+    ),
+    TrialStatus.RUNNING: frozenset(
+        {
+            TrialStatus.STAGED,
+            TrialStatus.PAUSED,
+            TrialStatus.COMPLETED,
+            TrialStatus.EARLY_STOPPED,
+            TrialStatus.FAILED,
+            TrialStatus.ABANDONED,
+        }
+    ),
+    # A paused trial that its scheduler will never resume is stopped early, where it is; a person may have it fail.
+    TrialStatus.PAUSED: frozenset(
+        {TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
+    ),
+    TrialStatus.COMPLETED: frozenset(),
+    TrialStatus.EARLY_STOPPED: frozenset(),
+    TrialStatus.FAILED: frozenset(),
+    TrialStatus.ABANDONED: frozenset(),
+}
+
+_EXPECTING_DATA: Final = frozenset(
+    {TrialStatus.RUNNING, TrialStatus.PAUSED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+)
+
+
+#: The most characters of a tag, and of notes: what fits into a column, and into some pages. All of them stay in memory.
+_TAG_CHARS: Final = 100
+_NOTES_CHARS: Final = 10_000
+#: The most tags of one thing.
+_MOST_TAGS: Final = 100
+
+
+class Labels(NamedTuple):
+    """The tags, and the notes, of a trial or an experiment."""
+
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+
+    def changed(self, tags: Any = None, notes: Any = None) -> Labels:
+        """Return these labels with other tags, or other notes, or both.
+
+        Raises:
+            ConfigurationError: they are no list of names, or no text.
+        """
+        return Labels(
+            self.tags if tags is None else tuple(checked_tags(tags)),
+            self.notes if notes is None else checked_notes(notes),
+        )
+
+    def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
+        """Whether all of *tags* are there, and *text* stands in the notes, in capitals or not."""
+        return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
+
+
+NO_LABELS: Final = Labels()
+
+
+def checked_tags(tags: Any) -> list[str]:
+    """Return tags as a list, each once, in their order.
+
+    Raises:
+        ConfigurationError: they are no list of names.
+    """
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise ConfigurationError(f"tags={tags!r:.200} is no list of names; give a list such as ['baseline', 'v2']")
+    found = list(dict.fromkeys(tags))
+    for tag in found:
+        if not isinstance(tag, str) or not tag.strip() or len(tag) > _TAG_CHARS or not tag.isprintable():
+            raise ConfigurationError(
+                f"tags: {tag!r:.200} is no tag; give a text of up to {_TAG_CHARS} characters, on one line"
+            )
+    if len(found) > _MOST_TAGS:
+        raise ConfigurationError(f"there are {len(found)} tags, and the most is {_MOST_TAGS}")
+    return found
+
+
+def checked_notes(notes: Any) -> str:
+    """Return notes.
+
+    Raises:
+        ConfigurationError: they are no text, or a long one.
+    """
+    if not isinstance(notes, str):
+        raise ConfigurationError(f"notes={notes!r:.200} is no text")
+    if len(notes) > _NOTES_CHARS:
+        raise ConfigurationError(
+            f"notes: the text has {len(notes):,} characters, and the most is {_NOTES_CHARS:,}; name a file that has it"
+        )
+    return notes
+
 
 TrialId = NewType("TrialId", str)
 #: Names one checkpoint for ever; see ``checkpoint_id``.

@@ -23,18 +23,19 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
-from mqtune.core.labels import NO_LABELS, Labels
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import name_in_words
 from mqtune.core.trial import (
+    NO_LABELS,
     Action,
     AttemptEnd,
     CheckpointId,
     Config,
     Intent,
+    Labels,
     Report,
     Trial,
     TrialId,
+    TrialStatus,
     is_in_memory,
     trial_of,
 )

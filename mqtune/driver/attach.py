@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.home import SERVER_FOLDER, mqtune_home
+from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
 from mqtune.driver.connect import BrokerPlace
 from mqtune.driver.retention import Retention

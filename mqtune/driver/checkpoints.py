@@ -20,8 +20,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CheckpointId, Trial, TrialId, attempt_and_number, is_in_memory, trial_of
+from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt_and_number, is_in_memory, trial_of
 from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
 from mqtune.journal.base import Journal

@@ -22,10 +22,8 @@ from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources
-from mqtune.core.events import START, TrialStaged
-from mqtune.core.fields import decode_definition
-from mqtune.core.home import SERVER_FOLDER, make_folder
-from mqtune.core.replay import driver_events
+from mqtune.core.events import START, TrialStaged, decode_definition, driver_events
+from mqtune.core.machine import SERVER_FOLDER, make_folder
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import worker_options
 from mqtune.driver.settings import Plan

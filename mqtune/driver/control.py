@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqtune.core.checks import optional_seconds
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
-from mqtune.core.labels import NO_LABELS
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, CheckpointId, Config, Report, Trial, TrialId, trial_of
+from mqtune.core.trial import NO_LABELS, Action, CheckpointId, Config, Report, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Decide, Save, Stage, check_decision, check_paused, next_trial_id, resuming
 from mqtune.driver.slots import Addition
 from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
 from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialStatus
 from mqtune.driver.screening import Screening
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule

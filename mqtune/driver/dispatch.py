@@ -25,8 +25,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, CheckpointId, Report, Trial, TrialId
+from mqtune.core.trial import Action, CheckpointId, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.deciders import Deciders, Verdict
 from mqtune.driver.limits import FailFast

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from mqtune.core.checks import optional_count, optional_seconds
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.schedulers.stopping.rule import StopRule
 
 __all__ = ["LOOK_S", "FailFast", "Limits"]

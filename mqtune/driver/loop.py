@@ -13,9 +13,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CheckpointGone, ExperimentFinished, MqtuneError, NothingResumes
 from mqtune.core.events import START, Cursor, DecisionTaken, Event, ExperimentCreated, Reports, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.labels import Labels
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, CheckpointId, Report, Trial, TrialId
+from mqtune.core.trial import Action, CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
 from mqtune.core.version import __version__
 from mqtune.driver.actions import (
     Begin,

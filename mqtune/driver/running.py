@@ -22,7 +22,7 @@ from mqtune.core.errors import (
     RunInterrupted,
     WorkerStartError,
 )
-from mqtune.core.home import mqtune_home
+from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import UNDRIVEN, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Place, unless_away

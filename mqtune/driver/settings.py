@@ -14,13 +14,12 @@ from typing import Any, Final, Literal, cast, get_args
 from mqtune.core.checks import optional_count, optional_seconds
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
+from mqtune.core.events import decode_definition
 from mqtune.core.experiment import Experiment, Mode
-from mqtune.core.fields import decode_definition
 from mqtune.core.keys import is_name
-from mqtune.core.labels import checked_notes, checked_tags
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.resources import Resources
-from mqtune.core.trial import Config
+from mqtune.core.trial import Config, checked_notes, checked_tags
 from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.limits import FailFast, Limits

@@ -12,9 +12,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.labels import NO_LABELS, Labels
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CheckpointId, Config, Trial, TrialId, trial_of
+from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Close, Stage, checkpoint_of, next_trial_id, resuming, retrying
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.limits import Limits

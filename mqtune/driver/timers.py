@@ -9,8 +9,7 @@ from typing import Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import FORGOTTEN, TrialId
+from mqtune.core.trial import FORGOTTEN, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.journal.base import DriverSide, Held, entry_order
 from mqtune.journal.copy import JournalReader

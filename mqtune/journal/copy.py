@@ -12,8 +12,7 @@ import msgpack
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
-from mqtune.core.events import START, Cursor, Event
-from mqtune.core.replay import driver_events
+from mqtune.core.events import START, Cursor, Event, driver_events
 from mqtune.journal.base import Entry, Journal
 
 __all__ = ["JOURNAL_FILE", "JournalFile", "JournalReader"]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Attempt, AttemptEnd, Report, Trial
+from mqtune.core.trial import Attempt, AttemptEnd, Report, Trial, TrialStatus
 
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment

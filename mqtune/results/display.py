@@ -20,9 +20,8 @@ from rich.text import Text
 
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import printable, replace_unencodable
-from mqtune.core.trial import ITERATION, Trial, TrialId
+from mqtune.core.trial import ITERATION, Trial, TrialId, TrialStatus
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 

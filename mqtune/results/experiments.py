@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import Event, ExperimentCreated
+from mqtune.core.events import Event, ExperimentCreated, events_in_order
 from mqtune.core.experiment import Experiment
-from mqtune.core.home import SERVER_FOLDER, mqtune_home
-from mqtune.core.replay import events_in_order
+from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.trial import Report
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE

@@ -17,10 +17,19 @@ from mqtune.checkpoints import Checkpoint
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.text import names_in_words
-from mqtune.core.trial import ITERATION, Attempt, CheckpointId, Config, Metrics, Report, Trial, TrialId, is_number
-from mqtune.core.uncaught import say_in_one_line
+from mqtune.core.text import names_in_words, say_in_one_line
+from mqtune.core.trial import (
+    ITERATION,
+    Attempt,
+    CheckpointId,
+    Config,
+    Metrics,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+    is_number,
+)
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, fetch_checkpoint, named

@@ -11,8 +11,18 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, CheckpointId, Config, Decision, Report, Trial, TrialId, trial_of
+from mqtune.core.trial import (
+    CONTINUE,
+    Action,
+    CheckpointId,
+    Config,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+    trial_of,
+)
 from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId
+from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.results.results import Results
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space

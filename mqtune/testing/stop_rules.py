@@ -11,8 +11,7 @@ from typing import Final
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Attempt, Metrics, Report, Trial, TrialId
+from mqtune.core.trial import Attempt, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import Scope, StopRule
 from mqtune.testing.worlds import WORLDS, check_plain, happened, new_name

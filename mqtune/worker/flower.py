@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import TrialFailed
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import in_words
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.worker.attempt import AttemptRun, RunResult
 
 __all__ = ["Rows", "Text", "failure", "latest_report"]

@@ -17,8 +17,7 @@ from signal import SIGTERM
 from typing import Any, Final
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, NameTaken
-from mqtune.core.events import WorkerInfo, busy_as
-from mqtune.core.fields import decode_definition
+from mqtune.core.events import WorkerInfo, busy_as, decode_definition
 from mqtune.core.keys import is_name
 from mqtune.core.resources import EVERY, queue_name
 from mqtune.core.trial import TrialId

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
-from mqtune.core.home import mqtune_home
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
-from mqtune.core.machine import describe_process, is_gone, is_here
+from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, check_experiments
 from mqtune.journal.connection import celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet

@@ -13,8 +13,7 @@ from running import running_worker
 
 import mqtune
 from mqtune.core.errors import MqtuneError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Trial
+from mqtune.core.trial import Trial, TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
 
 #: A shape that no other test's worker has.

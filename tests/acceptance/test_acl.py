@@ -28,8 +28,7 @@ from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import AccessDenied, BrokerRefused, BrokerUnavailable, InsufficientResources
 from mqtune.core.events import ExperimentEnded, Requested, decode_event
 from mqtune.core.keys import EXPERIMENTS, FLEET, WORKERS, ExperimentKeys, control_channel, drain_key, worker_key
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CheckpointId, Intent, TrialId
+from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
 from mqtune.journal.acl import ROLES, account, password_hash, rules_of
 from mqtune.journal.base import Assignment, Claim
 from mqtune.journal.connection import connect

@@ -29,8 +29,7 @@ from mqtune.core.errors import (
     NameTaken,
     TrainableNotFound,
 )
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd, Trial
+from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.results.results import Results
 from mqtune.worker.devices import usable_cpus
 

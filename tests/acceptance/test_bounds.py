@@ -20,8 +20,7 @@ from waiting import eventually
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import experiment_url, open_store
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Report, Trial
+from mqtune.core.trial import Report, Trial, TrialStatus
 from mqtune.worker.logs import MAX_BYTES
 
 Tune = Callable[..., mqtune.Tuner]

@@ -25,9 +25,8 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import in_words
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import celery_url
 
 Tune = Callable[..., mqtune.Tuner]

@@ -17,8 +17,7 @@ import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.errors import CheckpointGone, ConfigurationError, StoreUnavailable, TrainableNotFound
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CheckpointId
+from mqtune.core.trial import CheckpointId, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal
 from mqtune.testing.backends.world import drive

@@ -17,7 +17,7 @@ from terminal import terminal
 from waiting import eventually
 
 import mqtune
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]

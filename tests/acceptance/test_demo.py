@@ -15,7 +15,7 @@ from waiting import eventually
 
 from mqtune.cli import group
 from mqtune.core.errors import MqtuneError
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
 
 MQTUNE = (sys.executable, "-m", "mqtune")

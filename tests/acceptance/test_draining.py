@@ -19,8 +19,7 @@ from waiting import eventually
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.keys import name_key
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive

@@ -24,8 +24,7 @@ from mqtune.core.errors import ConfigurationError, DriverFenced, NameTaken
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import queue_name
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet

@@ -21,8 +21,7 @@ from waiting import eventually, lives
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.results.results import Results
 

@@ -23,7 +23,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 
 Row = dict[str, Any]
 #: Flower asks workers for events every 5 s, and a worker puts rows right every 3 s.

@@ -26,8 +26,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Assignment
 from mqtune.journal.connection import connect
 from mqtune.journal.redis import RedisJournal

@@ -15,8 +15,7 @@ from pair import OPTIONS, SPACE, Tune, both_run, counting, finished, paused, row
 from running import running_worker
 
 import mqtune
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, TrialStatus
 from mqtune.testing.backends.world import Rule, drive
 
 

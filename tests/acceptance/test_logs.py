@@ -14,8 +14,7 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.results import logs
 from mqtune.testing.backends.world import drive
 

@@ -16,7 +16,7 @@ from running import running_worker
 import mqtune
 from mqtune.core.errors import CodeDiffers
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.testing.backends.world import drive
 
 MODULES = ("code_main", "code_helper")

@@ -20,8 +20,7 @@ from waiting import eventually
 import mqtune
 from mqtune.core.errors import JournalGone
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import FORGOTTEN
+from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive

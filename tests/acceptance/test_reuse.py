@@ -18,8 +18,7 @@ from trainables_reusing import Reuses
 from waiting import eventually, lives
 
 import mqtune
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Trial
+from mqtune.core.trial import Trial, TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
 
 #: Shapes that no other test's workers have; the second is for workers that end.

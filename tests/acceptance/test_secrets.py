@@ -27,7 +27,7 @@ from waiting import eventually
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerRefused, BrokerUnavailable
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import connect
 
 #: With what has a meaning in a URL.

@@ -17,7 +17,7 @@ from waiting import eventually
 import mqtune
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.connection import connect
 from mqtune.testing.backends.world import drive

@@ -24,7 +24,7 @@ from tls import Authority, TlsProxy
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal.connection import celery_tls, celery_url, connect
 from mqtune.worker.settings import WorkerSettings, celery_settings
 

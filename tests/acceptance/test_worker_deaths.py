@@ -20,8 +20,7 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.core.events import WorkerInfo
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd, Trial
+from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import drive

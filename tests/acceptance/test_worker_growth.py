@@ -14,7 +14,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)

@@ -31,8 +31,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import TrialId
+from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.redis import RedisJournal
 
 NAME = "steered"

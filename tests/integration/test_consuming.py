@@ -18,8 +18,7 @@ from waiting import eventually, lives
 import mqtune
 from mqtune.backends.local.server import ServerBinary
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.testing.backends.world import Nothing, drive
 

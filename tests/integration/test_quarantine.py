@@ -17,8 +17,7 @@ from waiting import eventually
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import WorkerInfo
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Trial
+from mqtune.core.trial import Trial, TrialStatus
 from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.testing.backends.world import Nothing, drive

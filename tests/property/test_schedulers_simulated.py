@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from simulation import Simulation
 from worlds import MAX_T, SCHEDULERS, Repeating, World, worlds
 
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, Intent, TrialId
+from mqtune.core.trial import Action, AttemptEnd, Intent, TrialId, TrialStatus
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.hyperband import HyperBand

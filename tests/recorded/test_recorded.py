@@ -18,7 +18,7 @@ import mqtune
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.registry import described
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results

@@ -7,7 +7,6 @@ from typing import Any
 
 from scheduler_play import scattered
 
-from mqtune.core.status import TrialStatus
 from mqtune.core.trial import (
     Attempt,
     CheckpointId,
@@ -18,6 +17,7 @@ from mqtune.core.trial import (
     SavedCheckpoint,
     Trial,
     TrialId,
+    TrialStatus,
 )
 from mqtune.schedulers.base import Choice, Resume
 from mqtune.schedulers.pbt import PBT

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from mqtune.core.events import START, Event, TrialStaged
-from mqtune.core.status import TrialStatus
 from mqtune.core.trial import (
     CONTINUE,
     Action,
@@ -24,6 +23,7 @@ from mqtune.core.trial import (
     SavedCheckpoint,
     Trial,
     TrialId,
+    TrialStatus,
     checkpoint_id,
 )
 from mqtune.schedulers.base import Choice, Release, Resume, Scheduler, Start, Wait

@@ -11,8 +11,7 @@ from bench import NAME, Bench, Obedient
 
 from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransition
 from mqtune.core.events import AttemptEnded, DecisionTaken, DriverStarted, ExperimentEnded, TrialStaged
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialId, TrialStatus
 from mqtune.core.version import __version__
 from mqtune.driver.actions import Close, Drop, Finish, Stage, checkpoint_of, next_trial_id
 from mqtune.journal.memory import MemoryJournal

@@ -15,7 +15,6 @@ from waiting import eventually
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
 from mqtune.core.trial import (
     Action,
     Attempt,
@@ -26,6 +25,7 @@ from mqtune.core.trial import (
     Transition,
     Trial,
     TrialId,
+    TrialStatus,
 )
 from mqtune.results import callbacks as dispatch
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog

@@ -9,8 +9,7 @@ import pytest
 from bench import Bench
 
 from mqtune.core.events import DriverStarted
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd, Report, Trial
+from mqtune.core.trial import AttemptEnd, Report, Trial, TrialStatus
 
 
 @pytest.fixture

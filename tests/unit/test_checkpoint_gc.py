@@ -15,8 +15,7 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, CheckpointId, Decision, TrialId
+from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.driver.retention import Retention
 from mqtune.schedulers.base import Resume
 

@@ -16,8 +16,7 @@ from pages import CODE, ROOT, absent_tests, definitions, table_lines
 import mqtune
 from mqtune.checkpoints import open_store
 from mqtune.core.events import TrialStaged
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Attempt, Trial, TrialId, checkpoint_id
+from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, checkpoint_id
 from mqtune.trainable.process.saver import Saver
 
 PAGE: Final = ROOT / "docs" / "contracts.md"

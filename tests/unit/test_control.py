@@ -24,8 +24,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.events import AttemptEnded, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, trial_of
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, TrialStatus, trial_of
 from mqtune.driver.retention import Retention
 from mqtune.journal.logs import made_mark
 from mqtune.schedulers.base import Wait

@@ -19,8 +19,7 @@ from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core import errors
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.status import ALLOWED, TrialStatus
-from mqtune.core.trial import Attempt, AttemptEnd, Trial, checkpoint_id
+from mqtune.core.trial import ALLOWED, Attempt, AttemptEnd, Trial, TrialStatus, checkpoint_id
 from mqtune.worker.attempt import PAUSE_GRACE_S, TERMINATE_GRACE_S, TOLD_GRACE_S
 
 ROOT: Final = Path(__file__).parents[2]

@@ -28,12 +28,23 @@ from mqtune.core.events import (
     Reports,
     TrialStaged,
     decode_event,
+    events_in_order,
 )
 from mqtune.core.experiment import Experiment
-from mqtune.core.replay import events_in_order
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, Attempt, AttemptEnd, Config, Decision, Intent, Report, Trial, TrialId
+from mqtune.core.trial import (
+    CONTINUE,
+    Action,
+    Attempt,
+    AttemptEnd,
+    Config,
+    Decision,
+    Intent,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 from mqtune.driver.actions import Decide
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.limits import Limits

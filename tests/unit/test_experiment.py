@@ -22,8 +22,7 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment, Mode
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId
+from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 

@@ -13,8 +13,7 @@ import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Labelled
-from mqtune.core.labels import Labels
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import Labels, TrialStatus
 from mqtune.results.results import Results
 
 ONE, TWO = "0001", "0002"

@@ -11,7 +11,7 @@ from bench import Bench
 
 from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.events import DecisionTaken
-from mqtune.core.status import TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.driver.limits import LOOK_S, Limits
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TrialsCompleted
 from mqtune.schedulers.stopping.trial_rules import MaximumIteration

@@ -14,8 +14,7 @@ from simulation import Simulation, simulate
 from mqtune.backends.simulated import Simulated
 from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.events import DecisionTaken, Reports
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.limits import Limits
 from mqtune.driver.screening import Reading
 from mqtune.schedulers.asha import ASHA, PromotionASHA

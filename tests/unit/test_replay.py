@@ -11,8 +11,9 @@ from mqtune.core.events import (
     ExperimentCreated,
     ExperimentEnded,
     TrialStaged,
+    driver_events,
+    events_in_order,
 )
-from mqtune.core.replay import driver_events, events_in_order
 from mqtune.core.trial import AttemptEnd, Intent, Report, TrialId
 
 ONE, TWO = TrialId("0001"), TrialId("0002")

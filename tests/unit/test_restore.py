@@ -18,8 +18,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.errors import DriverFenced, JournalGone
 from mqtune.core.events import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, Requested, TrialStaged
 from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.journal.base import FENCED
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from mqtune.cli import show
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text
 from mqtune.results.results import Results

@@ -18,7 +18,6 @@ from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING
 from mqtune.core.events import CheckpointSaved, Reports, TrialStaged
-from mqtune.core.status import TrialStatus
 from mqtune.core.trial import (
     CONTINUE,
     Action,
@@ -29,6 +28,7 @@ from mqtune.core.trial import (
     Report,
     SavedCheckpoint,
     TrialId,
+    TrialStatus,
 )
 from mqtune.schedulers.base import START, Release, Resume, Wait
 from mqtune.schedulers.exploration import Exploration

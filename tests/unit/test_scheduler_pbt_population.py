@@ -12,8 +12,7 @@ from population_table import MUTATIONS, Table, curve, pbt, starting
 from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Metrics, TrialId, TrialStatus
 from mqtune.schedulers.base import START, Resume, Wait
 from mqtune.schedulers.pbt import PBT
 from mqtune.search.domains import uniform

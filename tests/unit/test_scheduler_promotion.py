@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 

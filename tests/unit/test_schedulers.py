@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 

@@ -13,8 +13,7 @@ from mqtune.checkpoints.dicts import decode_dict
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports, TrialStaged
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Save
 from mqtune.driver.limits import Limits
 from mqtune.schedulers.asha import ASHA

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId
+from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.experiment_rules import (
     ExperimentPlateau,
     TargetReached,

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import pytest
 
 from mqtune.core.errors import InvalidTransition
-from mqtune.core.status import TrialStatus
 from mqtune.core.trial import (
     CONTINUE,
     Action,
@@ -20,6 +19,7 @@ from mqtune.core.trial import (
     Transition,
     Trial,
     TrialId,
+    TrialStatus,
     checkpoint_id,
     is_in_memory,
     trial_of,

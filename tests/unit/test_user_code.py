@@ -18,8 +18,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 from mqtune.core.events import DecisionTaken, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId
+from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.limits import Limits
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.asha import ASHA, PromotionASHA

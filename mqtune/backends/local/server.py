@@ -26,7 +26,7 @@ from urllib.parse import quote
 import redis
 
 from mqtune.core.errors import NameTaken, NoServer
-from mqtune.core.home import SERVER_FOLDER
+from mqtune.core.machine import SERVER_FOLDER
 from mqtune.journal.connection import OLDEST_VERSION, open_client, redact
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.rule import METRIC_KEY, Scope, StopRule, number, spread
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.registry import described
-from mqtune.core.status import TrialStatus
 from mqtune.core.text import names_in_words
-from mqtune.core.trial import ITERATION, Report, Trial
+from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus
 
 __all__ = [
     "METRIC_KEY",

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mqtune.core.errors import TrialFailed
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.domains import choice

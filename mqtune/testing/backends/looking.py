@@ -11,8 +11,7 @@ import pytest
 from mqtune.core.callback import Callback
 from mqtune.core.errors import InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import AttemptEnd, CheckpointId, Decision, Report, Trial
+from mqtune.core.trial import AttemptEnd, CheckpointId, Decision, Report, Trial, TrialStatus
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.results import Results
 from mqtune.testing import play

@@ -7,8 +7,17 @@ from collections.abc import Mapping
 import pytest
 
 from mqtune.core.errors import NothingResumes
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, attempt_and_number
+from mqtune.core.trial import (
+    CONTINUE,
+    Action,
+    AttemptEnd,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+    attempt_and_number,
+)
 from mqtune.schedulers.base import Choice, Resume
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Trial, TrialId
+from mqtune.core.trial import Trial, TrialId, TrialStatus
 from mqtune.testing.backends.pausing import paused_after
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played

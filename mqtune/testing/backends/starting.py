@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from mqtune.core.errors import SpaceError
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import Choice, Fork
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played

@@ -41,8 +41,7 @@ from mqtune.core.events import (
     busy_as,
     decode_event,
 )
-from mqtune.core.status import TrialStatus
-from mqtune.core.trial import Action, AttemptEnd, Intent, Report, TrialId, checkpoint_id
+from mqtune.core.trial import Action, AttemptEnd, Intent, Report, TrialId, TrialStatus, checkpoint_id
 from mqtune.results.results import json_text
 
 WIRE = Path(__file__).parents[1] / "wire"
