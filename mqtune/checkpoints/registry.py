@@ -1,68 +1,154 @@
-"""Which store a place means: a folder, or any URL that fsspec knows."""
+"""Which store a place means: a folder, a URL that an installed package knows, or any URL that fsspec knows."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from mqtune.checkpoints.directory import DirectoryStore
-from mqtune.checkpoints.store import CheckpointStore, check_id, split_name
-from mqtune.core.errors import ConfigurationError
+from mqtune.checkpoints.store import CheckpointStore, check_id, myself, split_name, without_secrets
+from mqtune.core.errors import ConfigurationError, MqtuneError, StoreUnavailable
 
-__all__ = ["experiment_url", "open_store"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-_PROTOCOL: Final = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*)(?:://|::)")
+__all__ = ["STORES", "experiment_url", "open_store", "schemes"]
+
+#: The group of entry points in which a package names its stores: a URL scheme, and a callable that takes the whole URL, in
+#: which nothing was changed, and returns a ``CheckpointStore``.
+STORES: Final = "mqtune.checkpoint_stores"
+_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<separator>://|::)")
+#: Schemes that mean a folder of this machine; no package can take them over.
+_FOLDERS: Final = ("file", "local")
 
 
 def open_store(url: str) -> CheckpointStore:
     """Return the store of checkpoints at *url*; nothing is made, read or written yet.
 
-    A path or ``file://…`` is a folder. Any other URL is opened with fsspec, which has the credentials from its own
-    settings or those of the protocol's driver.
+    A path or ``file://…`` is a folder. A scheme that an installed package names among its entry points, in the group
+    ``mqtune.checkpoint_stores``, is opened by that package. Any other URL is opened with fsspec, which has the credentials from
+    its own settings or those of the protocol's driver.
 
     Raises:
-        ConfigurationError: it is empty, or fsspec doesn't know such a URL.
-        StoreUnavailable: fsspec, or the driver of that protocol, is not installed here.
+        ConfigurationError: it is empty, or nothing that is installed here knows such a URL, or two packages do.
+        StoreUnavailable: fsspec, the driver of that protocol, or the package that has the store can't be used here.
     """
     place, name = split_name(url)
-    if not place.strip():
-        raise ConfigurationError(
-            "the place for checkpoints is empty; name a folder, or a URL such as s3://bucket/folder"
-        )
+    _check_place(place)
     if (path := _local_path(place)) is not None:
         return DirectoryStore(path, name=name)
-    from mqtune.checkpoints.remote import FsspecStore  # noqa: PLC0415 - it imports fsspec
+    if (found := _installed(place)) is not None:
+        return _open_installed(found, url)
+    from mqtune.checkpoints.remote import FsspecStore, protocols  # noqa: PLC0415 - it imports fsspec
 
+    if (known := protocols()) and _scheme_of(place) not in known:
+        raise _unknown(place)
     return FsspecStore(place, name=name)
 
 
 def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
     """Return the URL of one experiment's own store below *place*, a folder or URL: ids are unique in an experiment alone.
 
-    A relative path becomes absolute, by this process's folder.
+    A relative path becomes absolute, by this process's folder. The experiment's name is appended to a URL's path, in front of
+    a query (``?…``) if the URL has one.
 
     Raises:
         ConfigurationError: *place* is empty, or *experiment* can't be a name in it.
     """
     check_id(experiment)
     base = os.fspath(place)
-    if not base.strip():
+    _check_place(base)
+    if (path := _local_path(base)) is not None:
+        return f"file://{quote(os.path.join(os.path.abspath(os.path.expanduser(path)), experiment))}"
+    base, mark, query = base.partition("?")
+    below = f"{base}{experiment}" if base.endswith("://") else f"{base.rstrip('/')}/{experiment}"
+    return f"{below}{mark}{query}"
+
+
+def schemes() -> list[str]:
+    """Return the URL schemes that a store can be opened by here, sorted: built in, of installed packages, and fsspec's."""
+    from mqtune.checkpoints.remote import protocols  # noqa: PLC0415 - it imports fsspec
+
+    return sorted({*_FOLDERS, *(each.name.lower() for each in _entry_points()), *protocols()})
+
+
+def _unknown(place: str) -> ConfigurationError:
+    scheme = _scheme_of(place)
+    return ConfigurationError(
+        f"the place for checkpoints is {without_secrets(place)!r}, and for {myself()} nothing opens {scheme}:// URLs; there are "
+        f"{', '.join(schemes())}. Install, on every machine of the experiment, a package that has an entry point {scheme!r} in the "
+        f"group {STORES!r}, or name another place"
+    )
+
+
+def _check_place(place: str) -> None:
+    if not place.strip():
         raise ConfigurationError(
             "the place for checkpoints is empty; name a folder, or a URL such as s3://bucket/folder"
         )
-    if (path := _local_path(base)) is not None:
-        return f"file://{quote(os.path.join(os.path.abspath(os.path.expanduser(path)), experiment))}"
-    return f"{base.rstrip('/')}/{experiment}" if not base.endswith("://") else f"{base}{experiment}"
+
+
+def _scheme_of(place: str) -> str:
+    found = _SCHEME.match(place)
+    return found["scheme"].lower() if found is not None else ""
+
+
+def _entry_points() -> list[EntryPoint]:
+    # Whoever saves into a folder, or nothing, has no use for it, and should not wait for the import.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return list(entry_points(group=STORES))
+
+
+def _installed(place: str) -> EntryPoint | None:
+    """Return the entry point that opens a URL; None when no package has one.
+
+    Raises:
+        ConfigurationError: more than one package has.
+    """
+    scheme = _scheme_of(place)
+    # The same package may be found twice on the path.
+    found = {each.value: each for each in _entry_points() if each.name.lower() == scheme}
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"{scheme}:// URLs are opened by more than one installed package: "
+            f"{', '.join(sorted(_package_of(each) for each in found.values()))}; uninstall all but one"
+        )
+    return next(iter(found.values()), None)
+
+
+def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
+    try:
+        store: object = entry.load()(url)
+    except MqtuneError:
+        raise
+    except Exception as error:
+        raise StoreUnavailable(
+            f"{myself()} can't open the checkpoint store {without_secrets(url)} with {_package_of(entry)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(store, CheckpointStore):
+        raise ConfigurationError(
+            f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in {STORES!r} must return "
+            "a mqtune.CheckpointStore"
+        )
+    return store
+
+
+def _package_of(entry: EntryPoint) -> str:
+    """Return what has an entry point, for an error: the package with its version, and the callable."""
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"
+    return f"{package} ({entry.value})"
 
 
 def _local_path(place: str) -> str | None:
     """Return the folder of this machine that a place is, or None for a URL of another kind."""
-    found = _PROTOCOL.match(place)
+    found = _SCHEME.match(place)
     if found is None:
         return place
-    if found["protocol"].lower() not in ("file", "local") or "::" in place:
+    if found["scheme"].lower() not in _FOLDERS or "::" in place:
         return None
     path = place[found.end() :].removeprefix("localhost")
     if not path.startswith("/"):

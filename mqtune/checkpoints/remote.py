@@ -24,11 +24,12 @@ from mqtune.checkpoints.store import (
     myself,
     new_mark,
     with_name,
+    without_secrets,
 )
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["FsspecStore"]
+__all__ = ["FsspecStore", "protocols"]
 
 #: Where manifests lie, by id; the manifest, written last and whole, is what makes a checkpoint exist.
 _MANIFESTS: Final = "manifests"
@@ -38,10 +39,18 @@ _CONTENT: Final = "content"
 _STAGING: Final = "staging"
 #: What some part of fsspec takes for a pattern.
 _PATTERN: Final = re.compile(r"[*?\[\]]")
-_SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
 #: What an object's name keeps of its file's, for people who look into the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
+
+
+def protocols() -> frozenset[str]:
+    """Return the URL schemes that fsspec knows, whether or not their drivers are installed; none without fsspec."""
+    try:
+        import fsspec  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        return frozenset()
+    return frozenset({*fsspec.available_protocols(), *fsspec.registry})
 
 
 class FsspecStore(CheckpointStore):
@@ -73,7 +82,7 @@ class FsspecStore(CheckpointStore):
         except ImportError:
             raise StoreUnavailable(
                 f"{myself()} can't open the checkpoint store {self.describe()}: fsspec is not installed; install "
-                "mqtune[fsspec] there, or use a folder that all machines share"
+                "mqtune[fsspec] there, or the package that brings a store for such URLs, or use a folder that all machines share"
             ) from None
         try:
             self._files, self._root = fsspec.url_to_fs(self._url)
@@ -94,7 +103,7 @@ class FsspecStore(CheckpointStore):
         return with_name(self._url, self._name)
 
     def describe(self) -> str:
-        return _SECRET.sub("…@", self._url)
+        return without_secrets(self._url)
 
     def create(self) -> None:
         if not self._name:

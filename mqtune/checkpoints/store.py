@@ -40,6 +40,9 @@ _VERSION: Final = 1
 _NAMED_URL: Final = re.compile(r"(?P<url>.*)#mqtune-store=(?P<name>[0-9a-f]+)", re.DOTALL)
 
 
+_SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
+
+
 class CheckpointStore(ABC):
     """Where checkpoints that are folders lie; every machine of an experiment has its own store object for the same place.
 
@@ -181,6 +184,11 @@ def gone(id: CheckpointId, place: str) -> CheckpointGone:  # noqa: A002
     return CheckpointGone(
         f"checkpoint {id} is not in {place}: it was deleted, or never saved there; start from another one, or have more kept"
     )
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL as it may be shown: without a user's name and password."""
+    return _SECRET.sub("…@", url)
 
 
 def myself() -> str:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import pytest
 
 from mqtune.checkpoints import experiment_url, open_store
 from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints.registry import schemes
 from mqtune.checkpoints.remote import FsspecStore
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
+from mqtune.trainable.process.saver import Saver
 
 
 @pytest.fixture
@@ -114,6 +116,140 @@ def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".store" / "store.json").write_text('{"version": 2, "name": "a"}')
     with pytest.raises(CheckpointVersionError, match=r"version 2.*upgrade"):
         store.check()
+
+
+# Stores that a package brings.
+
+
+STORE = """
+from urllib.parse import urlsplit
+
+from mqtune import CheckpointStore
+from mqtune.checkpoints import open_store
+
+
+class Shelf(CheckpointStore):
+    url = None
+
+    def __init__(self, url):
+        self.url, self.inner = url, open_store(urlsplit(url).path)
+
+    def describe(self):
+        return self.url
+
+
+for _name in ("create", "check", "save", "fetch", "exists", "ids", "delete", "sweep"):
+    setattr(Shelf, _name, lambda self, *args, _name=_name: getattr(self.inner, _name)(*args))
+Shelf.__abstractmethods__ = frozenset()
+
+
+def fails(url):
+    raise OSError("the shelf has fallen down")
+
+
+def gives_text(url):
+    return url
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs a package that names a store in its metadata."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "shelves_for_tests.py").write_text(STORE)
+    monkeypatch.syspath_prepend(site)
+
+    def make(scheme: str, factory: str, package: str = "mqtune-shelves") -> None:
+        info = site / f"{package.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        entry = f"[mqtune.checkpoint_stores]\n{scheme} = shelves_for_tests:{factory}\n"
+        (info / "entry_points.txt").write_text(entry)
+
+    return make
+
+
+def test_a_package_brings_a_store_that_its_url_names(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("shelf", "Shelf")
+    url = experiment_url(f"SHELF://{tmp_path}/books?colour=red", "x")
+
+    store = open_store(url)
+
+    assert type(store).__name__ == "Shelf"
+    assert store.url == url == f"SHELF://{tmp_path}/books/x?colour=red"
+    assert "shelf" in schemes()
+
+
+def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("shelf", "Shelf")
+    url = experiment_url(f"shelf://{tmp_path}/books", "x")
+    open_store(url).create()
+    trial = Saver(trial="0001", attempt=1, store=url, folder=tmp_path / "first")
+    saved = trial.save(write_files(tmp_path / "model", {"weights": b"1"}), {"training_iteration": 3}).id
+    later = Saver(trial="0001", attempt=2, store=url, start=saved, folder=tmp_path / "second")
+
+    fetched = later.fetch()
+
+    assert fetched is not None
+    assert files_in(fetched.path) == {"weights": b"1"}
+    assert fetched.counters == {"training_iteration": 3}
+
+
+def test_a_packages_store_comes_before_fsspecs(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("s3", "Shelf")
+
+    assert type(open_store(f"s3://{tmp_path}/books")).__name__ == "Shelf"
+
+
+def test_no_package_takes_over_the_folders_of_a_machine(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("file", "gives_text")
+
+    assert isinstance(open_store(f"file://{tmp_path}"), DirectoryStore)
+
+
+def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(
+    install: Callable[..., None],
+) -> None:
+    install("shelf", "Shelf")
+
+    with pytest.raises(ConfigurationError) as caught:
+        open_store("shlef://user:secret@library/books")
+
+    said = str(caught.value)
+    assert "shlef://…@library/books" in said
+    assert {"file,", "memory,", "s3,", "shelf,"} <= set(said.split())
+    assert "entry point 'shlef' in the group 'mqtune.checkpoint_stores'" in said
+
+
+@pytest.mark.parametrize(
+    ("factory", "error", "words"),
+    [
+        ("fails", StoreUnavailable, r"shelf://…@a with mqtune-shelves 1\.2 .*OSError: the shelf has fallen down"),
+        ("absent", StoreUnavailable, r"mqtune-shelves 1\.2 \(shelves_for_tests:absent\): AttributeError"),
+        ("gives_text", ConfigurationError, r"mqtune-shelves 1\.2 .* opened shelf://…@a as str"),
+    ],
+)
+def test_a_packages_store_that_can_not_be_opened_names_the_package(
+    factory: str, error: type[Exception], words: str, install: Callable[..., None]
+) -> None:
+    install("shelf", factory)
+
+    with pytest.raises(error, match=words):
+        open_store("shelf://user:secret@a")
+
+
+def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callable[..., None]) -> None:
+    install("shelf", "Shelf")
+    install("shelf", "fails", "other-shelves")
+
+    with pytest.raises(
+        ConfigurationError, match=r"more than one .*mqtune-shelves 1\.2 .*other-shelves 1\.2 .*uninstall"
+    ):
+        open_store("shelf://a")
+
+
+# Stores that fsspec brings.
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
