@@ -2,31 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeVar
+import copy
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from pkgutil import iter_modules
+from typing import Any, ClassVar, Final, Self
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = ["CLASS", "Described", "described", "differences", "rebuilt"]
+__all__ = ["CLASS", "Registered", "described", "differences"]
 
 #: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
 CLASS: Final = "class"
-T = TypeVar("T")
+#: The package whose classes are registered; those of other packages can't be imported because a definition says so.
+_OWN: Final = __name__.partition(".")[0]
 
 
-class Described(Protocol):
-    """What can say what it was made with."""
+class Registered:
+    """Something that a definition describes by its kind and its constructor's arguments: a scheduler, searcher or stop rule.
+
+    A class of mqtune's own is registered by having a ``kind``, in any module of the package that its base class is in. It
+    keeps each argument of its constructor in the attribute of the same name with an underscore before it, from which
+    ``describe`` takes it.
+    """
+
+    #: What it is, which is also the key of its kind in a description: "scheduler", "searcher" or "rule".
+    role: ClassVar[str]
+    #: What descriptions call this class; it never changes, as experiments that were begun before name it.
+    kind: ClassVar[str] = ""
 
     def describe(self) -> dict[str, Any]:
-        """Return its arguments, in values that a message can carry."""
+        """Return its kind and its constructor's arguments, in values that a message can carry.
+
+        A class of your own that keeps its arguments elsewhere overrides this.
+
+        Raises:
+            ConfigurationError: an argument is in no attribute.
+        """
+        # A class derived from one of mqtune's may have a constructor of its own.
+        owner = next((each for each in type(self).__mro__ if vars(each).get("kind")), type(self))
+        return {
+            self.role: self.kind or type(self).__name__,
+            **{name: self._argument(name) for name in _arguments(owner)},
+        }
+
+    def _argument(self, name: str) -> object:
+        try:
+            value: object = getattr(self, f"_{name}")
+        except AttributeError:
+            raise ConfigurationError(
+                f"{type(self).__name__} has no attribute _{name}; keep the constructor's arguments, or define describe()"
+            ) from None
+        if hasattr(value, "describe"):
+            return value.describe()
+        return "" if value is None else copy.deepcopy(value)
+
+    @classmethod
+    def rebuild(cls, description: Mapping[str, Any]) -> Self:
+        """Return what *description* describes, at its beginning; called on the base class of its role.
+
+        Args:
+            description: as ``described`` returned it.
+
+        Raises:
+            ConfigurationError: it is of a user's own class, holds a user's function, or is of a kind that this version
+                doesn't know.
+        """
+        arguments = dict(description)
+        kind = arguments.pop(cls.role, None)
+        if CLASS in arguments:
+            raise ConfigurationError(
+                f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
+            )
+        known = _kinds(cls)
+        if kind not in known:
+            raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")
+        try:
+            found: Self = known[kind].from_arguments(arguments)
+            return found
+        except (KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"the {cls.role} {kind!r} can't be made by this version of mqtune: {error}"
+            ) from None
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Return one that is described by these arguments; an empty text stands for None."""
+        return cls(**{name: None if value == "" else value for name, value in arguments.items()})
 
 
-def described(thing: Described) -> dict[str, Any]:
+@cache
+def _arguments(kind: type) -> tuple[str, ...]:
+    parameters = signature(kind).parameters.values()
+    return tuple(each.name for each in parameters if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+
+
+def _kinds(base: type[Registered]) -> dict[str, type[Any]]:
+    """Return mqtune's own classes that derive from *base*, by their kinds."""
+    package = import_module(base.__module__.rpartition(".")[0])
+    for module in iter_modules(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+    return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_own(each)}
+
+
+def _subclasses(base: type[Registered]) -> Iterator[type[Registered]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _OWN
+
+
+def described(thing: Registered) -> dict[str, Any]:
     """Return a thing's description; one of a user's own class, which may inherit it from one of mqtune's, has that class's name."""
     kind, description = type(thing), thing.describe()
-    if kind.__module__.partition(".")[0] == "mqtune":
-        return description
-    return {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
+    return description if _is_own(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
 
 
 def differences(name: str, was: object, is_: object) -> Iterator[str]:
@@ -50,28 +144,3 @@ def _short(value: object) -> str:
         return "not there"
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-def rebuilt(what: str, kinds: Mapping[str, Callable[..., T]], description: Mapping[str, Any]) -> T:
-    """Return what *description* describes, by calling the kind that it names with the arguments that it has.
-
-    Args:
-        what: "scheduler", "searcher" or "rule": the key of the kind, and what the error calls it.
-        kinds: what makes each kind.
-        description: as ``described`` returns it.
-
-    Raises:
-        ConfigurationError: it is of a user's own class, or of a kind that this version doesn't know.
-    """
-    arguments = dict(description)
-    kind = arguments.pop(what, None)
-    if CLASS in arguments:
-        raise ConfigurationError(
-            f"the {what} is of a class of your own, {arguments[CLASS]}, which only your code can make"
-        )
-    if kind not in kinds:
-        raise ConfigurationError(f"the {what} {kind!r} is none that this version of mqtune can make")
-    try:
-        return kinds[kind](**arguments)
-    except TypeError as error:
-        raise ConfigurationError(f"the {what} {kind!r} can't be made by this version of mqtune: {error}") from None

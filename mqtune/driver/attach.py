@@ -16,8 +16,7 @@ from mqtune.driver.settings import Plan
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.described import scheduler_of
-from mqtune.schedulers.stopping.described import rule_of
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
@@ -139,9 +138,9 @@ def _plan(
         if searcher is None:
             searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
         if scheduler is None:
-            scheduler = _given("scheduler", lambda: scheduler_of(definition["scheduler"]))
+            scheduler = _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"]))
         if stop is None and definition["stop"] is not None:
-            stop = _given("stop", lambda: rule_of(definition["stop"]))
+            stop = _given("stop", lambda: StopRule.rebuild(definition["stop"]))
         return Plan(
             TrainableSpec.decode(definition["trainable"]) if trainable is None else trainable,
             whole,

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.search.space import Space
 
-__all__ = ["FIFO", "START", "Choice", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"]
+__all__ = [
+    "FIFO",
+    "METRIC_KEY",
+    "START",
+    "Choice",
+    "Decider",
+    "Fork",
+    "Release",
+    "Resume",
+    "Scheduler",
+    "Start",
+    "Wait",
+]
+
+
+#: What to give where a metric is not a name.
+METRIC_KEY: Final = "the key of the metric in the reports"
 
 
 class Start(NamedTuple):
@@ -56,7 +73,30 @@ START: Final = Start()
 Choice = Start | Resume | Fork | Release | Wait
 
 
-class Scheduler(ABC):
+class Decider(Registered):
+    """What decides by the metric of one experiment: a scheduler, or a stop rule."""
+
+    #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
+    metric: str = ""
+    mode: str = ""
+
+    def bind(self, metric: str, mode: str) -> None:
+        """Say which metric counts and whether "min" or "max" of it is best; once, before the first report.
+
+        Raises:
+            ConfigurationError: *metric* is not a name, *mode* is neither, or this was called before.
+        """
+        checks.name("", "metric", metric, METRIC_KEY)
+        checks.one_of("", "mode", mode, ("min", "max"))
+        if self.metric:
+            raise ConfigurationError(
+                f"this {type(self).__name__} decides on {self.metric!r} for an experiment already; make another one"
+            )
+        self.metric = metric
+        self.mode = mode
+
+
+class Scheduler(Decider, ABC):
     """Decides after each report how its trial goes on, and what a free slot is used for.
 
     It reads trials and returns decisions, and touches nothing else. It is deterministic: the same calls in the same
@@ -65,11 +105,9 @@ class Scheduler(ABC):
     another scheduler.
     """
 
+    role = "scheduler"
     #: Whether new trials may wait in the queue beyond the free slots; not where a slot may be wanted for a paused trial.
     asks_ahead: bool = False
-    #: The name of the metric and "min" or "max"; empty before :meth:`bind`.
-    metric: str = ""
-    mode: str = ""
 
     @property
     def time_attr(self) -> str:
@@ -79,21 +117,6 @@ class Scheduler(ABC):
         attempt. Of ``training_iteration``, a report without it counts by its sequence number.
         """
         return ""
-
-    def bind(self, metric: str, mode: str) -> None:
-        """Say which metric counts and whether "min" or "max" of it is best; once, before the first report.
-
-        Raises:
-            ConfigurationError: *metric* is no name, *mode* is neither, or the scheduler is bound already.
-        """
-        checks.name("", "metric", metric, "the key of the metric in the reports")
-        checks.one_of("", "mode", mode, ("min", "max"))
-        if self.metric:
-            raise ConfigurationError(
-                f"this {type(self).__name__} decides on {self.metric!r} for an experiment already; make another one"
-            )
-        self.metric = metric
-        self.mode = mode
 
     def check_space(self, space: Space) -> None:
         """Refuse a search space that it can't work with, before the first trial.
@@ -138,20 +161,13 @@ class Scheduler(ABC):
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows; it reports no more."""
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments, in values that a message can carry."""
-
 
 class FIFO(Scheduler):
     """Lets every trial run to its own end."""
 
+    kind = "fifo"
     asks_ahead = True
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
         """Return CONTINUE."""
         return CONTINUE
-
-    def describe(self) -> dict[str, Any]:
-        """Return its name; it has no arguments."""
-        return {"scheduler": "fifo"}

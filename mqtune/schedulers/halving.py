@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from fractions import Fraction
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
@@ -112,9 +112,6 @@ class Halving(TimedScheduler[P]):
         ConfigurationError: an argument makes no sense.
     """
 
-    #: What its description calls it.
-    kind: ClassVar[str]
-
     def __init__(
         self,
         max_t: float,
@@ -129,16 +126,6 @@ class Halving(TimedScheduler[P]):
         super().__init__(time_attr)
         self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
         self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "scheduler": self.kind,
-            "max_t": self._max_t,
-            "grace_period": self._grace_period,
-            "reduction_factor": self._reduction_factor,
-            "time_attr": self._time_attr,
-        }
 
 
 class RungHalving(Halving[P]):

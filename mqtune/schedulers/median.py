@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Any
 
-from mqtune.core.checks import whole_number
+from mqtune.core.checks import number, positive, whole_number
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler
 
@@ -53,6 +52,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "median_stopping"
     asks_ahead = True
 
     def __init__(
@@ -64,19 +64,11 @@ class MedianStopping(TimedScheduler["_Course"]):
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(time_attr)
-        self._milestones = Milestones(self._name, ("interval", interval), ("grace_period", grace_period))
+        self._grace_period = number(self._name, "grace_period", grace_period, least=0)
+        self._interval = positive(self._name, "interval", interval)
+        self._milestones = Milestones(self._interval, self._grace_period)
         self._min_samples = whole_number(self._name, "min_samples", min_samples, 1)
         self._averages: dict[int, _Median] = {}
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "scheduler": "median_stopping",
-            "grace_period": self._milestones.first,
-            "interval": self._milestones.interval,
-            "min_samples": self._min_samples,
-            "time_attr": self._time_attr,
-        }
 
     def on_abandon(self, trial: Trial) -> None:
         """Take the averages of *trial* out; nobody is judged again for that."""
@@ -100,7 +92,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         value = report.metrics.get(self.metric)
         if value is None or progress.time <= progress.reached or progress.decision is not CONTINUE:
             return progress.decision
-        progress.add(self._score(report, value), is_averaged=progress.time >= self._milestones.first)
+        progress.add(self._score(report, value), is_averaged=progress.time >= self._grace_period)
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)

@@ -7,16 +7,17 @@ truncation selection (section 4.1.1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from mqtune.core.checks import flag, number, whole_number
+from mqtune.core.checks import flag, number, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
 from mqtune.schedulers.population import Copying, Generations, Member, Pace, Turns
 from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
-from mqtune.search.space import Space
+from mqtune.search.domains import domain_of
+from mqtune.search.space import Space, nested
 
 __all__ = ["PBT"]
 
@@ -101,6 +102,8 @@ class PBT(TimedScheduler[Member]):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "pbt"
+
     def __init__(
         self,
         perturbation_interval: float,
@@ -117,9 +120,9 @@ class PBT(TimedScheduler[Member]):
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(time_attr)
-        self._milestones = Milestones(
-            self._name, ("perturbation_interval", perturbation_interval), ("grace_period", grace_period)
-        )
+        self._perturbation_interval = positive(self._name, "perturbation_interval", perturbation_interval)
+        self._grace_period = number(self._name, "grace_period", grace_period, least=0)
+        self._milestones = Milestones(self._perturbation_interval, self._grace_period)
         self._quantile_fraction = number(self._name, "quantile_fraction", quantile_fraction)
         if not 0 < self._quantile_fraction <= _LARGEST_QUANTILE:
             raise ConfigurationError(f"PBT: quantile_fraction={quantile_fraction!r} must be above 0 and at most 0.5")
@@ -188,16 +191,24 @@ class PBT(TimedScheduler[Member]):
     def describe(self) -> dict[str, Any]:
         """Return its arguments, a function by its name."""
         return {
-            "scheduler": "pbt",
-            "perturbation_interval": self._milestones.interval,
+            self.role: self.kind,
+            "perturbation_interval": self._perturbation_interval,
             "quantile_fraction": self._quantile_fraction,
-            "grace_period": self._milestones.first,
+            "grace_period": self._grace_period,
             "seed": self._seed,
             "population_size": self._size,
             "synchronous": self._synchronous,
             "time_attr": self._time_attr,
             **self._exploration.describe(),
         }
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Return one that is described by these arguments."""
+        if arguments["explore"] is not None:
+            raise ConfigurationError(f"the scheduler 'pbt' explores with a function of yours, {arguments['explore']}")
+        mutations = {path: domain_of(domain) for path, domain in arguments["hyperparam_mutations"].items()}
+        return cls(**arguments | {"hyperparam_mutations": nested(mutations)})
 
     def _enrol(self, trial: Trial) -> Member:
         member = Member(trial, self._enrolled, self._milestones.lowest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
@@ -155,6 +155,8 @@ class PBTReplay(TimedScheduler[_Course]):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "pbt_replay"
+
     def __init__(self, policy: Sequence[PolicyStep], *, time_attr: str = ITERATION) -> None:
         super().__init__(time_attr)
         self._policy = _checked(policy)
@@ -227,7 +229,12 @@ class PBTReplay(TimedScheduler[_Course]):
     def describe(self) -> dict[str, Any]:
         """Return its arguments."""
         policy = [[step.time, copy_value(step.config)] for step in self._policy]
-        return {"scheduler": "pbt_replay", "policy": policy, "time_attr": self._time_attr}
+        return {self.role: self.kind, "policy": policy, "time_attr": self._time_attr}
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Return one that is described by these arguments."""
+        return cls(**arguments | {"policy": [PolicyStep(time, config) for time, config in arguments["policy"]]})
 
     def _enrol(self, trial: Trial) -> _Course:
         self._enrolled += 1

@@ -9,7 +9,7 @@ from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
-from mqtune.core.checks import name, number, positive
+from mqtune.core.checks import name
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
@@ -141,16 +141,11 @@ def _place(report: Report) -> str:
 
 
 class Milestones:
-    """The multiples of *interval* that are not below *first*, without rounding.
+    """The multiples of *interval*, which is above 0, that are not below *first*; in exact arithmetic."""
 
-    Raises:
-        ConfigurationError: *interval* is not above 0, or *first* below it.
-    """
-
-    def __init__(self, scheduler: str, interval: tuple[str, float], first: tuple[str, float]) -> None:
-        self.interval, self.first = positive(scheduler, *interval), number(scheduler, *first, least=0)
-        self._interval = exact(self.interval)
-        self._lowest = max(1, math.ceil(exact(self.first) / self._interval))
+    def __init__(self, interval: float, first: float) -> None:
+        self._interval = exact(interval)
+        self._lowest = max(1, math.ceil(exact(first) / self._interval))
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:

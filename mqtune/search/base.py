@@ -7,29 +7,27 @@ from typing import Any
 
 from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Registered
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.space import Space
 
 __all__ = ["Searcher", "check_arguments", "fingerprint"]
 
 
-class Searcher(ABC):
+class Searcher(Registered, ABC):
     """Proposes configs, and is told how the trials that try them fare.
 
     A searcher is deterministic: built with the same arguments and told the same things in the same order, it
     proposes the same configs. That is how a resumed driver gets it back to the state it had.
     """
 
+    role = "searcher"
     #: Whether a suggestion may depend on reports; where it does not, the driver may ask ahead.
     adaptive: bool = False
 
     @abstractmethod
     def suggest(self) -> Config | None:
         """Return a new config that belongs to the caller, or None: there will be no other."""
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments, in values that a message can carry."""
 
     def avoid(self, config: Config) -> None:
         """Take note that *config*, complete, is tried anyway and need not be suggested."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Trial
@@ -26,6 +26,8 @@ class GridSearcher(Searcher):
         space: what to walk; it needs a ``grid_search`` entry.
         seed: the same seed gives the same values for what is sampled.
     """
+
+    kind = "grid"
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         check_arguments("GridSearcher", space, seed)
@@ -55,7 +57,3 @@ class GridSearcher(Searcher):
     def on_abandon(self, trial: Trial) -> None:
         """Avoid its config."""
         self.avoid(trial.config)
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments, the space by its own description."""
-        return {"searcher": "grid", "space": self._space.describe(), "seed": self._seed}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.registry import described, rebuilt
+from mqtune.core.registry import described
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
-from mqtune.search.grid import GridSearcher
-from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
 
 __all__ = ["PointsFirst", "searcher_of"]
@@ -87,9 +85,6 @@ def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Ra
         raise SpaceError(f"point {index} to evaluate: {error}") from None
 
 
-_KINDS: Final = {"grid": GridSearcher, "random": RandomSearcher}
-
-
 def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
     """Return a searcher that describes itself so, at its beginning.
 
@@ -105,5 +100,5 @@ def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
     own = inner.get("space")
     if isinstance(own, dict):
         inner["space"] = space if own == space.describe() else space_of(own)
-    searcher: Searcher = rebuilt("searcher", _KINDS, inner)
+    searcher = Searcher.rebuild(inner)
     return searcher if points is None else PointsFirst(searcher, space, points, points_seed)

@@ -39,6 +39,8 @@ class RandomSearcher(Searcher):
         seed: the same seed gives the same configs in the same order.
     """
 
+    kind = "random"
+
     def __init__(self, space: Space, seed: int = 0) -> None:
         check_arguments("RandomSearcher", space, seed)
         self._space = space
@@ -74,10 +76,6 @@ class RandomSearcher(Searcher):
         """Never suggest its config again."""
         self._abandoned.add(fingerprint(trial.config))
         self.avoid(trial.config)
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments, the space by its own description."""
-        return {"searcher": "random", "space": self._space.describe(), "seed": self._seed}
 
     def _walk_grid(self) -> Iterator[dict[str, Any]]:
         while True:

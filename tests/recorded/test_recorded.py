@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from mqtune.schedulers.described import scheduler_of
+from mqtune.schedulers.stopping.described import rule_of
 from said import said
 
 import mqtune
@@ -22,8 +24,6 @@ from mqtune.core.trial import TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
-from mqtune.schedulers.described import scheduler_of
-from mqtune.schedulers.stopping.described import rule_of
 from mqtune.search.points import searcher_of
 from mqtune.search.space import space_of
 

@@ -403,7 +403,7 @@ def test_what_is_kept_for_a_plateau_of_an_experiment_does_not_grow() -> None:
         run.report(float(number % 13), name=str(number))
         run.end(str(number))
 
-    assert len(rule._top) == 3
+    assert len(rule._best) == 3
     assert rule._reporting == set()
 
 
@@ -422,7 +422,7 @@ def test_the_best_values_of_a_plateau_are_those_of_the_best_trials(steps: list[t
         run.report(loss, name=str(name))
         if not math.isnan(loss):
             best[name] = min(best.get(name, INF), sign * loss)
-        assert sorted(rule._top.values()) == sorted(best.values())[:3]
+        assert sorted(rule._best.values()) == sorted(best.values())[:3]
 
 
 def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_none() -> None:

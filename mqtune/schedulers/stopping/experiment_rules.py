@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.stopping.rule import METRIC_KEY, Scope, StopRule, number, spread
+from mqtune.schedulers.base import METRIC_KEY
+from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment, Mode
@@ -29,6 +30,7 @@ class TimeLimit(StopRule):
         ConfigurationError: it is no such number.
     """
 
+    kind = "time_limit"
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(self, seconds: float) -> None:
@@ -45,17 +47,12 @@ class TimeLimit(StopRule):
         end = math.inf if experiment.created_at is None else experiment.created_at + self._seconds
         return end if end > now else math.inf
 
-    def describe(self) -> dict[str, Any]:
-        """Return its argument."""
-        return {"rule": "time_limit", "seconds": self._seconds}
-
 
 class _Count(StopRule):
     """Stops the experiment when it has a number of trials of some kind."""
 
     scopes = frozenset({Scope.EXPERIMENT})
-    #: Its name in a description, and what was done to the trials that it counts.
-    _KIND: str
+    #: What was done to the trials that it counts.
     _WORD: str
 
     def __init__(self, trials: int) -> None:
@@ -67,10 +64,6 @@ class _Count(StopRule):
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return that there are as many trials, or an empty text."""
         return f"{self._trials} trials have {self._WORD}" if self._count(experiment) >= self._trials else ""
-
-    def describe(self) -> dict[str, Any]:
-        """Return its argument."""
-        return {"rule": self._KIND, "trials": self._trials}
 
 
 class TrialsStarted(_Count):
@@ -86,7 +79,7 @@ class TrialsStarted(_Count):
         ConfigurationError: it is no such number.
     """
 
-    _KIND = "trials_started"
+    kind = "trials_started"
     _WORD = "started"
 
     def _count(self, experiment: Experiment) -> int:
@@ -103,7 +96,7 @@ class TrialsCompleted(_Count):
         ConfigurationError: it is no such number.
     """
 
-    _KIND = "trials_completed"
+    kind = "trials_completed"
     _WORD = "completed"
 
     def _count(self, experiment: Experiment) -> int:
@@ -120,7 +113,7 @@ class TrialsFailed(_Count):
         ConfigurationError: it is no such number.
     """
 
-    _KIND = "trials_failed"
+    kind = "trials_failed"
     _WORD = "failed"
 
     def _count(self, experiment: Experiment) -> int:
@@ -137,6 +130,7 @@ class TargetReached(StopRule):
         ConfigurationError: it is no finite number.
     """
 
+    kind = "target_reached"
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(self, value: float) -> None:
@@ -148,10 +142,6 @@ class TargetReached(StopRule):
         if best is None or experiment.is_better(self._value, best.best_value):
             return ""
         return f"trial {best.id} has reached the target: {experiment.metric}={best.best_value:g}"
-
-    def describe(self) -> dict[str, Any]:
-        """Return its argument."""
-        return {"rule": "target_reached", "value": self._value}
 
 
 class ExperimentPlateau(StopRule):
@@ -173,6 +163,7 @@ class ExperimentPlateau(StopRule):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "experiment_plateau"
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(
@@ -186,16 +177,16 @@ class ExperimentPlateau(StopRule):
     ) -> None:
         if mode is not None:
             checks.one_of("ExperimentPlateau", "mode", mode, ("min", "max"))
-        self._key = "" if metric is None else checks.name("ExperimentPlateau", "metric", metric, METRIC_KEY)
+        self._metric = "" if metric is None else checks.name("ExperimentPlateau", "metric", metric, METRIC_KEY)
         self._std = checks.number("ExperimentPlateau", "std", std, least=0)
-        self._size = checks.whole_number("ExperimentPlateau", "top", top, 2)
+        self._top = checks.whole_number("ExperimentPlateau", "top", top, 2)
         self._patience = checks.whole_number("ExperimentPlateau", "patience", patience, 0)
-        self._mode: str | None = mode
+        self._mode: str = mode or ""
         self._sign = 0.0
         #: The best score of each trial, lower being better.
         self._scores: dict[TrialId, float] = {}
         #: Those of the best trials, and the worst of them.
-        self._top: dict[TrialId, float] = {}
+        self._best: dict[TrialId, float] = {}
         self._worst = math.inf
         self._spread = math.nan
         #: Trials that have reported the metric and not ended.
@@ -209,12 +200,12 @@ class ExperimentPlateau(StopRule):
             ConfigurationError: as every rule's, or the plateau's metric is another and has no mode, or contradicts it.
         """
         super().bind(metric, mode)
-        self._key = self._key or metric
-        if self._key != metric and self._mode is None:
+        self._metric = self._metric or metric
+        if self._metric != metric and not self._mode:
             raise ConfigurationError(
-                f"ExperimentPlateau: {self._key!r} is not the experiment's metric {metric!r}; say mode='min' or mode='max'"
+                f"ExperimentPlateau: {self._metric!r} is not the experiment's metric {metric!r}; say mode='min' or mode='max'"
             )
-        if self._key == metric and self._mode not in (None, mode):
+        if self._metric == metric and self._mode not in ("", mode):
             raise ConfigurationError(
                 f"ExperimentPlateau: mode={self._mode!r} for {metric!r}, of which the experiment wants the {mode}; leave mode out"
             )
@@ -224,7 +215,7 @@ class ExperimentPlateau(StopRule):
     @property
     def reads(self) -> frozenset[str]:
         """The metric."""
-        return frozenset({self._key})
+        return frozenset({self._metric})
 
     @property
     def _is_flat(self) -> bool:
@@ -238,29 +229,29 @@ class ExperimentPlateau(StopRule):
         """
         if not self._sign:
             raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number(report, self._key, self.metric)
+        value = number(report, self._metric, self.metric)
         if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
             return ""
         self._reporting.add(trial.id)
         score = self._sign * value
         if score < self._scores.get(trial.id, math.inf):
             self._scores[trial.id] = score
-        known = self._top.get(trial.id)
+        known = self._best.get(trial.id)
         # One that was pushed out can only come back with a score that beats the worst.
         if score < (self._worst if known is None else known):
             self._enter(trial.id, score)
         return ""
 
     def _enter(self, trial: TrialId, score: float) -> None:
-        if trial not in self._top and len(self._top) == self._size:
-            del self._top[max(self._top, key=self._top.__getitem__)]
-        self._top[trial] = score
+        if trial not in self._best and len(self._best) == self._top:
+            del self._best[max(self._best, key=self._best.__getitem__)]
+        self._best[trial] = score
         self._compare()
 
     def _compare(self) -> None:
-        is_full = len(self._top) == self._size
-        self._worst = max(self._top.values()) if is_full else math.inf
-        self._spread = spread(list(self._top.values())) if is_full else math.nan
+        is_full = len(self._best) == self._top
+        self._worst = max(self._best.values()) if is_full else math.inf
+        self._spread = spread(list(self._best.values())) if is_full else math.nan
         if not self._is_flat:
             self._waited = 0
 
@@ -268,30 +259,19 @@ class ExperimentPlateau(StopRule):
         """Leave the trial out, whatever it reached."""
         self._reporting.discard(trial.id)
         self._scores.pop(trial.id, None)
-        if trial.id in self._top:
-            best = heapq.nsmallest(self._size, self._scores, key=self._scores.__getitem__)
-            self._top = {id_: self._scores[id_] for id_ in best}
+        if trial.id in self._best:
+            best = heapq.nsmallest(self._top, self._scores, key=self._scores.__getitem__)
+            self._best = {id_: self._scores[id_] for id_ in best}
             self._compare()
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return that the best trials no longer differ, or an empty text."""
         if not self._is_flat or self._waited < self._patience:
             return ""
-        return f"{self._key} has a plateau: std {self._spread:.3g} over the best {self._size} trials"
+        return f"{self._metric} has a plateau: std {self._spread:.3g} over the best {self._top} trials"
 
     def on_trial_end(self, trial: Trial) -> None:
         """Count the trial, if it has reported the metric; what it reached stays among the best."""
         if trial.id in self._reporting:
             self._reporting.remove(trial.id)
             self._waited += self._is_flat
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "rule": "experiment_plateau",
-            "metric": self._key,
-            "std": self._std,
-            "top": self._size,
-            "patience": self._patience,
-            "mode": self._mode or "",
-        }

@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Self
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
@@ -17,9 +16,9 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.registry import described
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus
+from mqtune.schedulers.base import Decider
 
 __all__ = [
-    "METRIC_KEY",
     "AllRule",
     "AnyRule",
     "FunctionRule",
@@ -33,9 +32,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: What to give where a metric is no name.
-METRIC_KEY: Final = "the key of the metric in the reports"
-
 
 class Scope(Enum):
     """What a rule may end."""
@@ -44,7 +40,7 @@ class Scope(Enum):
     EXPERIMENT = "experiment"
 
 
-class StopRule(ABC):
+class StopRule(Decider):
     """Says when a trial, or the whole experiment, has done enough.
 
     A trial that a rule stops ends as COMPLETED with the rule's reason. When a rule stops the experiment, no further trial
@@ -58,26 +54,9 @@ class StopRule(ABC):
     also be a dict or a function, see :func:`as_rule`.
     """
 
+    role = "rule"
     #: What this rule may end.
     scopes: frozenset[Scope] = frozenset(Scope)
-    #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
-    metric: str = ""
-    mode: str = ""
-
-    def bind(self, metric: str, mode: str) -> None:
-        """Say what the experiment optimises; once, before the first report.
-
-        Raises:
-            ConfigurationError: *metric* is no name, *mode* is neither "min" nor "max", or the rule is bound already.
-        """
-        checks.name("", "metric", metric, "the key of the metric in the reports")
-        checks.one_of("", "mode", mode, ("min", "max"))
-        if self.metric:
-            raise ConfigurationError(
-                f"this {type(self).__name__} is a rule of another experiment, or named twice in this one's; make another one"
-            )
-        self.metric = metric
-        self.mode = mode
 
     @property
     def reads(self) -> frozenset[str]:
@@ -112,10 +91,6 @@ class StopRule(ABC):
     def on_trial_end(self, trial: Trial) -> None:
         """Take note that *trial* has reached a status that nothing follows; it reports no more."""
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments, in values that a message can carry."""
-
     def __or__(self, other: Any) -> StopRule:
         return AnyRule(self, other)
 
@@ -131,9 +106,6 @@ class StopRule(ABC):
 
 class _Combined(StopRule):
     """Several rules; each is asked every time, so that none misses a report."""
-
-    #: Its name in a description.
-    _KIND: str
 
     def __init__(self, *rules: Any) -> None:
         if not rules:
@@ -167,7 +139,12 @@ class _Combined(StopRule):
 
     def describe(self) -> dict[str, Any]:
         """Return its rules' descriptions."""
-        return {"rule": self._KIND, "rules": [described(rule) for rule in self._rules]}
+        return {self.role: self.kind, "rules": [described(rule) for rule in self._rules]}
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Return one that is described by these arguments."""
+        return cls(*map(StopRule.rebuild, arguments["rules"]))
 
 
 class AnyRule(_Combined):
@@ -177,7 +154,7 @@ class AnyRule(_Combined):
         ConfigurationError: it has no rule, or one of them is none.
     """
 
-    _KIND = "any"
+    kind = "any"
 
     def __init__(self, *rules: Any) -> None:
         super().__init__(*rules)
@@ -198,7 +175,7 @@ class AllRule(_Combined):
             they can never do it together.
     """
 
-    _KIND = "all"
+    kind = "all"
 
     def __init__(self, *rules: Any) -> None:
         super().__init__(*rules)
@@ -285,6 +262,7 @@ class MetricBounds(StopRule):
         ConfigurationError: there is no bound, a name is no text, or a bound no finite number.
     """
 
+    kind = "metric_bounds"
     scopes = frozenset({Scope.TRIAL})
 
     def __init__(self, bounds: Mapping[str, float]) -> None:
@@ -359,10 +337,6 @@ class MetricBounds(StopRule):
             _listed(report.metrics),
         )
 
-    def describe(self) -> dict[str, Any]:
-        """Return the bounds."""
-        return {"rule": "metric_bounds", "bounds": dict(self._bounds)}
-
 
 class FunctionRule(StopRule):
     """Stops a trial when a function of it and its report returns something true.
@@ -378,6 +352,7 @@ class FunctionRule(StopRule):
         ConfigurationError: it can't be called with two arguments, or is a coroutine.
     """
 
+    kind = "function"
     scopes = frozenset({Scope.TRIAL})
 
     def __init__(self, function: Callable[[Trial, Report], Any]) -> None:
@@ -410,7 +385,12 @@ class FunctionRule(StopRule):
 
     def describe(self) -> dict[str, Any]:
         """Return the function's name."""
-        return {"rule": "function", "function": self._name}
+        return {self.role: self.kind, "function": self._name}
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Refuse to make one: only the user's code has the function."""
+        raise ConfigurationError(f"the rule is a function of yours, {arguments['function']}, which only your code has")
 
 
 def _listed(names: Any) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import ITERATION, Report, Trial, TrialId
-from mqtune.schedulers.stopping.rule import METRIC_KEY, MetricBounds, Scope, StopRule, number, spread
+from mqtune.schedulers.base import METRIC_KEY
+from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, number, spread
 
 __all__ = ["MaximumIteration", "MetricMaximum", "TrialPlateau"]
 
@@ -26,16 +26,14 @@ class MetricMaximum(MetricBounds):
         ConfigurationError: *metric* is no name, or *maximum* no finite number.
     """
 
+    kind = "metric_maximum"
+
     def __init__(self, metric: str, maximum: float) -> None:
         super().__init__({metric: maximum})
+        ((self._metric, self._maximum),) = self._bounds.items()
 
     def _is_from_above(self, key: str) -> bool:
         return False
-
-    def describe(self) -> dict[str, Any]:
-        """Return the metric and its maximum."""
-        ((metric, maximum),) = self._bounds.items()
-        return {"rule": "metric_maximum", "metric": metric, "maximum": maximum}
 
 
 class MaximumIteration(StopRule):
@@ -50,6 +48,7 @@ class MaximumIteration(StopRule):
         ConfigurationError: it is no such number.
     """
 
+    kind = "maximum_iteration"
     scopes = frozenset({Scope.TRIAL})
 
     def __init__(self, iterations: int) -> None:
@@ -64,10 +63,6 @@ class MaximumIteration(StopRule):
         """Return that the trial has come this far, or an empty text."""
         reached = number(report, ITERATION)
         return f"reached iteration {self._iterations}" if reached is not None and reached >= self._iterations else ""
-
-    def describe(self) -> dict[str, Any]:
-        """Return its argument."""
-        return {"rule": "maximum_iteration", "iterations": self._iterations}
 
 
 class TrialPlateau(StopRule):
@@ -89,12 +84,13 @@ class TrialPlateau(StopRule):
         ConfigurationError: an argument makes no sense.
     """
 
+    kind = "trial_plateau"
     scopes = frozenset({Scope.TRIAL})
 
     def __init__(
         self, metric: str | None = None, *, std: float = 0.01, num_results: int = 4, grace_period: int = 4
     ) -> None:
-        self._key = "" if metric is None else checks.name("TrialPlateau", "metric", metric, METRIC_KEY)
+        self._metric = "" if metric is None else checks.name("TrialPlateau", "metric", metric, METRIC_KEY)
         self._std = checks.number("TrialPlateau", "std", std, least=0)
         self._num_results = checks.whole_number("TrialPlateau", "num_results", num_results, 2)
         self._grace_period = checks.whole_number("TrialPlateau", "grace_period", grace_period, 0)
@@ -102,12 +98,12 @@ class TrialPlateau(StopRule):
 
     def bind(self, metric: str, mode: str) -> None:
         super().bind(metric, mode)
-        self._key = self._key or metric
+        self._metric = self._metric or metric
 
     @property
     def reads(self) -> frozenset[str]:
         """The metric."""
-        return frozenset({self._key})
+        return frozenset({self._metric})
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
         """Return that the metric no longer moves, or an empty text.
@@ -115,9 +111,9 @@ class TrialPlateau(StopRule):
         Raises:
             ConfigurationError: the metric is not known because the rule is not bound.
         """
-        if not self._key:
+        if not self._metric:
             raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number(report, self._key, self.metric)
+        value = number(report, self._metric, self.metric)
         if value is None:
             return ""
         window = self._windows.get(trial.id)
@@ -129,21 +125,13 @@ class TrialPlateau(StopRule):
         if window.count < max(self._grace_period, self._num_results):
             return ""
         std = spread(list(window.values))
-        return f"{self._key} has a plateau: std {std:.3g} over {self._num_results} reports" if std <= self._std else ""
+        return (
+            f"{self._metric} has a plateau: std {std:.3g} over {self._num_results} reports" if std <= self._std else ""
+        )
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the trial's values."""
         self._windows.pop(trial.id, None)
-
-    def describe(self) -> dict[str, Any]:
-        """Return its arguments."""
-        return {
-            "rule": "trial_plateau",
-            "metric": self._key,
-            "std": self._std,
-            "num_results": self._num_results,
-            "grace_period": self._grace_period,
-        }
 
 
 class _Window:

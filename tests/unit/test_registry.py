@@ -15,9 +15,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import described
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.described import scheduler_of
 from mqtune.schedulers.policy import PolicyStep
-from mqtune.schedulers.stopping.described import rule_of
 from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
 from mqtune.search import domains as domains_module
 from mqtune.search.base import Searcher
@@ -101,7 +99,7 @@ def test_every_scheduler_is_made_again_from_its_description(make: Callable[[], S
         scheduler.bind("loss", "min")
     description = travelled(described(scheduler))
 
-    again = scheduler_of(description)
+    again = Scheduler.rebuild(description)
 
     assert type(again) is type(scheduler)
     assert travelled(described(again)) == description
@@ -116,7 +114,7 @@ def test_every_stop_rule_is_made_again_from_its_description(make: Callable[[], S
         rule.bind("loss", "min")
     description = travelled(described(rule))
 
-    again = rule_of(description)
+    again = StopRule.rebuild(description)
 
     assert type(again) is type(rule)
     assert travelled(described(again)) == description
@@ -218,18 +216,18 @@ class MyBound(mqtune.MaximumIteration):
 @pytest.mark.parametrize(
     ("rebuild", "thing", "what"),
     [
-        (scheduler_of, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
+        (Scheduler.rebuild, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
         (lambda d: searcher_of(d, SPACE), MyRandom(SPACE), "the searcher is of a class of your own, .*:MyRandom"),
         (
             lambda d: searcher_of(d, SPACE),
             PointsFirst(MyRandom(SPACE), SPACE, []),
             "the searcher is of a class of your own, .*:MyRandom",
         ),
-        (rule_of, MyBound(3), "the rule is of a class of your own, .*:MyBound"),
-        (rule_of, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
-        (rule_of, as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),
+        (StopRule.rebuild, MyBound(3), "the rule is of a class of your own, .*:MyBound"),
+        (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
+        (StopRule.rebuild, as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),
         (
-            scheduler_of,
+            Scheduler.rebuild,
             mqtune.PBT(1, {"lr": [1, 2]}, explore=lambda config: config),
             "the scheduler 'pbt' explores with a function of yours",
         ),
@@ -243,6 +241,43 @@ class MyBound(mqtune.MaximumIteration):
 def test_what_only_the_users_code_can_make_is_said(rebuild: Callable[[Any], Any], thing: Any, what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
         rebuild(travelled(described(thing)))
+
+
+class MyScheduler(Scheduler):
+    def __init__(self, patience: int, *, where: str = "here") -> None:
+        self._patience = patience
+        self._where = where
+
+    def on_report(self, trial: Any, report: Any) -> Any:
+        raise NotImplementedError
+
+
+class MyWiderASHA(mqtune.ASHA):
+    def __init__(self, epochs: int) -> None:
+        super().__init__(max_t=epochs)
+
+
+class MyForgetfulRule(StopRule):
+    def __init__(self, patience: int) -> None:
+        pass
+
+
+def test_a_class_of_the_users_own_is_described_by_its_constructors_arguments() -> None:
+    assert described(MyScheduler(3)) == {
+        "scheduler": "MyScheduler",
+        "patience": 3,
+        "where": "here",
+        "class": f"{__name__}:MyScheduler",
+    }
+
+
+def test_a_class_derived_from_a_built_in_is_described_like_that_one() -> None:
+    assert described(MyWiderASHA(9)) == described(mqtune.ASHA(9)) | {"class": f"{__name__}:MyWiderASHA"}
+
+
+def test_an_argument_that_is_not_kept_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"MyForgetfulRule has no attribute _patience; .* or define describe"):
+        MyForgetfulRule(3).describe()
 
 
 def test_a_space_with_a_function_can_not_be_made_again() -> None:
@@ -264,7 +299,7 @@ def test_a_searcher_over_the_experiments_own_space_keeps_its_functions() -> None
 )
 def test_a_description_of_another_version_is_a_clear_error(description: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="version of mqtune"):
-        scheduler_of(description)
+        Scheduler.rebuild(description)
 
 
 def test_space_functions_are_all_known() -> None:
