@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-from mqtune.schedulers.described import scheduler_of
-from mqtune.schedulers.stopping.described import rule_of
 from said import said
 
 import mqtune
@@ -24,6 +22,8 @@ from mqtune.core.trial import TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
+from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.points import searcher_of
 from mqtune.search.space import space_of
 
@@ -100,10 +100,10 @@ def test_a_recorded_definition_makes_what_it_describes(name: str):
     space = space_of(kept["space"])
 
     assert space.describe() == kept["space"]
-    assert described(scheduler_of(kept["scheduler"])) == kept["scheduler"]
+    assert described(Scheduler.rebuild(kept["scheduler"])) == kept["scheduler"]
     assert described(searcher_of(kept["searcher"], space)) == kept["searcher"]
     if kept["stop"] is not None:
-        assert described(rule_of(kept["stop"])) == kept["stop"]
+        assert described(StopRule.rebuild(kept["stop"])) == kept["stop"]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ("by-hand", "rules")])
