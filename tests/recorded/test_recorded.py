@@ -58,6 +58,9 @@ def moved(name: str, home: Path, *, store: bool) -> None:
         (folder / "checkpoints" / ".store" / "store.json").write_text(
             json.dumps({"version": 1, "name": mark.partition("=")[2]})
         )
+    if store:
+        # Git keeps no empty folder.
+        (folder / "checkpoints" / ".staging").mkdir(exist_ok=True)
     here = f"file://{folder}/checkpoints#{mark}" if store else ""
     first = replace(created, definition=created.definition | {"store": here, "code_root": str(HERE)})
     copy = JournalFile(folder / JOURNAL_FILE)
