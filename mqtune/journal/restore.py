@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
@@ -24,8 +24,8 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.machine import describe_process
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, CheckpointId, Intent, TrialId, is_in_memory
-from mqtune.journal.base import Assignment, Cleared, DriverSide, Entry, Held, Intended, Journal, LastAttempt, Reconciled
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, Intent, TrialId, is_in_memory
+from mqtune.journal.base import Assignment, DriverSide, Entry, Intended, Journal, LastAttempt
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.lock import LOCK_S
 
@@ -241,7 +241,44 @@ def _cannot(journal: Journal, copy: JournalFile, why: str) -> str:
     )
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _asked(method: Callable[Concatenate[DriverSide, P], T]) -> Callable[Concatenate[RestoringJournal, P], T]:
+    """Return a method that calls the journal's."""
+    name = method.__name__
+
+    def ask(self: RestoringJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: T = getattr(self._journal, name)(*args, **kwargs)
+        return answer
+
+    return ask
+
+
+def _guarded(method: Callable[Concatenate[DriverSide, P], T]) -> Callable[Concatenate[RestoringJournal, P], T]:
+    """Return a method that calls the journal's, and puts the journal back first if it is gone."""
+    ask = _asked(method)
+
+    def write(self: RestoringJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._surely(lambda: ask(self, *args, **kwargs))
+
+    return write
+
+
+def _written(
+    method: Callable[Concatenate[DriverSide, P], T], *, unless: bool | None = None
+) -> Callable[Concatenate[RestoringJournal, P], T]:
+    """Return the same, which remembers the event, the last argument; but not when the answer is *unless*."""
+    guarded = _guarded(method)
+
+    def write(self: RestoringJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer = guarded(self, *args, **kwargs)
+        if unless is None or answer is not unless:
+            self._wrote(cast("bytes", args[-1]))
+        return answer
+
+    return write
 
 
 class RestoringJournal(DriverSide):
@@ -382,9 +419,6 @@ class RestoringJournal(DriverSide):
         # A server may be set back, by hand, without having been away.
         self._look()
 
-    def unlock(self, owner: str) -> None:
-        self._journal.unlock(owner)
-
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         self._definition = definition or self._definition
         self._surely(lambda: self._journal.record(event, definition=definition))
@@ -413,56 +447,24 @@ class RestoringJournal(DriverSide):
             self._wrote(ended)
         return answer
 
-    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        is_new = self._surely(lambda: self._journal.close_trial(trial, attempt, event))
-        self._wrote(event)
-        return is_new
+    close_trial = _written(DriverSide.close_trial)
+    drop_checkpoints = _written(DriverSide.drop_checkpoints)
+    reap = _written(DriverSide.reap, unless=False)
+    void = _written(DriverSide.void, unless=False)
+    request_save = _guarded(DriverSide.request_save)
+    clear = _guarded(DriverSide.clear)
+    reconcile = _guarded(DriverSide.reconcile)
+    forfeit_leases = _guarded(DriverSide.forfeit_leases)
 
-    def request_save(self, trial: TrialId, attempt: int) -> bool:
-        return self._surely(lambda: self._journal.request_save(trial, attempt))
-
-    def clear(self, cleared: Sequence[Cleared]) -> None:
-        self._surely(lambda: self._journal.clear(cleared))
-
-    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        self._surely(lambda: self._journal.drop_checkpoints(checkpoints, event))
-        self._wrote(event)
-
-    def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        is_ended = self._surely(lambda: self._journal.reap(trial, attempt, event))
-        if is_ended:
-            self._wrote(event)
-        return is_ended
-
-    def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
-        return self._surely(lambda: self._journal.reconcile(attempts, lease_s))
-
-    def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
-        is_ended = self._surely(lambda: self._journal.void(trial, attempt, timestamp, event))
-        if is_ended:
-            self._wrote(event)
-        return is_ended
-
-    def forfeit_leases(self) -> None:
-        self._surely(self._journal.forfeit_leases)
-
-    # What it asks.
+    # Calls that the journal answers as it is.
 
     @property
     def outages(self) -> int:
         return self._journal.outages
 
-    def definition(self) -> bytes | None:
-        return self._journal.definition()
-
-    def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        return self._journal.checkpoint(checkpoint)
-
-    def expired(self) -> list[TrialId]:
-        return self._journal.expired()
-
-    def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        return self._journal.unclaimed(older_than_s)
-
-    def held(self) -> list[Held]:
-        return self._journal.held()
+    unlock = _asked(DriverSide.unlock)
+    definition = _asked(DriverSide.definition)
+    checkpoint = _asked(DriverSide.checkpoint)
+    expired = _asked(DriverSide.expired)
+    unclaimed = _asked(DriverSide.unclaimed)
+    held = _asked(DriverSide.held)
