@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.core.codec import decode_value, encode_value, pack_metrics
+from mqtune.core.codec import decode_value, encode_value, pack_metrics, report_packer
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, TrialId
 from mqtune.trainable.process.protocol import (
@@ -44,8 +44,21 @@ _CONTROL_BYTES: Final = 256 * RECORD.size
 #: How long, in lockstep, a thread sleeps at most before it looks whether another one has read what it waits for.
 _LOOK_AGAIN_MS: Final = 20
 
+_COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open.
 _NO_FILE: Final = (-1, -1)
+
+
+#: How often this process was forked from another one; asking the system at each report would cost more.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - of the process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class StopTrial(BaseException):
@@ -107,7 +120,8 @@ class Session:
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._main = threading.main_thread().ident
-        self._pid = os.getpid()
+        self._packer = report_packer()
+        self._forks = _forks
         #: Whether the main thread does what the stop signal may not interrupt, and whether that came meanwhile.
         self._busy = False
         self._signalled = False
@@ -213,7 +227,7 @@ class Session:
     @property
     def save_wanted(self) -> bool:
         """Whether a checkpoint was asked for, and none saved since."""
-        if os.getpid() == self._pid:
+        if _forks == self._forks:
             with self._undisturbed():
                 self._hear()
         return self._wishes > self._wishes_met
@@ -236,9 +250,10 @@ class Session:
         """
         if self._told:
             self._raise_if_told()
-        if os.getpid() != self._pid:
+        if _forks != self._forks:
             raise RuntimeError("report: this is a child process of the trial; report from the trial's own process")
-        took_s = monotonic() - self._since
+        now = monotonic()
+        took_s = now - self._since
         data, name = None, CheckpointId("")
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
@@ -247,15 +262,16 @@ class Session:
             row = self._counted(metrics, took_s)
             pack_metrics(0.0, row)
             name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
+            now = monotonic()
         is_main = threading.get_ident() == self._main
         if is_main:
             self._busy = True
         try:
             with self._lock:
                 # The machine's own clock may be hours off and may step back; the server's may do that too.
-                self._timestamp = max(self._epoch_s + monotonic(), self._timestamp)
+                self._timestamp = max(self._epoch_s + now, self._timestamp)
                 row = self._counted(metrics, took_s)
-                packed = pack_metrics(self._timestamp, row, name)
+                packed = pack_metrics(self._timestamp, row, name, self._packer)
                 if data is not None:
                     self._send(FRAME_CHECKPOINT, encode_value([name, data]))
                 self._send(FRAME_REPORT, packed)
@@ -276,7 +292,7 @@ class Session:
 
     def save(self, checkpoint: Savable, counters: Mapping[str, Any] | None = None) -> CheckpointId:
         """Save a checkpoint that comes without a report, also when the trial was already told to end; return its id."""
-        if os.getpid() != self._pid:
+        if _forks != self._forks:
             raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
         told = self._told
         known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}
@@ -391,13 +407,16 @@ class Session:
         """Return the metrics of the next report with what comes with each; what is no dict is refused by who packs it."""
         if not isinstance(metrics, dict):
             return metrics
-        total_s = self._time_total_s + seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
-        return {
+        row = {
             **metrics,
-            ITERATION: metrics.get(ITERATION, self._iterations_before + self.sequence + 1),
-            TIME_THIS_ITER: metrics.get(TIME_THIS_ITER, took_s),
-            TIME_TOTAL: metrics.get(TIME_TOTAL, total_s),
+            ITERATION: self._iterations_before + self.sequence + 1,
+            TIME_THIS_ITER: took_s,
+            TIME_TOTAL: self._time_total_s + took_s,
         }
+        if _COUNTED.isdisjoint(metrics):
+            return row
+        row[TIME_TOTAL] = self._time_total_s + seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
+        return {**row, **metrics}
 
     def _counters_of(self, row: Mapping[str, Any], took_s: float) -> dict[str, Any]:
         """Return the counters of a checkpoint that comes with a report."""
@@ -424,8 +443,7 @@ class Session:
         frame = FRAME.pack(len(body), kind) + body
         try:
             # It costs little beside the write, and the frame would go into a file of the user's.
-            found = os.fstat(self._pipe)
-            if found.st_ino != self._pipe_file[0] or found.st_dev != self._pipe_file[1]:
+            if os.fstat(self._pipe)[1:3] != self._pipe_file:
                 raise ReportingClosed(PIPE_CLOSED)
             sent = os.write(self._pipe, frame)
             while sent < len(frame):
