@@ -1,1 +1,1 @@
-"""What an experiment found, and how it is shown."""
+"""Results of experiments: reading, exporting and displaying them."""

@@ -1,4 +1,4 @@
-"""Calls callbacks in a thread of their own; and the one that writes failures to errors.txt."""
+"""Callbacks: the dispatcher that calls them in a thread of their own, and the one that writes ``errors.txt``."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ __all__ = ["ERROR_FILE", "CallbackDispatcher", "ErrorLog"]
 
 logger = logging.getLogger(__name__)
 
-#: Events that may wait before reports are dropped: some seconds of a busy experiment's, and at most some 50 MB.
+#: Events in the queue from which on reports are dropped: some seconds of a busy experiment, at most some 50 MB.
 MOST_WAITING: Final = 50_000
-#: What is dropped then. The number of all else grows with that of the attempts, which the driver remembers anyway.
+#: The events that are dropped. The number of all others grows with the number of attempts, which the driver keeps anyway.
 _DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
-#: How long ``close`` waits by default: enough to write what waits, short beside the patience of one who pressed Ctrl-C.
+#: The default timeout of ``close``: enough to write what is queued, and short for someone who pressed Ctrl-C.
 _CLOSE_S: Final = 10.0
 
 _METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class _Listener(NamedTuple):
-    """A callback's own method for an event."""
+    """A callback that overrides the method of an event, and that method."""
 
     callback: Callback
     call: Callable[..., None]
 
 
 class _Waiting(NamedTuple):
-    """An event that is still to be told."""
+    """An event in the queue."""
 
     method: str
     arguments: tuple[Any, ...]
 
 
 class CallbackDispatcher:
-    """Tells callbacks what happens, without ever holding up or ending the run; one thread calls it.
+    """Calls callbacks without ever delaying or ending the run; one thread uses it.
 
-    Callbacks are told in a thread that they share, in the order of ``tell``; those with ``in_loop`` at once, in the
-    caller's. A callback that does not override a method costs nothing when that is told. The thread starts with the first
-    event that somebody wants to hear.
+    Callbacks are called in a thread that they share, in the order of ``tell``; those with ``in_loop`` in the caller's
+    thread, at once. A callback that does not override a method costs nothing for that event. The thread starts with the
+    first event that a callback overrides.
 
-    Reports and checkpoints that come while ``MOST_WAITING`` events wait are dropped and counted, as a driver that waits
-    would be worse and the journal has them. Of steps at most one waits.
+    While ``MOST_WAITING`` events are queued, reports and checkpoints are dropped and counted: the driver must not wait, and
+    the journal has them. At most one step is queued.
 
     Args:
-        callbacks: who is told.
+        callbacks: the callbacks to call.
 
     Raises:
-        ConfigurationError: one of them is no Callback.
+        ConfigurationError: one of them is not a Callback.
     """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
@@ -72,21 +72,21 @@ class CallbackDispatcher:
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
                 hint = f"; give {callback.__name__}(…)" if isinstance(callback, type) else ""
-                raise ConfigurationError(f"callbacks: {callback!r} is no mqtune.Callback{hint}")
+                raise ConfigurationError(f"callbacks: {callback!r} is not a mqtune.Callback{hint}")
         self._in_loop = {name: self._listeners(name, in_loop=True) for name in _METHODS}
         self._in_thread = {name: self._listeners(name, in_loop=False) for name in _METHODS}
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        #: What on_step is told, and whether one waits for that.
+        #: The argument of the next on_step, and whether one is queued.
         self._waiting_for = ""
         self._step_waits = False
-        #: The method that is being told, and to whom; None in between.
+        #: The method and callback of the call that is running; None between calls.
         self._telling: tuple[str, Callback] | None = None
         self._dropped: Counter[str] = Counter()
-        #: What was not told when it was closed, in a sentence.
+        #: A sentence on what was still queued when it was closed, or empty.
         self._unfinished = ""
-        #: By callback: how often it failed, and how it did first.
+        #: The failures of each callback, by its id.
         self._failures: dict[int, _Failures] = {}
 
     def _listeners(self, method: str, *, in_loop: bool) -> list[_Listener]:
@@ -100,32 +100,30 @@ class CallbackDispatcher:
 
     @property
     def interval_s(self) -> float | None:
-        """How long, at most, until ``on_step`` is to be told again; None if nobody minds."""
+        """The longest time between calls of ``on_step``, in seconds; None if no callback asks for one."""
         return min((c.interval_s for c in self._callbacks if c.interval_s is not None), default=None)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What went wrong with the callbacks so far, a sentence each, to be shown at the end."""
+        """The problems with callbacks so far, a sentence each, to be shown at the end."""
         found = [failures.text() for failures in list(self._failures.values())]
         if self._dropped:
             numbers = " and ".join(f"{count} {method}" for method, count in sorted(self._dropped.items()))
             slow = ", ".join(sorted({_name(c) for m in self._dropped for c, _ in self._in_thread[m]}))
-            found.append(
-                f"{slow} could not keep up: {numbers} events were left out; the journal has what they would have told"
-            )
+            found.append(f"{slow} could not keep up: {numbers} events were dropped; the journal has them")
         if self._unfinished:
             found.append(self._unfinished)
         return tuple(found)
 
     def hears(self, method: str) -> bool:
-        """Whether any callback does something when *method* is told; a driver need not tell what nobody hears."""
+        """Return whether any callback overrides *method*; if not, a driver need not call ``tell``."""
         return bool(self._in_loop[method] or self._in_thread[method])
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Have *method* of every callback that overrides it called with these arguments.
+        """Call *method* of every callback that overrides it, with these arguments.
 
-        It never raises an error of a callback's and never waits for one in the thread; those in the loop are called
-        before it returns. Trials are copied for the thread, as they are now. Nothing happens after ``close``.
+        It never raises a callback's error and never waits for the thread; callbacks with ``in_loop`` are called before it
+        returns. For the thread, trials are copied in their current state. After ``close`` it does nothing.
         """
         if self._is_closed:
             return
@@ -154,16 +152,14 @@ class CallbackDispatcher:
 
     def _drop(self, method: str) -> None:
         if not self._dropped:
-            logger.warning(
-                "callbacks: %d events wait to be told; more reports are left out until fewer do", MOST_WAITING
-            )
+            logger.warning("callbacks: %d events are queued; reports are dropped until there are fewer", MOST_WAITING)
         self._dropped[method] += 1
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Wait until everything that waits is told, at most *timeout_s* seconds; nothing is told after it.
+        """Wait until the queue is empty, at most *timeout_s* seconds; nothing is called after it.
 
-        Tell ``on_end`` before. A callback that is still busy then is left to itself; ``problems`` says so. A second call
-        does nothing.
+        Call ``tell("on_end")`` before. A callback that is still busy then is abandoned, which ``problems`` reports. A
+        second call does nothing.
         """
         if self._is_closed:
             return
@@ -183,13 +179,13 @@ class CallbackDispatcher:
         busy = f"{_name(telling[1])} was still busy with {telling[0]}" if telling else "callbacks were still busy"
         # The last of the queue is the mark that ends the thread.
         left = self._queue.qsize() - 1
-        return f"{busy} when the run ended" + (f"; {left} events were not told" if left > 0 else "")
+        return f"{busy} when the run ended" + (f"; {left} events were not delivered" if left > 0 else "")
 
     def _run(self) -> None:
         while (event := self._queue.get()) is not None:
             arguments = event.arguments
             if event.method == "on_step":
-                # Said before it is read: what comes in between is then told by the next one.
+                # Reset before the text is read: one that is set in between is for the next on_step.
                 self._step_waits = False
                 arguments = (self._waiting_for,)
             for listener in self._in_thread[event.method]:
@@ -210,7 +206,7 @@ class CallbackDispatcher:
         what = method + _about(arguments)
         self._failures[id(callback)] = _Failures(_name(callback), what, f"{type(error).__name__}: {error}")
         logger.error(
-            "callback %s: %s failed; the run goes on and it is told what follows, further errors are only counted",
+            "callback %s: %s failed; the run goes on, the callback is called again, and further errors are only counted",
             _name(callback),
             what,
             exc_info=error,
@@ -219,7 +215,7 @@ class CallbackDispatcher:
 
 @dataclasses.dataclass(slots=True)
 class _Failures:
-    """How often a callback failed, and how it did first."""
+    """The number of a callback's failures, and the first one."""
 
     name: str
     method: str
@@ -231,7 +227,7 @@ class _Failures:
 
 
 def _about(arguments: tuple[Any, ...]) -> str:
-    """Return what a callback was told about, such as `` on report 7 of trial 0003``."""
+    """Return the subject of a call, such as `` on report 7 of trial 0003``."""
     report = next((f"report {each.sequence} of " for each in arguments if isinstance(each, Report)), "")
     return next((f" on {report}trial {each.id}" for each in arguments if isinstance(each, Trial)), "")
 
@@ -245,7 +241,7 @@ _ATTEMPT_VALUES: Final = attrgetter(*(field.name for field in dataclasses.fields
 
 
 def _copied(trial: Trial) -> Trial:
-    """Return a trial that stays as *trial* is; in a fifth of the time that ``dataclasses.replace`` takes."""
+    """Return a copy of a trial, in a fifth of the time that ``dataclasses.replace`` takes."""
     copy = Trial(*_TRIAL_VALUES(trial))
     copy.attempts = list(trial.attempts)
     if copy.attempts:
@@ -263,9 +259,9 @@ _INDENT: Final = "    "
 class ErrorLog(Callback):
     """Appends each failed attempt to ``errors.txt`` in a folder, with its time (UTC), worker, error and traceback.
 
-    An attempt has failed when its user code did, when its worker was lost or could not start it, or when it ended well but
-    without what a trial must report. What is in the file stays as it is. A resumed driver adds the failures that no driver
-    saw, and none twice. If the file can't be written, that is logged once, and tried again at the next failure.
+    An attempt has failed when its user code did, when its worker was lost or could not start it, or when it ended without
+    reporting the metric. Earlier entries are kept. A resumed driver adds the failures that happened without a driver, and
+    none twice. If the file can't be written, that is logged once; the next failure tries again.
 
     Args:
         folder: the experiment's.
@@ -273,9 +269,9 @@ class ErrorLog(Callback):
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ERROR_FILE
-        #: First lines of the entries that the file has, and of those that it should have.
+        #: First lines of all entries, written or not.
         self._noted: set[str] = set()
-        #: Whether the file ends within an entry.
+        #: Whether the last entry of the file is incomplete.
         self._is_cut = False
         self._has_complained = False
 
@@ -309,7 +305,7 @@ class ErrorLog(Callback):
             return
         self._noted.add(head)
         body = attempt.error or (trial.reason if attempt.number == len(trial.attempts) else "") or attempt.stderr_tail
-        # Lines that Python alone takes for such, as after a form feed, would look like first lines.
+        # splitlines() also cuts at form feeds and the like, whose rest would look like a first line.
         lines = [head, *(_INDENT + line for line in body.splitlines() if line.strip()), "", ""]
         entry = "\n".join(lines).encode()
         try:
@@ -324,7 +320,7 @@ class ErrorLog(Callback):
                 )
 
     def _append(self, entry: bytes) -> None:
-        """Add an entry behind all others, in one write if the disk has room for it.
+        """Append an entry, in one write if the disk has room.
 
         Raises:
             OSError: it has none; a part of the entry may be in the file.
@@ -342,12 +338,12 @@ class ErrorLog(Callback):
 
 
 def _has_failed(trial: Trial, attempt: Attempt) -> bool:
-    """Whether an attempt failed; *trial* is as the attempt's end, or what is known of it since, has left it."""
+    """Return whether an attempt failed; *trial* is in its state after the attempt's end, or a later one."""
     if attempt.end in (AttemptEnd.FAILED, AttemptEnd.LOST) or attempt.could_not_start:
         return True
     if attempt.end is None or attempt.number != len(trial.attempts):
         return False
-    # It returned, or was told to complete, and had not reported what counts; it may be run again.
+    # It returned, or was told to complete, without having reported the metric; it may be retried.
     wants_retry = trial.status is TrialStatus.STAGED and attempt.end is AttemptEnd.COMPLETED
     return trial.status is TrialStatus.FAILED or wants_retry
 

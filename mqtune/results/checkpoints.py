@@ -1,4 +1,4 @@
-"""Which checkpoint is meant; and getting one back to the driver's machine, or bringing one from there."""
+"""Checkpoints for users: choosing one, fetching it to this machine, and importing one from here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mqtune.core.trial import CheckpointId, Trial, TrialId, checkpoint_id, is_in
 __all__ = ["DICTS", "Origin", "Which", "bring_checkpoint", "chosen", "fetch_checkpoint", "named"]
 
 Which = Literal["newest", "best"]
-#: What a trial may be told to start from: "newest", "best" or the id of a checkpoint of the experiment, or a folder of this
+#: The checkpoint that a trial starts from: "newest", "best", the id of a checkpoint of the experiment, or a folder on this
 #: machine.
 Origin = str | os.PathLike[str] | Checkpoint
 
 _ID: Final = re.compile(r"[pm]-.+-\d+-\d+")
 
-#: The folder, below an experiment's, of the best trial's checkpoint if that is a dict: Redis may be gone by then.
+#: The folder, below an experiment's, for the best trial's checkpoint if that is a dict: Redis may be gone when it is read.
 DICTS: Final = "dict-checkpoints"
 
 
@@ -40,21 +40,21 @@ def fetch_checkpoint(
     target: Path | None = None,
     read: Callable[[CheckpointId], bytes | None] = lambda _: None,
 ) -> Checkpoint:
-    """Return a trial's checkpoint; one that is a folder is copied to this machine.
+    """Return a trial's checkpoint; a folder is copied to this machine.
 
     Args:
-        trial: whose.
-        name: which; empty if it has none.
+        trial: the trial.
+        name: the checkpoint's id; empty if the trial has none.
         store: URL of the experiment's store, or empty.
-        folder: the experiment's.
-        target: the new folder to copy to; by default one below *folder*, which is made anew by each call.
-        read: returns what Redis holds of a checkpoint.
+        folder: the experiment's folder.
+        target: the new folder to copy to; by default one below *folder*, which each call replaces.
+        read: returns the data of a checkpoint that is held in Redis.
 
     Raises:
-        ConfigurationError: the trial has none.
-        CheckpointGone: it has been deleted, or was a dict in a Redis that is gone.
-        CheckpointBroken: it is not what was saved.
-        StoreUnavailable: the store can't be read from here.
+        ConfigurationError: the trial has no checkpoint.
+        CheckpointGone: it was deleted, or was a dict in a Redis that is gone.
+        CheckpointBroken: its content differs from what was saved.
+        StoreUnavailable: the store can't be read from this machine.
     """
     if not name:
         raise ConfigurationError(
@@ -65,7 +65,7 @@ def fetch_checkpoint(
         data = file.read_bytes() if file.is_file() else read(name)
         if data is None:
             raise CheckpointGone(
-                f"checkpoint {name} was a dict in Redis, kept while its trial might go on, and for the best trial; it is gone"
+                f"checkpoint {name} is gone: it was a dict in Redis, which are kept for trials that may go on and for the best trial"
             )
         values, counters = decode_dict(data)
         return Checkpoint(id=name, data=values, counters=counters)
@@ -78,12 +78,12 @@ def fetch_checkpoint(
 
 
 def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
-    """Return the id of a trial's newest checkpoint, or of that with the best value of the metric; empty if there is none.
+    """Return the id of a trial's newest checkpoint, or of the one with the best value of the metric; empty if it has none.
 
-    Of those that are kept: without a value, and of equal ones, the newest.
+    Only checkpoints that still exist count. If none has a value, or several have the best one, the newest is returned.
 
     Raises:
-        ConfigurationError: *which* is neither.
+        ConfigurationError: *which* is neither "newest" nor "best".
     """
     if which == "newest":
         return trial.checkpoint
@@ -98,15 +98,15 @@ def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
 
 
 def chosen(experiment: Experiment, source: TrialId | None, origin: Origin) -> CheckpointId | Path | Checkpoint:
-    """Return which checkpoint of the experiment is meant, or the folder of this machine.
+    """Return the id of the checkpoint that a user asks for, or the folder or checkpoint on this machine.
 
     Args:
-        experiment: whose checkpoints may be named.
-        source: the trial whose checkpoint it is to be, if that is known.
-        origin: "newest", "best", an id, a folder, or a checkpoint that ``get_checkpoint`` gave.
+        experiment: the experiment whose checkpoints can be chosen.
+        source: the trial that the checkpoint must belong to; None for any.
+        origin: "newest", "best", an id, a folder, or a checkpoint that ``get_checkpoint`` returned.
 
     Raises:
-        ConfigurationError: there is no such checkpoint or folder, or it is another trial's.
+        ConfigurationError: there is no such checkpoint or folder, or it belongs to another trial.
     """
     if not isinstance(origin, str | os.PathLike | Checkpoint):
         raise ConfigurationError(
@@ -124,16 +124,16 @@ def chosen(experiment: Experiment, source: TrialId | None, origin: Origin) -> Ch
     if isinstance(origin, str) and _ID.fullmatch(origin) and not os.path.isdir(origin):
         return _known(experiment, source, CheckpointId(origin))
     if source is not None:
-        raise ConfigurationError(f"checkpoint={origin!r} is no trial's: leave out source={source!r}")
+        raise ConfigurationError(f"checkpoint={origin!r} belongs to no trial: leave out source={source!r}")
     if isinstance(origin, Checkpoint):
         if origin.is_dict:
             raise ConfigurationError(
-                f"checkpoint={origin!r} is a dict, and only a folder can be brought; write it to a file in one"
+                f"checkpoint={origin!r} is a dict, and only a folder can be imported; write the dict to a file in a folder"
             )
         return origin
     if not os.path.isdir(origin):
         raise ConfigurationError(
-            f"checkpoint={os.fspath(origin)!r} is no folder on this machine, nor 'newest', 'best' or the id of a checkpoint"
+            f"checkpoint={os.fspath(origin)!r} is neither a folder on this machine, nor 'newest', 'best' or the id of a checkpoint"
         )
     return Path(origin)
 
@@ -141,7 +141,7 @@ def chosen(experiment: Experiment, source: TrialId | None, origin: Origin) -> Ch
 def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -> CheckpointId:
     owner = experiment.trials.get(trial_of(name))
     if source is not None and trial_of(name) != source:
-        raise ConfigurationError(f"checkpoint {name} is trial {trial_of(name)}'s and not trial {source}'s")
+        raise ConfigurationError(f"checkpoint {name} belongs to trial {trial_of(name)}, not to trial {source}")
     if owner is None or name not in owner.checkpoints:
         kept = "" if owner is None else f"; trial {owner.id} has {', '.join(owner.checkpoints) or 'none'}"
         raise ConfigurationError(f"there is no checkpoint {name!r}, or it was deleted{kept}")
@@ -149,18 +149,18 @@ def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -
 
 
 def bring_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
-    """Copy a folder of this machine into the experiment's store, for a trial to start from, and return its id there.
+    """Copy a folder on this machine into the experiment's store, for a trial to start from, and return its id there.
 
-    A checkpoint that lies in another experiment's store, or was fetched from one, keeps its counters.
+    A checkpoint in another experiment's store, or fetched from one, keeps its counters.
 
     Raises:
-        ConfigurationError: the experiment has no store, or the folder holds what can't be saved.
-        CheckpointBroken: it is a checkpoint of a store, and not what was saved.
+        ConfigurationError: the experiment has no store, or the folder holds something that can't be saved.
+        CheckpointBroken: it is a checkpoint in a store, and its content differs from what was saved.
         StoreUnavailable: the store can't be reached or written.
     """
     if not store:
         raise ConfigurationError(
-            f"checkpoint={origin!r} is a folder, and the experiment has no store to bring it to its workers; name one with "
+            f"checkpoint={origin!r} is a folder, and the experiment has no store through which its workers could read it; name one with "
             "Tuner(checkpoints='/shared/checkpoints')"
         )
     name = checkpoint_id(trial, 0, secrets.randbits(32), in_memory=False)

@@ -38,7 +38,7 @@ __all__ = [
     "trial_table",
 ]
 
-#: What is shown of one value, and of how many entries of a config: more than fits into a line of a wide terminal.
+#: The most characters of a value, and entries of a config, that are shown: more than fits into a line of a wide terminal.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20
 
@@ -52,7 +52,7 @@ _STYLES: Final = {
 
 
 def short_value(value: object) -> str:
-    """Return a value in a few characters: numbers with four digits, and the beginning of anything long."""
+    """Return a value in a few characters: numbers with four digits, and long values cut."""
     if isinstance(value, float):
         return f"{value:.4g}"
     # A list of a million numbers must not be written out only to be cut.
@@ -62,7 +62,7 @@ def short_value(value: object) -> str:
 
 
 def short_config(config: Mapping[str, Any]) -> str:
-    """Return a config on one line, as ``lr=0.01 layers.width=64``; of a large one, the beginning."""
+    """Return a config on one line, such as ``lr=0.01 layers.width=64``; a large one is cut."""
     items = entries(config)
     parts = [f"{printable(name)}={short_value(value)}" for name, value in islice(items, _CONFIG_ENTRIES)]
     return " ".join(parts) + (" …" if next(items, None) is not None else "")
@@ -78,9 +78,9 @@ def entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
-    """Return how many trials there are of each status."""
+    """Return the number of trials, in all and of each status."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
-    # A person may add trials to those that were planned.
+    # A user may have added trials to the planned ones.
     planned = "" if total is None or total < len(experiment.trials) else f"/{total}"
     number = f"{len(experiment.trials)}{planned}"
     return f"{number} trials" + (f": {', '.join(counts)}" if counts else "")
@@ -97,7 +97,7 @@ def best_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, that with the best value first and those last that have none, or were abandoned."""
+    """Return all trials, best value first; those without a value, and abandoned ones, come last."""
     sign = 1 if experiment.mode == "min" else -1
     return sorted(
         experiment.trials.values(),
@@ -141,7 +141,7 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     columns = [each for each in _COLUMNS if width >= each.from_width and (has_tags or each.head != "tags")]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # Where room is short, rich takes it first from a column that may be wrapped; its cells are cut all the same.
+        # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
         may_shrink = column.head == "config"
         table.add_column(
             column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold"
@@ -157,15 +157,15 @@ def _cell(column: _Column, experiment: Experiment, trial: Trial) -> Text:
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: Four times a second is as fast as numbers can be read, and costs some 2 % of a core.
+#: The time between redraws: nobody reads numbers faster, and it costs some 2 % of a core.
 REDRAW_S: Final = 0.25
-#: How often a line is written where there is no terminal: a night's run still makes a log that can be read.
+#: The time between lines without a terminal: a night's run still makes a readable log.
 LINE_S: Final = 10.0
-#: How often it is looked at whether a line is due.
+#: The time between checks whether a line is due.
 LINE_CHECK_S: Final = 1.0
-#: A wait is shown from here on; a local worker takes about that long to start, which is no reason to worry.
+#: A wait is shown when it has lasted this long: a local worker takes about that time to start.
 WAITING_S: Final = 2.0
-#: Trials in the live table, at most and at least, and the lines that stand around it.
+#: The most and the fewest trials in the live table, and the number of lines around it.
 ROWS_MOST: Final = 10
 ROWS_LEAST: Final = 1
 _LINES_AROUND: Final = 7
@@ -173,25 +173,26 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 class ProgressConsole(Console):
-    """A console that says so when nobody reads any more; rich's own would end the process and close standard output."""
+    """A console that raises BrokenPipeError when its reader is gone; rich's own would exit the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class Progress(Callback):
-    """Shows how an experiment goes; work for one step does not grow with the number of trials that have ended.
+    """Shows a running experiment: a live table in a terminal, otherwise a line every ten seconds.
 
     It draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
-    to standard error. When nobody reads any more, it goes quiet and the experiment goes on.
+    to standard error. When the reader is gone, it stops drawing and the experiment goes on. The work for one step does not
+    grow with the number of trials that have ended.
 
-    It reads the experiment as a whole, a few times a second, and so stays in the driver's loop.
+    It reads the whole experiment, a few times a second, and so runs in the driver's loop.
 
     Args:
-        total: the number of trials that there will be, if that is known.
-        folder: the experiment's, where errors are told in full.
-        console: where to draw; by default as said above.
-        clock: seconds, never going backwards.
+        total: the number of planned trials, if known.
+        folder: the experiment's folder, which has the full errors.
+        console: where to draw; by default as described above.
+        clock: a monotonic clock, in seconds.
     """
 
     in_loop = True
@@ -271,7 +272,7 @@ class Progress(Callback):
         try:
             yield
         except OSError:
-            # The terminal or pipe is gone; an experiment must not end for that.
+            # The terminal or pipe is gone, which must not end the experiment.
             self._experiment = None
             self._stop_live()
 
@@ -290,7 +291,7 @@ class Progress(Callback):
     def _redraw(self, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._live is None:
-            # Output of the driver's own goes above the table, unless it goes elsewhere.
+            # What the script prints goes above the table, unless it is redirected.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -323,7 +324,7 @@ class Progress(Callback):
         return Group(*lines)
 
     def _newest(self, experiment: Experiment) -> Iterator[Trial]:
-        """Yield trials that run, then others that have not ended, then the latest that have."""
+        """Yield running trials, then others that have not ended, then those that have, newest first."""
         trials = experiment.trials
         for trial in reversed([*islice(reversed(trials.values()), len(trials) - self._seen)]):
             if not trial.status.is_terminal:
@@ -337,7 +338,7 @@ class Progress(Callback):
 
     def _write_line(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
-            # What differs only in its numbers, such as for how long, need not be said each second.
+            # A text that differs only in its numbers, such as a duration, is not repeated each second.
             is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
             if is_new or now - self._waiting_shown_at >= LINE_S:
                 self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
@@ -354,7 +355,7 @@ class Progress(Callback):
         first = next((trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED), None)
         if first is None:
             return
-        where = f"; all of it is in {self._folder / ERROR_FILE}" if self._folder is not None else ""
+        where = f"; full errors in {self._folder / ERROR_FILE}" if self._folder is not None else ""
         self._print_line(f"{count} failed, first trial {first.id}: {printable(first.reason)}{where}")
 
     def _report_line(self, experiment: Experiment) -> str:
@@ -373,7 +374,7 @@ def _console() -> Console:
     to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
-    # Settings that force colours into a file would have the table drawn over and over in it.
+    # Environment variables that force colours would have the live table drawn into a file.
     return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
 
 

@@ -1,4 +1,4 @@
-"""Experiments that were saved on this machine: finding them, and reading what happened."""
+"""Experiments on this machine: finding their folders, and reading their journals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MINUTE_S: Final = 60
 
 
 def saved_experiments() -> list[Path]:
-    """Return the folders of the experiments in mqtune's home, that with the newest event first."""
+    """Return the folders of the experiments in mqtune's home, sorted by their newest event, newest first."""
     changed = {path.parent: path.stat().st_mtime for path in mqtune_home().glob(f"*/{JOURNAL_FILE}")}
     return sorted(changed, key=lambda folder: (changed[folder], folder.name), reverse=True)
 
@@ -44,7 +44,7 @@ def find_experiment(experiment: str | Path) -> Path:
     """Return the folder of an experiment, given its name or the folder itself.
 
     Raises:
-        ConfigurationError: there is none; the message has near names.
+        ConfigurationError: there is none; the message suggests similar names.
     """
     for folder in (mqtune_home() / experiment, Path(experiment)):
         if (folder / JOURNAL_FILE).is_file():
@@ -55,38 +55,38 @@ def find_experiment(experiment: str | Path) -> Path:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """Return the names that *name* may mean; one that was not given by a person ends with a time, which nobody types."""
+    """Return the names similar to *name*; the time at the end of a default name is ignored, as nobody types it."""
     starts = {known: known[: len(name)] for known in names}
     close = difflib.get_close_matches(name, set(starts.values()))
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]
 
 
 class Readable(Protocol):
-    """What yields the same entries each time that it is read, and perhaps more behind them."""
+    """A journal, or a copy of one, whose entries can be read any number of times."""
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries."""
+        """Yield all entries so far, in order."""
 
 
 def saved_events(copy: Readable) -> Iterator[Event | Report]:
-    """Yield a saved journal's events, and single reports, in the order in which the driver took them.
+    """Yield a journal's events, and reports one by one, in the order in which the driver processed them.
 
-    Memory stays flat in the number of reports. A driver may go on writing meanwhile; what it adds is left out.
+    Memory does not grow with the number of reports. Entries that a driver appends meanwhile are left out.
 
     Raises:
         FileNotFoundError: there is no such file.
         MessageVersionError: a later version of mqtune wrote it.
-        CopyIncomplete: it lacks what could not be written to it.
+        CopyIncomplete: some entries could not be written to it.
     """
-    # It is iterated twice, which is all that is asked of a list here.
+    # It is iterated twice, which is all that is needed of a list here.
     return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
 
 
 def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
-    """Return the event that a saved journal begins with.
+    """Return the first event of a journal.
 
     Raises:
-        ConfigurationError: there is none yet.
+        ConfigurationError: the journal is still empty.
     """
     created = next(events, None)
     if not isinstance(created, ExperimentCreated):
@@ -97,7 +97,7 @@ def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
 
 
 def empty_experiment(created: ExperimentCreated) -> Experiment:
-    """Return the fold that the rest of a journal goes into."""
+    """Return the experiment that the rest of a journal is folded into."""
     settings = {name: created.definition[name] for name in ("metric", "mode", "max_failures")}
     accepts = created.definition.get("accept_no_report", False)
     experiment = Experiment(created.name, **settings, accept_no_report=accepts)
@@ -106,7 +106,7 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
 
 
 class _Entries:
-    """The entries that a file has at the first iteration; each later one yields the same."""
+    """The entries of a journal at the first iteration; later iterations yield the same ones."""
 
     def __init__(self, copy: Readable) -> None:
         self._copy = copy
@@ -124,20 +124,20 @@ class _Entries:
 
 
 def standing(folder: Path, outcome: str) -> str:
-    """Return how a saved experiment stands, in a few words: its outcome, or what can be told from here without one."""
+    """Return the state of an experiment on this machine in a few words, such as "finished" or "running"."""
     age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
     return standing_of(outcome, is_driven=(folder / SERVER_FOLDER / "url").exists(), age_s=age_s)
 
 
 def standing_of(outcome: str, *, is_driven: bool, age_s: float) -> str:
-    """Return the same of one of which is known whether somebody drives it, and how old its newest event is."""
+    """Return the state of an experiment in a few words, from its outcome, whether it has a driver, and its newest event's age."""
     if outcome or is_driven:
         return outcome or "running"
     return f"not ended, last event {duration(max(0.0, age_s))} ago"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as people say it."""
+    """Return a duration for people, such as ``3 min 05 s``."""
     if seconds < _MINUTE_S:
         return f"{seconds:.0f} s"
     minutes, rest_s = divmod(round(seconds), _MINUTE_S)

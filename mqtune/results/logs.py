@@ -1,4 +1,4 @@
-"""What trials print, wherever it is: on this machine or a shared folder, on its worker's machine, or its end in the journal."""
+"""Output of trials: read from a file, asked of the worker that has it, or its last part from the journal."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from mqtune.results.results import Results
 
 __all__ = ["Ask", "LogStream", "Output", "attempt_of", "follow_log", "here"]
 
-#: Asks a worker for a part of what an attempt printed.
+#: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
 
-#: How often output that is followed is looked at when there was nothing new.
+#: The pause before output that is followed is read again, when there was nothing new.
 _LOOK_S: Final = 0.2
-#: How often it is looked whether an attempt on this machine has ended, and how much longer than reading the copy takes.
+#: The pause before the journal's copy is read again to see whether the attempt has ended: at least so long, and so many
+#: times as long as reading takes.
 _LOOK_AT_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
-#: What is said where what comes next was cut out: the worker keeps the first and the last part of a long file.
+#: Yielded in place of a part that is missing: a worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
 
 
 def here(attempt: Attempt, path: str) -> bool:
-    """Whether the file that a worker calls so is one of this machine's, or of a folder that both share."""
+    """Return whether a path that a worker reported is that file on this machine too, or in a folder that both share."""
     file = Path(path)
     if not path or not file.is_file():
         return False
@@ -39,10 +40,10 @@ def here(attempt: Attempt, path: str) -> bool:
 
 
 def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> Attempt:
-    """Return an attempt of a trial, by default the last.
+    """Return the attempt with this number, by default the last one.
 
     Raises:
-        ConfigurationError: there is none of this number.
+        ConfigurationError: there is none with this number.
     """
     chosen = len(attempts) if number is None else number
     if not 0 < chosen <= len(attempts):
@@ -51,16 +52,16 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
 
 
 class Output:
-    """What an attempt prints on one stream.
+    """The output of one attempt on one stream.
 
     Args:
         trial: the trial's id.
-        attempt: the attempt as it stands.
+        attempt: the attempt in its current state.
         stream: "stdout" or "stderr".
-        ask: asks its worker; None where that can't be asked.
+        ask: asks the attempt's worker; None without a connection to it.
 
     Raises:
-        ConfigurationError: there is no such stream.
+        ConfigurationError: *stream* is neither.
     """
 
     def __init__(self, trial: TrialId, attempt: Attempt, stream: LogStream, ask: Ask | None) -> None:
@@ -72,19 +73,19 @@ class Output:
         self._ask = ask
         is_stdout = stream == "stdout"
         self._path = attempt.stdout_path if is_stdout else attempt.stderr_path
-        #: The end of it, as the journal has it.
+        #: Its last part, as recorded in the journal.
         self.tail = (attempt.stdout_tail if is_stdout else attempt.stderr_tail).encode()
 
     @property
     def is_here(self) -> bool:
-        """Whether it can be read without asking."""
+        """Whether it can be read on this machine, without asking the worker."""
         return here(self._attempt, self._path)
 
     def chunk(self, offset: int) -> LogChunk:
-        """Return a part of it from an offset on; one below 0 counts from the end.
+        """Return a part of it from an offset on; a negative offset counts from the end.
 
         Raises:
-            LogUnavailable: it is not on this machine, and its worker can't give it.
+            LogUnavailable: it is not on this machine, and its worker can't send it.
             BrokerUnavailable: no server answers.
         """
         attempt = self._attempt
@@ -100,7 +101,7 @@ class Output:
         return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
 
     def all(self, offset: int) -> bytes:
-        """Return it from an offset on, as far as it has come.
+        """Return everything from an offset on that has been printed so far.
 
         Raises:
             as ``chunk``.
@@ -113,7 +114,7 @@ class Output:
         return b"".join(found)
 
     def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
-        """Yield it from an offset on as it comes, until *is_over* says of what was read last that no more will come.
+        """Yield it from an offset on as it is printed, until *is_over* returns True for a chunk: no more will come.
 
         Raises:
             as ``chunk``.
@@ -143,23 +144,24 @@ def follow_log(
     follow: bool = True,
     broker: str | None = None,
 ) -> Iterator[bytes]:
-    """Yield what a trial prints, from any process: all there is, and then what comes until its attempt has ended.
+    """Yield a trial's output, from any process: what there is, and then more as it comes, until its attempt has ended.
 
-    It is read where it is: a file on this machine or in a folder that the worker shares with it, else its worker is asked
-    over the broker, also after the attempt has ended. Where that can't be, its end is yielded, if this machine has it.
+    The output is read from its file, if that is on this machine or in a folder that the worker shares with it; otherwise
+    the worker is asked over the broker, also after the attempt has ended. If the worker can't be asked, the last part is
+    yielded, if this machine's journal has it.
 
     Args:
-        experiment: its name, or its folder on this machine.
+        experiment: the experiment's name, or its folder on this machine.
         trial: the trial's id.
         stream: "stdout" or "stderr".
-        attempt: which of the trial's attempts; by default the last, as of now.
-        offset: how many bytes are left out; below 0, how many from the end are not.
-        follow: whether it goes on until the attempt has ended.
+        attempt: the attempt's number; by default that of the last one.
+        offset: the number of bytes to leave out; if negative, the number of bytes at the end to yield.
+        follow: whether to go on until the attempt has ended.
         broker: URL of the Redis that the worker uses; None for an experiment that ran on this machine alone.
 
     Raises:
         ConfigurationError: there is no such experiment, trial or attempt.
-        LogUnavailable: nothing of it can be had from here.
+        LogUnavailable: none of it can be read.
         BrokerUnavailable: no server answers.
     """
     with ExitStack() as stack:
@@ -174,7 +176,7 @@ def follow_log(
         found = _from_copy(experiment, trial, attempt)
         if found is None:
             if exchange is None:
-                # It says what there is.
+                # Its error names what there is.
                 Results.load(experiment)
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
             found = _from_server(exchange, TrialId(trial), attempt)
@@ -196,7 +198,7 @@ def _is_closed(chunk: LogChunk) -> bool:
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:
-    """Return an attempt as this machine's copy has it; None when it has none of the trial."""
+    """Return an attempt as recorded in this machine's copy; None if the trial is not in it."""
     try:
         trials = Results.load(experiment).experiment.trials
     except ConfigurationError:
@@ -208,28 +210,28 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
 
 
 def _from_server(exchange: LogExchange, trial: TrialId, number: int | None) -> tuple[TrialId, Attempt]:
-    """Return an attempt as Redis has it, which is the last alone."""
+    """Return an attempt as recorded in Redis, which has only the last one."""
     for id_ in (trial, TrialId(trial.zfill(4))):
         last, worker = exchange.last_attempt(id_)
         if last:
             if number not in (None, last):
                 raise ConfigurationError(
-                    f"trial {id_}: Redis has attempt {last} alone; the driver's machine knows of attempt {number}"
+                    f"trial {id_}: Redis has only attempt {last}; look for attempt {number} on the driver's machine"
                 )
             if not worker:
                 raise ConfigurationError(f"trial {id_} attempt {last} has not begun")
             return id_, Attempt(last, 0.0, worker=worker)
-    raise ConfigurationError(f"there is no trial {trial!r} in that experiment, or it ended long ago")
+    raise ConfigurationError(f"there is no trial {trial!r} in that experiment, or it ended more than a week ago")
 
 
 def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
-    """Return what tells whether an attempt of this machine has ended, by the copy; that is not read again and again."""
+    """Return a function that tells whether an attempt has ended, by this machine's copy, which it does not read too often."""
     due = time.monotonic()
     ended = attempt.end is not None
 
     def is_over(_: LogChunk) -> bool:
         nonlocal due, ended
-        # Once it has ended, what was read before may lack the last of it.
+        # What was read before the end may lack the last bytes: one more look is needed.
         was_over, now = ended, time.monotonic()
         if not ended and now >= due:
             found = _from_copy(experiment, trial, attempt.number)

@@ -57,7 +57,7 @@ _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
 def trial_rows(experiment: Experiment) -> list[dict[str, Any]]:
-    """Return a flat row for each trial, with the metrics of the report that had its best value."""
+    """Return a flat dict for each trial, with the metrics of the report that had its best value."""
     return [_trial_row(experiment, trial) for trial in experiment.trials.values()]
 
 
@@ -95,7 +95,7 @@ def _flat(prefix: str, value: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV under one head; NaN is nan, infinities are inf and -inf, and what a row lacks is empty."""
+    """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty."""
     names = {name: None for row in rows for name in row}
     columns = sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
     text = io.StringIO()
@@ -109,7 +109,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return *value* as JSON; NaN and the infinities become "NaN", "Infinity" and "-Infinity", bytes become text.
 
-    That is how the JSON of Protocol Buffers has them; JSON itself has no such numbers, and float() reads these.
+    JSON has no such numbers; the JSON of Protocol Buffers writes them this way too, and float() reads them.
     """
     return json.dumps(_standard(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
@@ -117,7 +117,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def _standard(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    # Comprehensions would take twice the frames, and values that can be reported may be nested 500 deep.
+    # Comprehensions would need twice the frames, and metrics may be nested 500 levels deep.
     if isinstance(value, Mapping):
         return dict(zip(map(str, value), map(_standard, value.values()), strict=True))
     if isinstance(value, list | tuple):
@@ -150,7 +150,7 @@ SUMMARY_FILE: Final = "results.json"
 
 
 class RecordedReport(NamedTuple):
-    """A report as the journal has it; *late* ones came after a decision, and no scheduler has seen them."""
+    """A report in the journal; a *late* one came after a decision, and the scheduler was not shown it."""
 
     trial: TrialId
     attempt: int
@@ -162,7 +162,7 @@ class RecordedReport(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What trials used, and what those stopped early left of the scheduler's ``max_t``, which is 0 without one.
+    """The time that trials used, and that early stopping saved: what was left of the scheduler's ``max_t``, or 0 without one.
 
     Trials that failed, were abandoned or have not ended are left out.
     """
@@ -173,7 +173,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrialResult:
-    """A trial with the value of the metric that it counts with (NaN: none), and the metrics reported beside it."""
+    """A trial, the value of the metric that it is ranked by (NaN if it has none), and the metrics reported with it."""
 
     trial: Trial
     value: float
@@ -186,47 +186,47 @@ class TrialResult:
 
     @property
     def config(self) -> Config:
-        """The config that was tried."""
+        """The trial's config."""
         return self.trial.config
 
     @property
     def status(self) -> TrialStatus:
-        """How the trial stands."""
+        """The trial's status."""
         return self.trial.status
 
     @property
     def reason(self) -> str:
-        """Why it has this status, or an empty text."""
+        """Why it has this status, or an empty string."""
         return self.trial.reason
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that people have given it."""
+        """The tags that users have given it."""
         return self.trial.labels.tags
 
     @property
     def notes(self) -> str:
-        """The notes that people have given it, or an empty text."""
+        """The notes that users have written about it, or an empty string."""
         return self.trial.labels.notes
 
     @property
     def attempts(self) -> list[Attempt]:
-        """Its runs, each with its worker, times, end, error and log paths."""
+        """Its attempts, each with worker, times, end, error and log paths."""
         return self.trial.attempts
 
     @property
     def checkpoint(self) -> CheckpointId:
-        """The id of its newest checkpoint, or empty; ``Results.get_checkpoint`` gets what is in it."""
+        """The id of its newest checkpoint, or an empty string; ``Results.get_checkpoint`` returns its content."""
         return self.trial.checkpoint
 
     @property
     def error(self) -> str:
-        """What its last attempt failed with, as a traceback where there is one, or an empty text."""
+        """The error of its last attempt, as a traceback if there is one, or an empty string."""
         return self.attempts[-1].error if self.attempts else ""
 
     @property
     def log_paths(self) -> tuple[str, str]:
-        """Where its last attempt's stdout and stderr are, on the worker that ran it; empty if it never ran."""
+        """The paths of its last attempt's stdout and stderr, on the worker that ran it; empty if it never ran."""
         return (self.attempts[-1].stdout_path, self.attempts[-1].stderr_path) if self.attempts else ("", "")
 
     def __repr__(self) -> str:
@@ -234,29 +234,29 @@ class TrialResult:
 
 
 class Results:
-    """An experiment's results; they follow the experiment while its driver runs.
+    """The results of an experiment; those of a running tuner are always up to date.
 
-    Values are those of the experiment's metric. NaN is never best, nor is a trial without the metric, or one that was
-    abandoned.
+    Values are values of the experiment's metric. A trial whose value is NaN, that has none, or that was abandoned, is never
+    the best.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
         self.experiment = experiment
         self.folder = folder
         self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
-        #: The trials of which it was said that they are the best and have failed.
+        #: The failed trials that were warned of as the best.
         self._told_of: set[TrialId] = set()
         say_in_one_line()
 
     @classmethod
     def load(cls, experiment: str | Path) -> Results:
-        """Read an experiment, ended or not, from its local folder; nothing else is needed.
+        """Read an experiment, ended or not, from its folder on this machine; no broker is needed.
 
         Args:
             experiment: its name, or its folder.
 
         Raises:
-            ConfigurationError: there is no such experiment on this machine, or nothing of it yet.
+            ConfigurationError: there is no such experiment on this machine, or its journal is still empty.
             MessageVersionError: a later version of mqtune wrote it.
         """
         folder = find_experiment(experiment)
@@ -273,19 +273,19 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """How the last driver ended: finished, interrupted or failed; empty while one runs, or when it was killed."""
+        """The outcome of the last driver: finished, interrupted or failed; empty while one runs, or if it was killed."""
         return self.experiment.outcome
 
     @cached_property
     def definition(self) -> dict[str, Any]:
-        """What the experiment was created with: space, metric, scheduler and so on, as plain values."""
+        """The experiment's definition: space, metric, scheduler and so on, as plain values."""
         return begun(saved_events(self._copy), self.folder).definition
 
     # Trials.
 
     @property
     def trials(self) -> list[TrialResult]:
-        """All trials in the order in which they were staged, each with its best value."""
+        """All trials, in the order in which they were first staged, each with its best value."""
         return list(self)
 
     @property
@@ -300,11 +300,11 @@ class Results:
 
     @property
     def notes(self) -> str:
-        """The experiment's notes, or an empty text."""
+        """The experiment's notes, or an empty string."""
         return self.experiment.labels.notes
 
     def find(self, *tags: str, notes: str = "") -> list[TrialResult]:
-        """Return the trials that have all of these tags, and this text in their notes, in capitals or not."""
+        """Return the trials that have all of these tags, and this text in their notes, whatever its case."""
         return [result for result in self if result.trial.labels.match(tags, notes)]
 
     def __repr__(self) -> str:
@@ -325,13 +325,13 @@ class Results:
         """Return the trial with this id.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such trial.
         """
         return self._result(self.experiment.trials[TrialId(trial_id)], "all")
 
     @property
     def best(self) -> TrialResult:
-        """The trial that ever reported the best value, with that report's metrics: ``best_trial("all")``.
+        """The trial that reported the best value, with the metrics of that report: ``best_trial("all")``.
 
         Raises:
             MetricMissing: no trial has a value.
@@ -339,11 +339,11 @@ class Results:
         return self.best_trial()
 
     def raise_if_failed(self) -> None:
-        """Raise if no trial has a result, so that a script ends with another exit code than 0.
+        """Raise an error if no trial has a result, so that a script exits with a code other than 0.
 
         Raises:
-            TrialFailed: there are failed trials, of which the first is named.
-            MetricMissing: there are none, and no trial has a value all the same.
+            TrialFailed: trials failed; the error names the first one.
+            MetricMissing: none failed, and no trial has a value.
         """
         experiment = self.experiment
         if experiment.best is not None or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
@@ -357,16 +357,16 @@ class Results:
         raise MetricMissing(self._why_no_best())
 
     def best_trial(self, scope: Scope = "all") -> TrialResult:
-        """Return the best trial; of equal ones, the first. One that has failed since counts too, and a warning says so.
+        """Return the best trial; of equal ones, the first. A trial that failed afterwards counts too, with a warning.
 
         Args:
-            scope: what a trial counts with: "all", the best value it ever reported, which is what the live table shows and
-                suits trials that are stopped early or keep their best checkpoint; "last", the value of its last report,
-                which is the model that it ended with (and Ray Tune's default); "avg", the mean of its values.
+            scope: the value that a trial is ranked by: "all", the best one that it reported, which the live table shows and
+                which suits trials that are stopped early or keep their best checkpoint; "last", that of its last report,
+                the model that it ended with (Ray Tune's default); "avg", the mean of its values.
 
         Raises:
             MetricMissing: no trial has a value.
-            ConfigurationError: the scope is none of these.
+            ConfigurationError: *scope* is none of these.
         """
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(Scope)))}")
@@ -408,13 +408,13 @@ class Results:
 
     @property
     def budget(self) -> Budget:
-        """What trials used and what stopping them early saved, in units of the scheduler's time, as a rule epochs."""
+        """The time that trials used and that early stopping saved, in units of the scheduler's time, usually epochs."""
         scheduler = self.definition["scheduler"]
         used = saved = 0
         for trial in self.experiment.trials.values():
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
-            # What a trial still reported between the decision to stop it and its end was run all the same.
+            # Late reports, between the decision to stop a trial and its end, were run too.
             last = trial.late_metrics or trial.last_metrics
             time: Any = last.get(scheduler.get("time_attr", ITERATION))
             if not is_number(time) or not math.isfinite(time):
@@ -430,8 +430,8 @@ class Results:
         """Return a checkpoint of a trial, by default of the best one; a folder is copied to this machine.
 
         Args:
-            trial_id: whose.
-            which: "newest", or "best": of those that are kept, the one with the best value.
+            trial_id: the trial's id.
+            which: "newest", or "best": of those that still exist, the one with the best value.
             target: the new folder to copy to; by default one below the experiment's.
 
         Raises:
@@ -442,44 +442,44 @@ class Results:
         return fetch_checkpoint(trial, name, store=self.definition.get("store", ""), folder=self.folder, target=target)
 
     def events(self) -> Iterator[Event | Report]:
-        """Yield all that happened, reports one by one, in the order in which the driver took it; memory stays flat."""
+        """Yield all events, reports one by one, in the order in which the driver processed them; memory stays flat."""
         return saved_events(self._copy)
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
-        """Return how a trial came to its state under population-based training, for ``mqtune.PBTReplay``."""
+        """Return the configs that a trial went through under population-based training, for ``mqtune.PBTReplay``."""
         time_attr = self.definition["scheduler"].get("time_attr", ITERATION)
         return policy_of(self.events(), trial_id, time_attr=time_attr)
 
     # Reports and files.
 
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
-        """Yield all reports, or one trial's, in the order in which the driver took them; memory stays flat.
+        """Yield all reports, or one trial's, in the order in which the driver processed them; memory stays flat.
 
         Raises:
-            CopyIncomplete: the folder's copy lacks what could not be written to it, and the run is over.
+            CopyIncomplete: some entries could not be written to the folder's copy, and the run is over.
         """
         events = saved_events(self._copy)
         begun(events, self.folder)
         for event in events:
             if isinstance(event, Report) and (trial_id is None or event.trial == trial_id):
-                # A driver's decision comes to the copy after what it was for, but the attempt counts what was accepted.
+                # The attempt counts the accepted reports; later ones came after the decision to end it.
                 attempt = self.experiment.trials[event.trial].attempts[event.attempt - 1]
                 yield RecordedReport(*event, event.sequence > attempt.reports)
 
     def to_csv(self, path: str | Path) -> None:
-        """Write one row a trial; NaN and infinity stand as nan, inf and -inf, and what a trial lacks is empty."""
+        """Write one row per trial; NaN and the infinities are nan, inf and -inf, and a missing value is empty."""
         replace_file(Path(path), [self.csv()])
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object a report, late ones marked.
+        """Write one JSON object per report; late ones are marked.
 
-        JSON has no NaN: it and the infinities stand as the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
+        JSON has no NaN: it and the infinities are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
         Protocol Buffers; Python's float() reads them.
         """
         replace_file(Path(path), self.jsonl())
 
     def csv(self) -> str:
-        """Return what ``to_csv`` writes."""
+        """Return the text that ``to_csv`` writes."""
         return csv_text(trial_rows(self.experiment))
 
     def jsonl(self) -> Iterator[str]:
@@ -487,7 +487,7 @@ class Results:
         return (f"{json_text(report._asdict())}\n" for report in self.reports())
 
     def dataframe(self) -> Any:
-        """Return a pandas DataFrame of one row a trial.
+        """Return a pandas DataFrame with one row per trial.
 
         Raises:
             MqtuneError: pandas is not installed.
@@ -499,7 +499,7 @@ class Results:
         return pandas.DataFrame(trial_rows(self.experiment))
 
     def summary(self) -> dict[str, Any]:
-        """Return the experiment in a few plain values."""
+        """Return a summary of the experiment in plain values."""
         experiment, best = self.experiment, self.experiment.best
         return {
             "name": self.name,

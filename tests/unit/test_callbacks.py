@@ -231,7 +231,8 @@ def test_the_shortest_interval_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"), [(Recorder, r"give Recorder\(…\)"), ("log", "'log' is no mqtune.Callback"), (None, "None is no")]
+    ("wrong", "says"),
+    [(Recorder, r"give Recorder\(…\)"), ("log", "'log' is not a mqtune.Callback"), (None, "None is not")],
 )
 def test_what_is_no_callback_is_refused(wrong: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
@@ -347,9 +348,9 @@ def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_
     assert methods.count("on_report") == 1 + 5
     assert methods.count("on_trial_end") == 30
     assert dispatcher.problems == (
-        "Slow could not keep up: 1 on_checkpoint and 25 on_report events were left out; the journal has what they would have told",
+        "Slow could not keep up: 1 on_checkpoint and 25 on_report events were dropped; the journal has them",
     )
-    assert sum("more reports are left out" in record.getMessage() for record in caplog.records) == 1
+    assert sum("reports are dropped until" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_of_steps_only_the_latest_waits(slow: Slow) -> None:
@@ -403,7 +404,7 @@ def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, cap
 
     dispatcher.close(timeout_s=0.01)
 
-    problem = "Slow was still busy with on_report when the run ended; 2 events were not told"
+    problem = "Slow was still busy with on_report when the run ended; 2 events were not delivered"
     assert dispatcher.problems == (problem,)
     assert caplog.records[-1].getMessage() == f"callbacks: {problem}"
     thread = dispatcher._thread

@@ -174,9 +174,9 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(stored: B
         ({"checkpoint": "p-0001-1-9"}, f"no checkpoint 'p-0001-1-9'.*trial 0001 has {name}"),
         ({"checkpoint": "p-0002-1-1"}, "trial 0002 has none"),
         ({"checkpoint": "p-0099-1-1"}, "no checkpoint 'p-0099-1-1'"),
-        ({"checkpoint": "/no/such/folder"}, "/no/such/folder.* is no folder on this machine"),
+        ({"checkpoint": "/no/such/folder"}, "/no/such/folder.* is neither a folder on this machine"),
         ({"checkpoint": "/no/such/folder", "source": ONE}, "source"),
-        ({"checkpoint": name, "source": TWO}, "is trial 0001's and not trial 0002's"),
+        ({"checkpoint": name, "source": TWO}, "belongs to trial 0001, not to trial 0002"),
         ({"checkpoint": "best", "source": TWO}, "trial 0002 has no checkpoint"),
         ({"checkpoint": 3}, "checkpoint=3"),
     ):
@@ -1064,7 +1064,7 @@ def test_a_checkpoint_that_there_is_not_is_an_error_that_says_why(bench: Bench) 
     name = save_dict(bench, {"weight": 7})
     bench.server.experiments[NAME].checkpoints.clear()
 
-    with pytest.raises(CheckpointGone, match=f"checkpoint {name} was a dict in Redis"):
+    with pytest.raises(CheckpointGone, match=f"checkpoint {name} is gone: it was a dict in Redis"):
         bench.hand.get_checkpoint(ONE)
 
 

@@ -222,7 +222,7 @@ class LookingContract(InWorld):
         trial = tuner.get_trial("0001")
         assert (trial.attempt.exit_code, trial.attempt.error_type) == (1, "RuntimeError")
         assert "it was to fail behind step 1" in trial.attempt.error
-        assert ("Traceback" in trial.attempt.error) is self.runs_processes
+        assert "Traceback" in trial.attempt.error or not self.runs_processes
         tuner.close()
         assert "it was to fail behind step 1" in (tuner.folder / ERROR_FILE).read_text(encoding="utf-8")
 
