@@ -9,14 +9,14 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 from typing import Any, Final, cast
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
@@ -146,6 +146,8 @@ DEFAULT_PORT: Final = 6379
 _TLS_OPTIONS: Final = frozenset(
     {"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 )
+#: The settings in a URL that say where the server is, and who connects.
+_PLACE: Final = frozenset({"connection_class", "host", "port", "path", "db", "username", "password"})
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
@@ -154,20 +156,6 @@ _PERCENT: Final = "special characters in a password must be percent-encoded (url
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Address:
-    """A broker URL, taken apart; exactly one of host and path is set."""
-
-    host: str | None = None
-    port: int = DEFAULT_PORT
-    path: str | None = None
-    db: int = 0
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    tls: bool = False
-    tls_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> RedisClient:
@@ -226,26 +214,20 @@ def open_client(
     """
     address = _parse(url)
     settings: dict[str, Any] = {
-        "db": address.db,
-        "username": address.username,
-        "password": address.password,
+        **address,
         "socket_connect_timeout": connect_timeout_s,
         "socket_timeout": command_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "health_check_interval": HEALTH_CHECK_INTERVAL_S,
         "decode_responses": False,
         "protocol": 2,
+        "legacy_responses": True,
         # Redis 7.0 has no CLIENT SETINFO, and so accounts that may send it can't be made there.
         "driver_info": None,
         "client_name": "mqtune-" + re.sub(r"[^\w.:-]", "-", role, flags=re.ASCII),
     }
-    settings["legacy_responses"] = True
-    if address.path is not None:
-        settings |= {"connection_class": redis.UnixDomainSocketConnection, "path": address.path}
-    else:
-        settings |= {"host": address.host, "port": address.port, "socket_keepalive": True}
-    if address.tls:
-        settings |= {"connection_class": redis.SSLConnection, **address.tls_options}
+    if "path" not in address:
+        settings["socket_keepalive"] = True
     settings["redis_connect_func"] = connects = Connects()
     client = cast("RedisClient", RedisClient.from_pool(redis.ConnectionPool(**settings)))
     client.connects = connects
@@ -262,14 +244,14 @@ def celery_url(url: str) -> str:
     """
     address = _parse(url)
     login = ""
-    if address.username or address.password:
-        login = f"{quote(address.username or '', safe='')}:{quote(address.password or '', safe='')}@"
-    if address.path is not None:
-        return f"redis+socket://{login}{quote(address.path)}?virtual_host={address.db}"
-    host = f"[{address.host}]" if ":" in (address.host or "") else address.host
+    if "username" in address or "password" in address:
+        login = f"{quote(address.get('username', ''), safe='')}:{quote(address.get('password', ''), safe='')}@"
+    if "path" in address:
+        return f"redis+socket://{login}{quote(address['path'])}?virtual_host={address['db']}"
+    host = f"[{address['host']}]" if ":" in address["host"] else address["host"]
     options = celery_tls(url)
     query = f"?{urlencode(options)}" if options else ""
-    return f"{'rediss' if address.tls else 'redis'}://{login}{host}:{address.port}/{address.db}{query}"
+    return f"{'redis' if options is None else 'rediss'}://{login}{host}:{address['port']}/{address['db']}{query}"
 
 
 def celery_tls(url: str) -> dict[str, Any] | None:
@@ -279,7 +261,9 @@ def celery_tls(url: str) -> dict[str, Any] | None:
         ConfigurationError: the URL can't be read.
     """
     address = _parse(url)
-    return {"ssl_cert_reqs": "required", **address.tls_options} if address.tls else None
+    if address.get("connection_class") is not redis.SSLConnection:
+        return None
+    return {"ssl_cert_reqs": "required", **{name: address[name] for name in _TLS_OPTIONS & address.keys()}}
 
 
 def redact(url: str) -> str:
@@ -297,64 +281,54 @@ def redact(url: str) -> str:
     return re.sub(r"(://[^/@:\[]*:)(?!\d{1,5}(?:[/?]|$)).*", r"\1***", url)
 
 
-def _parse(url: str) -> _Address:
-    parts, port = _split(url)
-    is_socket, is_tls = parts.scheme in ("unix", "redis+socket"), parts.scheme == "rediss"
+def _parse(url: str) -> dict[str, Any]:
+    """Return the settings of a connection, as redis-py reads them from *url*, after the checks that it doesn't make."""
+    parts = _split(url)
+    is_socket = parts.scheme in ("unix", "redis+socket")
     if parts.fragment or ";" in parts.netloc or (not is_socket and "@" in parts.path + parts.query):
         raise ConfigurationError(f"the broker URL {redact(url)} is ambiguous; {_PERCENT}, and one URL is all it takes")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    username = unquote(parts.username or "") or options.pop("username", "") or None
-    password = unquote(parts.password or "") or options.pop("password", "") or None
-    virtual_host = options.pop("virtual_host", "") if is_socket else parts.path
-    db = _database(url, options.pop("db", "") or virtual_host)
-    tls_options = _tls_options(url, options, is_tls=is_tls)
-    if not is_socket:
-        host = unquote(parts.hostname or "") or "localhost"
-        return _Address(
-            host=host, port=port, db=db, username=username, password=password, tls=is_tls, tls_options=tls_options
-        )
-    path = unquote(parts.path)
-    if parts.hostname or len(path) < len("/s"):
+    database = "" if is_socket else parts.path.strip("/")
+    # As Celery writes a socket.
+    plain = re.sub(r"([?&])virtual_host=/*", r"\1db=", f"unix{url[len(parts.scheme) :]}") if is_socket else url
+    try:
+        # redis-py has no types for it.
+        address: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ConfigurationError(f"the broker URL {redact(url)} can't be read: {error} Give {_FORMS}") from None
+    if database and not (database.isascii() and database.isdigit()):
+        raise ConfigurationError(f"the database in the broker URL {redact(url)} is not a number; give {_FORMS}")
+    if is_socket and (parts.hostname or len(address.get("path", "")) < len("/s")):
         raise ConfigurationError(f"the broker URL {redact(url)} names no absolute path of a socket; give {_FORMS}")
-    return _Address(path=path, db=db, username=username, password=password)
+    _check_options(url, address, is_tls=parts.scheme == "rediss")
+    return {"db": 0, **({} if is_socket else {"host": "localhost", "port": DEFAULT_PORT}), **address}
 
 
-def _split(url: str) -> tuple[SplitResult, int]:
+def _split(url: str) -> SplitResult:
     if not isinstance(url, str) or "://" not in url:
         shown = repr(redact(url)) if isinstance(url, str) else type(url).__name__
         raise ConfigurationError(f"{shown} is not the URL of a broker; give {_FORMS}")
     try:
         parts = urlsplit(url)
-        port = parts.port or DEFAULT_PORT
+        _ = parts.port
     except ValueError:
         raise ConfigurationError(f"the broker URL {redact(url)} can't be read; give {_FORMS}; {_PERCENT}") from None
     if parts.scheme not in _SCHEMES:
         raise ConfigurationError(f"the broker URL {redact(url)} has an unknown scheme; give {_FORMS}")
-    return parts, port
+    return parts
 
 
-def _database(url: str, text: str) -> int:
-    text = text.strip("/")
-    if text and not (text.isascii() and text.isdigit()):
-        raise ConfigurationError(f"the database in the broker URL {redact(url)} is not a number; give {_FORMS}")
-    return int(text or 0)
-
-
-def _tls_options(url: str, options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]:
-    unknown = sorted(set(options) - (_TLS_OPTIONS if is_tls else frozenset()))
+def _check_options(url: str, address: dict[str, Any], *, is_tls: bool) -> None:
+    """Check the options of a URL, and write how certificates are verified as redis-py knows it."""
+    unknown = sorted(address.keys() - _PLACE - (_TLS_OPTIONS if is_tls else frozenset()))
     if unknown:
         raise ConfigurationError(
             f"the broker URL {redact(url)} sets {', '.join(unknown)}: timeouts, retries and the like are mqtune's, and "
             f"ssl_… options go with rediss:// ({', '.join(sorted(_TLS_OPTIONS))}); leave it out"
         )
-    result: dict[str, Any] = dict(options)
-    if "ssl_cert_reqs" in result:
-        result["ssl_cert_reqs"] = result["ssl_cert_reqs"].lower().removeprefix("cert_")
-        if result["ssl_cert_reqs"] not in ("none", "optional", "required"):
+    if "ssl_cert_reqs" in address:
+        address["ssl_cert_reqs"] = address["ssl_cert_reqs"].lower().removeprefix("cert_")
+        if address["ssl_cert_reqs"] not in ("none", "optional", "required"):
             raise ConfigurationError(f"the broker URL {redact(url)}: ssl_cert_reqs must be required, optional or none")
-    if "ssl_check_hostname" in result:
-        result["ssl_check_hostname"] = result["ssl_check_hostname"].lower() not in ("0", "f", "false", "n", "no")
-    return result
 
 
 def _probe(client: RedisClient, outcome: list[Mapping[str, Any] | BaseException]) -> None:
@@ -405,8 +379,8 @@ def _explain(error: BaseException, url: str) -> BaseException:
 
 
 def _without_password(text: str, url: str) -> str:
-    address = _parse(url)
-    for secret in filter(None, (address.password, quote(address.password or "", safe=""))):
+    password = _parse(url).get("password", "")
+    for secret in filter(None, (password, quote(password, safe=""))):
         text = text.replace(secret, "***")
     return text.rstrip(".")
 
@@ -423,16 +397,16 @@ def _check_version(info: Mapping[str, Any], url: str) -> None:
 
 def _warn_of_open_doors(url: str) -> None:
     address = _parse(url)
-    if address.host is None or _is_loopback(address.host):
+    if "path" in address or _is_loopback(address["host"]):
         return
-    if not address.password and "ssl_certfile" not in address.tls_options:
+    if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
             "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a worker's "
             "code root; set a password, or make accounts with what `mqtune acl` prints",
             redact(url),
             extra={"action": "broker_is_open"},
         )
-    if address.tls_options.get("ssl_cert_reqs", "required") != "required":
+    if address.get("ssl_cert_reqs", "required") != "required":
         _logger.warning(
             "who answers at %s is not checked (ssl_cert_reqs): give its authority's certificate by ssl_ca_certs instead",
             redact(url),
