@@ -31,7 +31,18 @@ from mqtune.core.codec import (
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Config, Intent, Metrics, Report, TrialId, TrialStatus
+from mqtune.core.trial import (
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Intent,
+    Metrics,
+    Report,
+    Restart,
+    TrialId,
+    TrialStatus,
+)
 
 __all__ = [
     "START",
@@ -69,7 +80,10 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "Cursor": list | tuple,
     "Cursor | None": list | tuple | None,
     "Intent": str,
+    "CheckpointId": str,
+    "Restart | None": dict,
     "TrialId": str,
+    "TrialId | None": str | None,
     "bool": bool,
     "dict[str, Any]": dict,
     "dict[str, object]": dict,
@@ -154,7 +168,7 @@ class _Body:
 
     KIND: ClassVar[str] = ""
     #: Fields whose values are not plain, or not any.
-    RICH: ClassVar[frozenset[str]] = frozenset({"action", "cursor", "end", "intent", "status"})
+    RICH: ClassVar[frozenset[str]] = frozenset({"action", "cursor", "end", "intent", "restart", "status"})
 
     def encode(self) -> bytes:
         """Return the event as it stands in the journal.
@@ -164,7 +178,7 @@ class _Body:
         """
         body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
         for name in self.RICH & body.keys():
-            body[name] = _plain(body[name])
+            body[name] = _plain(name, body[name])
         known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
 
@@ -196,10 +210,20 @@ def _rich(name: str, value: Any) -> Any:
         if value not in _NAMED[name]:
             raise ValueError(f"{name}={reprlib.repr(value)}")
         return value
+    if name == "restart":
+        return _restart(value) if value else None
     return AttemptEnd(value) if name == "end" else Intent(value) if name == "intent" else value
 
 
-def _plain(value: Any) -> Any:
+def _restart(value: dict[str, Any]) -> Restart:
+    values = known_fields(Restart, value)
+    return Restart(**{**values, "source": values.get("source") or None})
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a field's value as it travels."""
+    if name == "restart":
+        return {} if value is None else {**dataclasses.asdict(value), "source": value.source or ""}
     return value.value if isinstance(value, AttemptEnd | Intent) else value
 
 
@@ -278,7 +302,7 @@ class DecisionTaken(_Body):
     #: Who decided: "scheduler", "user", "driver", or the rule that stops trials.
     by: str = "scheduler"
     #: With a pause: the config, checkpoint and source that the trial goes on with at once; empty: it stays paused.
-    restart: dict[str, Any] = field(default_factory=dict)
+    restart: Restart | None = None
     #: The id of the request that it carries out; empty for none.
     request: str = ""
 

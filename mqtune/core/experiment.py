@@ -27,6 +27,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
+    ACTIONS,
     FORGOTTEN,
     UNDRIVEN,
     Action,
@@ -314,7 +315,7 @@ class Experiment:
             attempt.stop = Stop(event.by, event.reason, event.at, event.sequence)
             if event.intent is not Intent.HAND_BACK:
                 trial.decision = Decision(Action(event.action), event.reason)
-                trial.restart = event.restart or None
+                trial.restart = event.restart
             trial.reason = event.reason
             if trial.is_abandoned:
                 self._give_up(trial)
@@ -382,7 +383,7 @@ class Experiment:
                 return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
             if trial.decision.action is Action.FAIL:
                 trial.failures += 1
-            return _AFTER_DECISION[trial.decision.action], trial.decision.reason
+            return ACTIONS[trial.decision.action].status, trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
         if attempt.intent is Intent.HAND_BACK:
@@ -433,13 +434,6 @@ class Experiment:
 
 
 _BLAMELESS: Final = (UNDRIVEN, FORGOTTEN)
-#: What a trial is when its attempt has ended as was decided.
-_AFTER_DECISION: Final = {
-    Action.STOP: TrialStatus.EARLY_STOPPED,
-    Action.PAUSE: TrialStatus.PAUSED,
-    Action.ABANDON: TrialStatus.ABANDONED,
-    Action.FAIL: TrialStatus.FAILED,
-}
 
 
 def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:

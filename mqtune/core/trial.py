@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple, NewType, TypeGuard
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 __all__ = [
+    "ACTIONS",
     "ALLOWED",
     "CONTINUE",
+    "INTENTS",
     "ITERATION",
     "NO_LABELS",
     "TIME_THIS_ITER",
@@ -29,6 +31,7 @@ __all__ = [
     "Labels",
     "Metrics",
     "Report",
+    "Restart",
     "SavedCheckpoint",
     "Stop",
     "Transition",
@@ -331,6 +334,59 @@ class Action(Enum):
     FAIL = "fail"
 
 
+class IntentEffect(NamedTuple):
+    """How an attempt ends that does what is wanted of it, how far that goes, and whether the trial may go on from there.
+
+    An intent that goes further than the one before it replaces it.
+    """
+
+    end: AttemptEnd
+    reach: int
+    keeps_state: bool = False
+
+
+class ActionEffect(NamedTuple):
+    """What an attempt's worker is told, what becomes of the trial, and which decisions under way the action replaces."""
+
+    intent: Intent
+    status: TrialStatus
+    replaces: frozenset[Action] = frozenset()
+
+
+#: What each intent does to an attempt.
+INTENTS: Final[dict[Intent, IntentEffect]] = {
+    Intent.RUN: IntentEffect(AttemptEnd.COMPLETED, reach=0),
+    Intent.PAUSE: IntentEffect(AttemptEnd.PAUSED, reach=1, keeps_state=True),
+    Intent.HAND_BACK: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
+    Intent.STOP: IntentEffect(AttemptEnd.STOPPED, reach=2),
+    Intent.COMPLETE: IntentEffect(AttemptEnd.COMPLETED, reach=2),
+    Intent.ABANDON: IntentEffect(AttemptEnd.STOPPED, reach=2),
+}
+_PAUSE: Final = frozenset({Action.PAUSE})
+#: What each action does to a trial, but for CONTINUE, which does nothing.
+ACTIONS: Final[dict[Action, ActionEffect]] = {
+    Action.PAUSE: ActionEffect(Intent.PAUSE, TrialStatus.PAUSED),
+    Action.STOP: ActionEffect(Intent.STOP, TrialStatus.EARLY_STOPPED, _PAUSE),
+    Action.COMPLETE: ActionEffect(Intent.COMPLETE, TrialStatus.COMPLETED, _PAUSE),
+    # For its worker it is a stop; the decision says what becomes of the trial.
+    Action.FAIL: ActionEffect(Intent.STOP, TrialStatus.FAILED, _PAUSE),
+    Action.ABANDON: ActionEffect(
+        Intent.ABANDON, TrialStatus.ABANDONED, _PAUSE | {Action.STOP, Action.COMPLETE, Action.FAIL}
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """How a trial begins again in place, once its attempt has ended: with which config and checkpoint, and who wanted it."""
+
+    config: Config
+    checkpoint: CheckpointId = CheckpointId("")
+    source: TrialId | None = None
+    by: str = ""
+    reason: str = ""
+
+
 class Decision(NamedTuple):
     """What a scheduler returns for a report, and why in a few words.
 
@@ -457,7 +513,7 @@ class Trial:
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
     #: What the next attempt begins with once the decision to pause is carried out: a restart.
-    restart: dict[str, Any] | None = None
+    restart: Restart | None = None
     #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began with.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.

@@ -25,6 +25,8 @@ from mqtune.core.events import (
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words
 from mqtune.core.trial import (
+    ACTIONS,
+    INTENTS,
     NO_LABELS,
     Action,
     AttemptEnd,
@@ -33,6 +35,7 @@ from mqtune.core.trial import (
     Intent,
     Labels,
     Report,
+    Restart,
     Trial,
     TrialId,
     TrialStatus,
@@ -66,32 +69,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT: Final = CheckpointId("")
-_INTENTS: Final = {
-    Action.STOP: Intent.STOP,
-    Action.PAUSE: Intent.PAUSE,
-    Action.COMPLETE: Intent.COMPLETE,
-    Action.ABANDON: Intent.ABANDON,
-    # For its worker it is a stop; the decision says what becomes of the trial.
-    Action.FAIL: Intent.STOP,
-}
-#: The status that a trial gets by each of them.
-_AIMS: Final = {
-    Action.STOP: TrialStatus.EARLY_STOPPED,
-    Action.PAUSE: TrialStatus.PAUSED,
-    Action.COMPLETE: TrialStatus.COMPLETED,
-    Action.ABANDON: TrialStatus.ABANDONED,
-    Action.FAIL: TrialStatus.FAILED,
-}
-#: The decisions, not carried out yet, that each of them may replace.
-_MAY_OVERRIDE: Final = {
-    Action.PAUSE: frozenset[Action](),
-    Action.STOP: frozenset({Action.PAUSE}),
-    Action.COMPLETE: frozenset({Action.PAUSE}),
-    Action.FAIL: frozenset({Action.PAUSE}),
-    Action.ABANDON: frozenset({Action.PAUSE, Action.STOP, Action.COMPLETE, Action.FAIL}),
-}
-#: How an attempt that nobody has claimed ends with each intent; by default it is stopped.
-_ENDS: Final = {Intent.HAND_BACK: AttemptEnd.HANDED_BACK, Intent.PAUSE: AttemptEnd.PAUSED}
 
 #: The most bytes that a packed config may have, with all else that stages an attempt: driver and Redis keep those of all trials.
 MAX_CONFIG_BYTES: Final = 2**20
@@ -126,8 +103,8 @@ class Decide:
     reason: str
     #: The report that it is decided on; 0 for none.
     sequence: int = 0
-    #: With a pause: config, checkpoint and source with which the trial runs again at once.
-    restart: Mapping[str, Any] = field(default_factory=dict)
+    #: With a pause: how the trial runs again at once.
+    restart: Restart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +271,7 @@ class TrialActions:
     def _decide(self, decide: Decide, cursor: Cursor) -> list[Event]:
         trial = decide.trial
         if trial.attempt.end is not None:
-            close = Close(trial=trial, status=_AIMS[decide.action], by=decide.by, reason=decide.reason)
+            close = Close(trial=trial, status=ACTIONS[decide.action].status, by=decide.by, reason=decide.reason)
             return self._close(close, cursor)
         check_decision(trial, decide.action)
         decision = DecisionTaken(
@@ -302,12 +279,12 @@ class TrialActions:
             attempt=trial.attempt.number,
             sequence=decide.sequence,
             action=decide.action.value,
-            intent=_INTENTS[decide.action],
+            intent=ACTIONS[decide.action].intent,
             reason=decide.reason,
             at=self._clock.time(),
             cursor=cursor,
             by=decide.by,
-            restart=dict(decide.restart),
+            restart=decide.restart,
         )
         return self._intend(decision)
 
@@ -330,10 +307,12 @@ class TrialActions:
 
     def _intend(self, decision: DecisionTaken) -> list[Event]:
         """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
+        end = INTENTS[decision.intent].end
         ended = AttemptEnded(
             trial=decision.trial,
             attempt=decision.attempt,
-            end=_ENDS.get(decision.intent, AttemptEnd.STOPPED),
+            # What never ran has completed nothing.
+            end=end if end is not AttemptEnd.COMPLETED else AttemptEnd.STOPPED,
             at=decision.at,
             error=decision.reason,
             cursor=decision.cursor,
@@ -535,8 +514,8 @@ def check_decision(trial: Trial, action: Action) -> None:
     Raises:
         InvalidTransition: its status doesn't allow it, or its end is decided already.
     """
-    trial.check(_AIMS[action])
-    if trial.decision is not None and trial.decision.action not in _MAY_OVERRIDE[action]:
+    trial.check(ACTIONS[action].status)
+    if trial.decision is not None and trial.decision.action not in ACTIONS[action].replaces:
         raise InvalidTransition(
             f"trial {trial.id} can't be told to {action.value}: "
             f"it is told to {trial.decision.action.value} already ({trial.reason})"

@@ -148,7 +148,7 @@ class CheckpointGC:
         if not trial.status.is_terminal:
             state = trial.checkpoint
             attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
-            restart = CheckpointId(trial.restart["checkpoint"]) if trial.restart else restart
+            restart = trial.restart.checkpoint if trial.restart else restart
         named = [("state", state), ("attempt", attempt), ("restart", restart)]
         if trial.status.is_terminal or trial.decision is None:
             named.append(("plan", CheckpointId("")))

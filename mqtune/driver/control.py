@@ -8,11 +8,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtune.core.checks import optional_seconds
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
-from mqtune.core.trial import NO_LABELS, Action, CheckpointId, Config, Report, Trial, TrialId, TrialStatus, trial_of
+from mqtune.core.trial import (
+    NO_LABELS,
+    Action,
+    CheckpointId,
+    Config,
+    Report,
+    Restart,
+    Trial,
+    TrialId,
+    TrialStatus,
+    trial_of,
+)
 from mqtune.driver.actions import Decide, Save, Stage, check_decision, check_paused, next_trial_id, resuming
 from mqtune.driver.slots import Addition
 from mqtune.results.checkpoints import Origin, Which, bring_checkpoint, chosen, fetch_checkpoint, named
@@ -297,13 +308,7 @@ class Control(ABC):
                 )
             )
             return
-        restart: dict[str, Any] = {
-            "config": wanted,
-            "checkpoint": name,
-            "source": origin or "",
-            "by": "user",
-            "reason": reason,
-        }
+        restart = Restart(wanted, name, origin, by="user", reason=reason)
         driver.carry_out(Decide(trial=found, action=Action.PAUSE, by="user", reason=reason, restart=restart))
 
     def save_trial(self, trial: Trial | str) -> None:

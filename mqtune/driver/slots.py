@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Trial, TrialId, TrialStatus, trial_of
+from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Close, Stage, checkpoint_of, next_trial_id, resuming, retrying
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.limits import Limits
@@ -214,13 +213,13 @@ class SlotFiller:
 
 def _restarting(trial: Trial) -> Stage:
     """Return the action that carries a decided restart out."""
-    wanted: dict[str, Any] = trial.restart or {}
+    wanted = trial.restart or Restart(trial.config)
     return Stage(
         trial=trial.id,
-        config=wanted["config"],
-        by=wanted["by"],
-        reason=wanted["reason"],
-        checkpoint=CheckpointId(wanted["checkpoint"]),
-        source=TrialId(wanted["source"]) if wanted["source"] else None,
+        config=wanted.config,
+        by=wanted.by,
+        reason=wanted.reason,
+        checkpoint=wanted.checkpoint,
+        source=wanted.source,
         ttl_s=trial.ttl_s,
     )

@@ -18,7 +18,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted
-from mqtune.core.trial import UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
+from mqtune.core.trial import INTENTS, UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
 from mqtune.worker.logs import Logs
@@ -98,15 +98,6 @@ GONE_S: Final = 60.0
 _GO_S: Final = 1.0
 #: What of an experiment's definition its trainables are told.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
-#: How far an intent goes: a later one that goes further takes its place, and another doesn't.
-_REACH: Final = {
-    Intent.RUN: 0,
-    Intent.PAUSE: 1,
-    Intent.HAND_BACK: 1,
-    Intent.STOP: 2,
-    Intent.COMPLETE: 2,
-    Intent.ABANDON: 2,
-}
 
 
 def stop_s(grace_s: float) -> float:
@@ -290,13 +281,13 @@ class AttemptRun:
         self._want(Intent.STOP, kill=kill)
 
     def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
-        resumable = intent in (Intent.PAUSE, Intent.HAND_BACK)
+        effect = INTENTS[intent]
         with self._lock:
-            further = _REACH[intent] > _REACH[self._intent]
+            further = effect.reach > INTENTS[self._intent].reach
             if further:
                 self._intent = intent
                 # Before the signal, which has the trial look for it.
-                self._control.tell("pause" if resumable else "stop")
+                self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
             # In the lock, while the process is this attempt's: one that is reused keeps its number.
             if self._process is not None and (further or kill):

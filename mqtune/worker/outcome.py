@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from mqtune.core.trial import AttemptEnd, Intent
+from mqtune.core.trial import INTENTS, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
 __all__ = ["Ending", "Evidence"]
@@ -91,15 +91,8 @@ class Evidence:
         error = self.problem if said is None else (said["error_type"], said["error"])
         if self.outlived_s is not None:
             return Ending(AttemptEnd.FAILED, "TimeToLive", _outlived(self.outlived_s, error[1]))
-        match intent:
-            case Intent.COMPLETE:
-                return Ending(AttemptEnd.COMPLETED, *error)
-            case Intent.HAND_BACK:
-                return Ending(AttemptEnd.HANDED_BACK, *error)
-            case Intent.STOP | Intent.ABANDON:
-                return Ending(AttemptEnd.STOPPED, *error)
-            case Intent.PAUSE if not self._failed_before(heard=heard):
-                return Ending(AttemptEnd.PAUSED, *error)
+        if intent is not Intent.RUN and not (intent is Intent.PAUSE and self._failed_before(heard=heard)):
+            return Ending(INTENTS[intent].end, *error)
         if said is None and error[0]:
             # Where it never ran, another worker may do better.
             return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)

@@ -41,7 +41,17 @@ from mqtune.core.events import (
     busy_as,
     decode_event,
 )
-from mqtune.core.trial import Action, AttemptEnd, Intent, Report, TrialId, TrialStatus, checkpoint_id
+from mqtune.core.trial import (
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Intent,
+    Report,
+    Restart,
+    TrialId,
+    TrialStatus,
+    checkpoint_id,
+)
 from mqtune.results.results import json_text
 
 WIRE = Path(__file__).parents[1] / "wire"
@@ -98,7 +108,8 @@ events = st.one_of(
         at=st.floats(),
         cursor=cursors,
         by=texts,
-        restart=maps,
+        restart=st.none()
+        | st.builds(Restart, config=maps, checkpoint=texts, source=st.none() | trials, by=texts, reason=texts),
     ),
     st.builds(CheckpointSaved, trial=trials, attempt=attempts, checkpoint=texts, at=st.floats()),
     st.builds(CheckpointsDropped, checkpoints=st.lists(texts, max_size=3), at=st.floats(), cursor=cursors),
@@ -346,6 +357,9 @@ def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytes
         ("staged", {"ttl_s": "1 h"}),
         ("staged", {"checkpoint": None}),
         ("decided", {"restart": None}),
+        ("decided", {"restart": {"checkpoint": "m-0003-1-2"}}),
+        ("decided", {"restart": {"config": []}}),
+        ("decided", {"restart": {"config": {}, "source": 3}}),
         ("saved", {"checkpoint": 1}),
         ("dropped", {"checkpoints": "p-0001-1-1"}),
         ("dropped", {"cursor": None}),
@@ -732,7 +746,7 @@ FIXTURES: dict[str, object] = {
         at=1_700_000_008.0,
         cursor=Cursor("1700000000000-6", 3),
         by="user",
-        restart={"config": {"lr": 0.06}, "checkpoint": "m-0003-1-2", "source": "0003"},
+        restart=Restart({"lr": 0.06}, CheckpointId("m-0003-1-2"), TrialId("0003")),
     ),
     "saved": CheckpointSaved(trial=T, attempt=3, checkpoint="p-0001-3-2", at=1_700_000_009.0),
     "dropped": CheckpointsDropped(

@@ -17,6 +17,7 @@ from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import CheckpointGone, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
 from mqtune.core.trial import (
+    INTENTS,
     ITERATION,
     TIME_THIS_ITER,
     TIME_TOTAL,
@@ -114,15 +115,6 @@ class WorkersJournal(MemoryJournal):
         self.written_to = self._state.forgotten + len(self._state.entries)
 
 
-_ENDS: Final = {
-    Intent.STOP: AttemptEnd.STOPPED,
-    Intent.PAUSE: AttemptEnd.PAUSED,
-    Intent.COMPLETE: AttemptEnd.COMPLETED,
-    Intent.ABANDON: AttemptEnd.STOPPED,
-    Intent.HAND_BACK: AttemptEnd.HANDED_BACK,
-}
-
-
 @dataclass(slots=True, eq=False)
 class Run:
     """An attempt that was claimed."""
@@ -188,7 +180,7 @@ class Run:
 
     def ended_as_told(self, at: float) -> AttemptEnded:
         """Return the end that it comes to when it does what it was told."""
-        return self._ended(_ENDS[self.told], at)
+        return self._ended(INTENTS[self.told].end, at)
 
     def completed(self, at: float) -> AttemptEnded:
         """Return the end of a trainable that has returned."""
