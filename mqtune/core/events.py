@@ -223,7 +223,10 @@ def _restart(value: dict[str, Any]) -> Restart:
 def _plain(name: str, value: Any) -> Any:
     """Return a field's value as it travels."""
     if name == "restart":
-        return {} if value is None else {**dataclasses.asdict(value), "source": value.source or ""}
+        if value is None:
+            return {}
+        fields = {field: getattr(value, field) for field, _ in fields_of(Restart)}
+        return {**fields, "source": value.source or ""}
     return value.value if isinstance(value, AttemptEnd | Intent) else value
 
 

@@ -109,7 +109,9 @@ events = st.one_of(
         cursor=cursors,
         by=texts,
         restart=st.none()
-        | st.builds(Restart, config=maps, checkpoint=texts, source=st.none() | trials, by=texts, reason=texts),
+        | st.builds(
+            Restart, config=maps, checkpoint=texts, source=st.none() | trials.filter(bool), by=texts, reason=texts
+        ),
     ),
     st.builds(CheckpointSaved, trial=trials, attempt=attempts, checkpoint=texts, at=st.floats()),
     st.builds(CheckpointsDropped, checkpoints=st.lists(texts, max_size=3), at=st.floats(), cursor=cursors),
