@@ -1,0 +1,94 @@
+"""What definitions say is fixed: experiments that are under way go on with a later mqtune."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import mqtune
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.search.space import Space
+
+RECORDED: Final = Path(__file__).parents[1] / "definitions" / "definitions.v1.json"
+#: What differs between machines and versions.
+OF_THE_MACHINE: Final = ("code_root", "code_files", "version")
+SPACE: Final[dict[str, Any]] = {
+    "lr": mqtune.loguniform(1e-5, 1),
+    "net": {"width": mqtune.qrandint(8, 64, 8)},
+    "depth": 3,
+}
+
+
+def trainable(config: dict[str, Any]) -> None:
+    """It is named, and never called."""
+
+
+def stops(trial: object, report: object) -> bool:
+    """It is named, and never called."""
+    return False
+
+
+class Reusable(mqtune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {}
+
+    def reset_config(self, config: dict[str, Any]) -> bool:
+        return True
+
+
+class MyScheduler(mqtune.ASHA):
+    pass
+
+
+class MySearcher(mqtune.RandomSearcher):
+    pass
+
+
+def many() -> dict[str, dict[str, Any]]:
+    """Arguments of tuners, by the name under which what they say is recorded."""
+    return {
+        "plain": {},
+        "seed": {"seed": 7},
+        "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
+        "points": {"points_to_evaluate": [{"lr": 0.1}, {"net": {"width": 16}}]},
+        "points of a grid": {
+            "space": {"a": mqtune.grid_search([1, 2]), "b": mqtune.uniform(0, 1)},
+            "points_to_evaluate": [{"a": 1}, {"a": 2}, {"b": 0.5}],
+        },
+        "searcher": {"searcher": mqtune.RandomSearcher(Space({"lr": mqtune.uniform(0, 1)}), 9)},
+        "own searcher": {"searcher": MySearcher(Space(SPACE), 9), "scheduler": MyScheduler(9)},
+        "limits": {"max_trials": 7, "max_concurrent": 3, "max_failures": -1, "fail_fast": "raise", "ttl_s": 1.5},
+        "scheduler": {"scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3), "sync": "lockstep"},
+        "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
+        "stop function": {"stop": stops, "mode": "max", "metric": "accuracy"},
+        "retention": {"retention": mqtune.Retention(None, 2, "accuracy", "max"), "delete_checkpoints": True},
+        "retention of some": {"retention": mqtune.Retention(3), "delete_checkpoints": "all"},
+        "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
+        "store": {"checkpoints": "s3://bucket/folder", "queue_trials": False},
+        "loss": {"on_driver_loss": "stop", "driver_loss_grace_s": 5},
+        "working directory": {"working_dir": "trial", "keep_working_dir": "failed", "code": "strict"},
+        "process": {"start_method": "spawn", "accept_no_report": True, "pass_config": "json"},
+        "reports": {"metric_from": "later", "on_odd_report": "fail"},
+        "reuse": {"tuned": Reusable, "reuse": True},
+        "local": {"local_slots": 3, "broker": None},
+    }
+
+
+def definition(**options: Any) -> dict[str, Any]:
+    """What a tuner's experiment would be kept as."""
+    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "broker": "redis://h/0", "seed": 1}
+    settings = {**usual, **options}
+    tuner = mqtune.Tuner(settings.pop("tuned", trainable), settings.pop("space", SPACE), **settings)
+    found: dict[str, Any] = decode_value(encode_value(tuner._plan.definition(None)))
+    return {key: value for key, value in found.items() if key not in OF_THE_MACHINE}
+
+
+@pytest.mark.parametrize("name", many())
+def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    monkeypatch.delenv("MQTUNE_REDIS_URL", raising=False)
+
+    assert definition(**many()[name]) == json.loads(RECORDED.read_text())[name]
