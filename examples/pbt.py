@@ -9,6 +9,7 @@ python examples/pbt.py /shared/checkpoints
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,9 @@ def chances(net: dict[str, Any], x: Any) -> Any:
 
 if __name__ == "__main__":
     results = mqtune.Tuner(
-        train, CHANGES, metric="loss", mode="min", max_trials=4, points_to_evaluate=START, seed=1, local_slots=4,
-        scheduler=mqtune.PBT(4, CHANGES, seed=1), checkpoints=sys.argv[1] if len(sys.argv) > 1 else None,
+        train, CHANGES, metric="loss", mode="min", max_trials=4, searcher=mqtune.PointsFirst(START), seed=1,
+        scheduler=mqtune.PBT(4, CHANGES, seed=1), backend=os.environ.get("MQTUNE_BROKER") or mqtune.Local(slots=4),
+        checkpoints=mqtune.Checkpoints(sys.argv[1] if len(sys.argv) > 1 else None),
     ).run()  # fmt: skip
     for result in results:
         copied = [f"{attempt.source}" for attempt in result.attempts if attempt.source]

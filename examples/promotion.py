@@ -48,7 +48,7 @@ if __name__ == "__main__":
         mode="min",
         scheduler=mqtune.PromotionASHA(max_t=27, grace_period=1, reduction_factor=3),
         max_trials=27,
-        broker=parser.parse_args().broker,
+        backend=parser.parse_args().broker,
         seed=1,
     ).run()
     moved = 0

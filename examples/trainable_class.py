@@ -47,9 +47,8 @@ if __name__ == "__main__":
         metric="height",
         mode="min",
         scheduler=mqtune.HyperBand(max_t=27),
-        sync="lockstep",
+        process=mqtune.Process(sync="lockstep"),
         max_trials=49,
-        local_slots=2,
         seed=1,
     ).run()
     attempts = sum(len(result.attempts) for result in results)

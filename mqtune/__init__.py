@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.trial import Action, Decision, TrialStatus
-    from mqtune.driver.retention import Retention
+    from mqtune.driver.settings import Checkpoints, Failures, Local, Process, Run
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -63,25 +63,29 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CheckpointStore",
+    "Checkpoints",
     "Client",
     "Decision",
     "ExperimentPlateau",
+    "Failures",
     "Fork",
     "GridSearcher",
     "HyperBand",
+    "Local",
     "MaximumIteration",
     "MedianStopping",
     "MetricMaximum",
     "PBTReplay",
     "PointsFirst",
     "PolicyStep",
+    "Process",
     "PromotionASHA",
     "RandomSearcher",
     "Release",
     "Resources",
     "Results",
     "Resume",
-    "Retention",
+    "Run",
     "Scheduler",
     "Searcher",
     "Simulated",
@@ -147,7 +151,7 @@ _HOMES: Final[dict[str, str]] = {
     "Trainable": "mqtune.trainable.class_",
     **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
     **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
-    "Retention": "mqtune.driver.retention",
+    **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "Run"), "mqtune.driver.settings"),
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from mqtune.checkpoints import CheckpointStore
@@ -31,7 +33,7 @@ from mqtune.driver.checkpoints import CheckpointGC, Deletes
 from mqtune.driver.control import Control
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
-from mqtune.driver.settings import Plan
+from mqtune.driver.settings import Checkpoints, Failures, Plan, Process, Run, Settings
 from mqtune.journal.base import Claim, Entry, Grant, Segment
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
@@ -175,6 +177,14 @@ class Slots:
     def close(self) -> None: ...
 
 
+def settings_of(**options: Any) -> Settings:
+    """Settings in which each option is put into the group that has it."""
+    for name, group in {"failures": Failures, "process": Process, "run": Run}.items():
+        inside = {each.name: options.pop(each.name) for each in fields(group) if each.name in options}
+        options[name] = group(**inside)
+    return Settings(**options)
+
+
 class Hand(Control):
     """What a tuner offers for trials, over a driver that a test steps itself."""
 
@@ -206,7 +216,7 @@ class Bench:
         lockstep: whether trials wait for decisions.
         callbacks: who is told.
         tuned: the trainable.
-        plan: other arguments of the plan.
+        options: of the tuner, those in its groups by their own names.
     """
 
     def __init__(
@@ -222,7 +232,7 @@ class Bench:
         lockstep: bool = False,
         callbacks: list[Callback] | None = None,
         tuned: Any = trainable,
-        **plan: Any,
+        **options: Any,
     ) -> None:
         self.folder = folder
         self.tuned = tuned
@@ -236,7 +246,7 @@ class Bench:
         self.delete_checkpoints = delete_checkpoints
         self.lockstep = lockstep
         self.callbacks = callbacks or []
-        self.options = {"max_trials": 2, **plan}
+        self.options = {"max_trials": 2, **options}
         self.claims: dict[str, Claim] = {}
         self.sequences: dict[str, int] = {}
         self.saved: dict[str, int] = {}
@@ -254,35 +264,23 @@ class Bench:
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
     ) -> tuple[Plan, Any, Driver]:
         scheduler = self.make_scheduler()
-        options: dict[str, Any] = {
-            "searcher": None,
-            "points_to_evaluate": (),
-            "resources": None,
-            "max_failures": 0,
-            "max_concurrent": None,
-            "start_method": None,
-            "stop": None,
-            "ttl_s": None,
-            "time_budget_s": None,
-            "trial_time_budget_s": None,
-            "fail_fast": False,
-            "accept_no_report": False,
-            "pass_config": "arguments",
-            "reuse": False,
-            "pass_checkpoint_dir": False,
+        options = {
+            "checkpoints": Checkpoints(**asdict(self.retention), delete=self.delete_checkpoints),
+            "sync": "lockstep" if self.lockstep else "stream",
+            **copy.deepcopy(self.options),
         }
         plan = Plan(
-            self.tuned,
-            SPACE,
-            metric="loss",
-            mode="min",
-            name=NAME,
-            seed=1,
-            scheduler=scheduler,
-            retention=self.retention,
-            delete_checkpoints=self.delete_checkpoints,
-            sync="lockstep" if self.lockstep else "stream",
-            **{**options, **self.options},
+            settings_of(
+                trainable=self.tuned,
+                space=SPACE,
+                metric="loss",
+                mode="min",
+                name=NAME,
+                seed=1,
+                scheduler=scheduler,
+                backend=SimpleNamespace(local_slots=None),
+                **options,
+            )
         )
         plan.store = "" if self.store is None else self.store.url
         checkpoints = CheckpointGC(

@@ -66,7 +66,7 @@ def measure(context: Context) -> Figures:
             metric="loss",
             mode="min",
             scheduler=_pausing(moves),
-            broker=server.url,
+            backend=server.url,
             name="benchmark-pausing",
         ).run()
     if not moves.is_done:

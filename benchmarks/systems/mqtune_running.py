@@ -98,7 +98,7 @@ def run(
         mode="min",
         scheduler=scheduler,
         max_trials=trials,
-        local_slots=slots,
+        backend=mqtune.Local(slots=slots),
         name=f"benchmark-{trainable.__name__}",
         **options,
     )

@@ -23,7 +23,6 @@ if __name__ == "__main__":
         mode="min",
         scheduler=mqtune.ASHA(max_t=27, time_attr="step"),
         max_trials=12,
-        local_slots=2,
         seed=1,
     ).run()
     for result in results:

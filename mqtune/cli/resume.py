@@ -28,7 +28,7 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 
-    tuner = Tuner.attach(name, broker=broker, max_trials=max_trials)
+    tuner = Tuner.attach(name, backend=broker, max_trials=max_trials)
     try:
         was_finished = tuner.is_finished
         results = tuner.run()

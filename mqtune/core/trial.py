@@ -452,7 +452,7 @@ class Attempt:
 
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
-    folder of its own in which it ran, on ``host``, with ``Tuner(working_dir="trial")``; else it is empty.
+    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty.
     """
 
     number: int

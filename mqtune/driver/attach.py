@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
-from mqtune.driver.connect import BrokerPlace
-from mqtune.driver.retention import Retention
-from mqtune.driver.settings import Plan
+from mqtune.driver.connect import BrokerDeployment
+from mqtune.driver.settings import RETIRED, Checkpoints, Failures, KnownTrainable, Process, Run, Settings, rebuilt
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.schedulers.stopping.experiment_rules import TimeLimit
+from mqtune.schedulers.stopping.rule import AnyRule, StopRule
 from mqtune.search.base import Searcher
 from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
@@ -24,77 +26,90 @@ from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
 
 __all__ = ["attached"]
 
+T = TypeVar("T")
+
 #: Experiments that an error names; more would not be read.
 _SHOWN: Final = 10
-#: What a definition says in the words of the plan's arguments.
-_SAME: Final = (
-    "metric",
-    "mode",
-    "seed",
-    "max_failures",
-    "max_concurrent",
-    "start_method",
-    "sync",
-    "ttl_s",
-    "time_budget_s",
-    "trial_time_budget_s",
-    "fail_fast",
-    "accept_no_report",
-    "pass_config",
-    "pass_checkpoint_dir",
-    "delete_checkpoints",
-    "reuse",
-    "on_driver_loss",
-    "driver_loss_grace_s",
-    "queue_trials",
-    "local_slots",
-)
-#: The same, which definitions of before these arguments were there lack.
-_LATER: Final = ("code", "working_dir", "keep_working_dir", "metric_from", "on_odd_report")
 
 
 def attached(
     name: str,
     *,
-    broker: str | None,
+    backend: str | None,
     trainable: AnyTrainable | None,
     space: Mapping[str, Any] | Space | None,
     searcher: Searcher | None,
     scheduler: Scheduler | None,
     stop: object,
     max_trials: int | None,
-) -> tuple[Plan, BrokerPlace]:
-    """Return an experiment's plan as its definition has it, but for what is given, and the place where it runs.
+    run: Run,
+) -> Settings:
+    """Return an experiment's settings as its definition has them, but for what is given; they hold a connection to it.
 
     Raises:
         ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not given.
         BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
     """
     refuse_on_import()
-    place = BrokerPlace(broker or os.environ.get("MQTUNE_BROKER") or None)
+    if run.overwrite:
+        raise ConfigurationError("attach goes on with an experiment: overwrite=True is for the script that begins one")
+    deployment = BrokerDeployment(backend or os.environ.get("MQTUNE_BROKER") or None)
     try:
-        definition = _definition(name, place)
-        place.store = definition.get("store", "")
-        place.local_slots = definition.get("local_slots")
-        place.queue_trials = definition.get("queue_trials", True)
-        plan = _plan(
-            name,
-            definition,
-            is_private=place.is_private,
-            trainable=trainable,
-            space=space,
-            searcher=searcher,
-            scheduler=scheduler,
-            stop=stop,
-            max_trials=max_trials,
-        )
+        definition = _definition(name, deployment)
+        deployment.store = definition.get("store", "")
+        deployment.local_slots = definition.get("local_slots")
+        with _explained(name, definition):
+            whole = _space(space, definition)
+            rule = stop if stop is not None else _rule(definition)
+            kept = rebuilt(Run, definition)
+            return Settings(
+                trainable=trainable if trainable is not None else _trainable(definition, deployment),
+                space=whole,
+                metric=definition["metric"],
+                mode=definition["mode"],
+                max_trials=max_trials if max_trials is not None else definition["max_trials"],
+                searcher=searcher or _given("searcher", lambda: searcher_of(definition["searcher"], whole)),
+                scheduler=scheduler or _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"])),
+                stop=rule,
+                resources=Resources.decode(definition["resources"]),
+                backend=deployment,
+                name=name,
+                seed=definition["seed"],
+                failures=rebuilt(Failures, definition),
+                checkpoints=rebuilt(Checkpoints, definition),
+                process=rebuilt(Process, definition),
+                run=replace(
+                    run,
+                    max_concurrent=kept.max_concurrent if run.max_concurrent is None else run.max_concurrent,
+                    queue_trials=kept.queue_trials and run.queue_trials,
+                ),
+            )
     except BaseException:
-        place.let_go()
+        deployment.close()
         raise
-    return plan, place
 
 
-def _definition(name: str, place: BrokerPlace) -> dict[str, Any]:
+def _trainable(definition: Mapping[str, Any], deployment: BrokerDeployment) -> KnownTrainable:
+    # Where code is taken from is never the choice of who may write to a server.
+    code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
+    return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
+
+
+def _space(given: Mapping[str, Any] | Space | None, definition: Mapping[str, Any]) -> Space:
+    if given is None:
+        return _given("space", lambda: space_of(definition["space"]))
+    return given if isinstance(given, Space) else Space(given)
+
+
+def _rule(definition: Mapping[str, Any]) -> StopRule | None:
+    """Return the stop rule, with the time limits that older definitions have beside it."""
+    limits = [TimeLimit(seconds, of) for key, of in RETIRED.items() if (seconds := definition.get(key)) is not None]
+    described = definition["stop"]
+    rules = [*limits, *([] if described is None else [_given("stop", lambda: StopRule.rebuild(described))])]
+    return AnyRule(*rules) if len(rules) > 1 else next(iter(rules), None)
+
+
+def _definition(name: str, place: BrokerDeployment) -> dict[str, Any]:
     """Return what an experiment is, as its server has it; or, if that has lost it, as this machine's copy began."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
@@ -119,55 +134,22 @@ def _listed(names: list[str]) -> str:
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names[:_SHOWN])}{more}"
 
 
-def _plan(
-    name: str,
-    definition: Mapping[str, Any],
-    *,
-    is_private: bool,
-    trainable: AnyTrainable | None,
-    space: Mapping[str, Any] | Space | None,
-    searcher: Searcher | None,
-    scheduler: Scheduler | None,
-    stop: object,
-    max_trials: int | None,
-) -> Plan:
+@contextlib.contextmanager
+def _explained(name: str, definition: Mapping[str, Any]) -> Iterator[None]:
+    """Have what a definition lacks, or has in a wrong form, end as an error that says what to do."""
     try:
-        if space is None:
-            space = _given("space", lambda: space_of(definition["space"]))
-        whole = space if isinstance(space, Space) else Space(space)
-        if searcher is None:
-            searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
-        if scheduler is None:
-            scheduler = _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"]))
-        if stop is None and definition["stop"] is not None:
-            stop = _given("stop", lambda: StopRule.rebuild(definition["stop"]))
-        return Plan(
-            TrainableSpec.decode(definition["trainable"]) if trainable is None else trainable,
-            whole,
-            name=name,
-            searcher=searcher,
-            scheduler=scheduler,
-            stop=stop,
-            max_trials=max_trials if max_trials is not None else definition["max_trials"],
-            points_to_evaluate=(),
-            resources=Resources.decode(definition["resources"]),
-            retention=Retention(**definition["retention"]),
-            # Where code is taken from is never the choice of who may write to a server.
-            code_root=Path(definition["code_root"]) if is_private else Path.cwd(),
-            **{key: definition[key] for key in _SAME},
-            **{key: definition[key] for key in _LATER if key in definition},
-        )
+        yield
     except KeyError as error:
         raise ConfigurationError(
             f"what mqtune {definition.get('version', '?')} kept of experiment {name!r} lacks {error}; run its script instead"
         ) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
-            f"what is kept of experiment {name!r} makes no sense ({error}); run its script instead"
+            f"the definition of experiment {name!r} is invalid ({error}); run its script instead"
         ) from None
 
 
-def _given(argument: str, rebuild: Any) -> Any:
+def _given(argument: str, rebuild: Callable[[], T]) -> T:
     """Return what can be made again.
 
     Raises:

@@ -8,13 +8,13 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from mqtune.backends.base import BackendSession
+from mqtune.backends.base import Backend, BackendSession
 from mqtune.backends.celery import CeleryBackend
 from mqtune.backends.local.worker import EmbeddedServer, ExternalServer, LocalWorker, binary_for, find_server
 from mqtune.backends.simulated import Simulated
@@ -26,7 +26,7 @@ from mqtune.core.events import START, TrialStaged, decode_definition, driver_eve
 from mqtune.core.machine import SERVER_FOLDER, make_folder
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import worker_options
-from mqtune.driver.settings import Plan
+from mqtune.driver.settings import Checkpoints, Local, Plan
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient, connect, redact
@@ -36,7 +36,7 @@ from mqtune.journal.redis import RedisJournal
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
-__all__ = ["BrokerPlace", "Opening", "Place", "place_of", "unless_away"]
+__all__ = ["BrokerDeployment", "Deployment", "Session", "deployment_of", "unless_away"]
 
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
 _PATIENCE_S: Final = 300.0
@@ -45,7 +45,7 @@ CHECKPOINTS: Final = "checkpoints"
 
 
 @dataclass(slots=True)
-class Opening:
+class Session:
     """What a driver works with, once it holds the experiment's lock."""
 
     journal: Journal
@@ -64,11 +64,18 @@ class Opening:
     waits: bool = True
 
 
-class Place(Protocol):
-    """Where an experiment may run."""
+class Deployment(Protocol):
+    """The servers and slots that an experiment runs on."""
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
-        """Connect, and take the experiment's lock; *stack* lets go of everything, and *interrupts* may end a wait."""
+    @property
+    def local_slots(self) -> int | None:
+        """The number of slots asked for on this machine, without a broker."""
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
+        """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
+
+    def close(self) -> None:
+        """Close the connection of a deployment that no session was opened on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +88,21 @@ class _Server:
     client: RedisClient
 
 
-class BrokerPlace:
+class BrokerDeployment:
     """The workers of a broker; or, without one, a server and a worker of this machine's own.
 
     Args:
         broker: its URL, or None.
         local_slots: without a broker, the number of slots here.
-        checkpoints: URL or folder of the checkpoint store; by default there is one on this machine alone.
-        queue_trials: whether trials wait for slots that nobody offers.
     """
 
-    def __init__(
-        self,
-        broker: str | None,
-        *,
-        local_slots: int | None = None,
-        checkpoints: str | Path | None = None,
-        queue_trials: bool = True,
-    ) -> None:
+    def __init__(self, broker: str | None, *, local_slots: int | None = None) -> None:
         self.local_slots = local_slots
-        self.queue_trials = queue_trials
-        #: The URL of the experiment's own checkpoint store, or empty for none; None where *checkpoints* says which.
+        #: The URL of the experiment's own checkpoint store, or empty for none; None where the settings say which.
         self.store: str | None = None
         self._broker = broker
-        self._checkpoints = checkpoints
         self._server: _Server | None = None
-        #: Lets go of the server.
+        #: Releases the server.
         self._held = ExitStack()
 
     @property
@@ -142,11 +138,11 @@ class BrokerPlace:
         assert self._server is not None  # noqa: S101 - who asks has looked for one
         return RedisJournal(self._server.client, "", patience_s=_PATIENCE_S).experiments()
 
-    def let_go(self) -> None:
-        """Let go of a server that was never opened."""
+    def close(self) -> None:
+        """Close the connection, and end a server that was started for it."""
         self._held.close()
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -164,13 +160,10 @@ class BrokerPlace:
         take_lock(journal, owner, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, owner)
         make_folder(folder)
-        store = self._store(plan.name, folder if is_local else None)
-        if store is not None:
-            store.create()
-            plan.store = store.url
+        store = _store(plan, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
         plan.read_code()
-        if plan.overwrite:
+        if plan.settings.run.overwrite:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 worker_options(plan.resources, self.local_slots)
@@ -184,9 +177,7 @@ class BrokerPlace:
             # Nothing is begun that could never run here.
             worker_options(plan.resources, self.local_slots)
         definition = plan.definition(kept)
-        for name, wanted in definition["code_files"].items():
-            if name in plan.sources:
-                keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
+        _keep_code(plan, definition, folder)
         backend = CeleryBackend(
             client,
             broker,
@@ -199,7 +190,7 @@ class BrokerPlace:
             is_local=is_local,
         )
         stack.callback(backend.close)
-        if not self.queue_trials and not is_local:
+        if not plan.settings.run.queue_trials and not is_local:
             backend.refresh()
             backend.check_offer()
 
@@ -213,25 +204,18 @@ class BrokerPlace:
                 options=worker_options(plan.resources, self.local_slots),
             )
 
-        return Opening(
+        return Session(
             journal=journal,
             backend=backend,
             clock=clock,
             owner=owner,
-            driver=f"process {os.getpid()} on {socket.gethostname()}",
+            driver=_this_process(),
             store=store,
             definition=definition,
             is_new=kept is None,
             is_private=server.is_private,
             start_worker=start_worker,
         )
-
-    def _store(self, experiment: str, folder: Path | None) -> CheckpointStore | None:
-        if self.store is not None:
-            return open_store(self.store) if self.store else None
-        if self._checkpoints is not None:
-            return open_store(experiment_url(self._checkpoints, experiment))
-        return None if folder is None else open_store(str(folder / CHECKPOINTS))
 
     def _connect(self, folder: Path) -> _Server:
         """Return the server, with a connection to it; once."""
@@ -255,28 +239,32 @@ class BrokerPlace:
         return server.url, True, True
 
 
-class SimulatedPlace:
-    """Simulated workers, in virtual time.
+class BackendDeployment:
+    """Whatever a backend brings: simulated workers, in virtual time, or those of a backend of the user's own.
 
     Args:
-        simulated: what they are like.
-        queue_trials: whether trials wait for slots that nobody offers.
+        backend: the backend.
     """
 
-    def __init__(self, simulated: Simulated, *, queue_trials: bool) -> None:
-        self._simulated = simulated
-        self._queue_trials = queue_trials
+    def __init__(self, backend: Backend) -> None:
+        self.local_slots = None
+        self.is_simulated = isinstance(backend, Simulated)
+        self._backend = backend
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Opening:
+    def close(self) -> None:
+        """Do nothing: sessions close what they opened."""
+
+    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Session:
         """Take the experiment's lock.
 
         Raises:
             NameTaken: a living driver, or an experiment with another definition, has the name.
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+            StoreUnavailable: the checkpoint store can't be reached or written from here.
         """
-        backend = self._simulated.open(plan.name, plan.resources)
+        backend = self._backend.open(plan.name, plan.resources)
         stack.callback(backend.close)
-        if not self._queue_trials:
+        if not plan.settings.run.queue_trials:
             backend.refresh()
             if not backend.slots:
                 raise InsufficientResources(backend.why_no_slot())
@@ -286,22 +274,58 @@ class SimulatedPlace:
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)
         make_folder(folder)
-        if plan.overwrite:
-            _delete(journal, folder, None)
+        store = None
+        if not self.is_simulated:
+            plan.read_code()
+            store = _store(plan, None)
+        if plan.settings.run.overwrite:
+            _delete(journal, folder, store)
         kept = journal.definition()
-        return Opening(
+        definition = plan.definition(kept)
+        _keep_code(plan, definition, folder)
+        return Session(
             journal=journal,
             backend=backend,
             clock=backend.clock,
             owner=owner,
-            driver="a simulation",
-            store=None,
-            definition=plan.definition(kept),
+            driver="a simulation" if self.is_simulated else _this_process(),
+            store=store,
+            definition=definition,
             is_new=kept is None,
             is_private=False,
             start_worker=lambda: None,
-            waits=False,
+            waits=not self.is_simulated,
         )
+
+
+def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
+    """Return the experiment's checkpoint store, which is there now, or None for none.
+
+    Args:
+        plan: says which the user wants, and is told which it is.
+        usual: the folder that is taken where the user names none.
+        known: its URL, or empty for none, where the experiment's definition says so.
+    """
+    given = plan.settings.checkpoints.store
+    if known is not None:
+        url = known
+    elif given is not None:
+        url = experiment_url(given, plan.name)
+    else:
+        url = "" if usual is None else str(usual)
+    if not url:
+        return None
+    store = open_store(url)
+    store.create()
+    plan.store = store.url
+    return store
+
+
+def _keep_code(plan: Plan, definition: Mapping[str, Any], folder: Path) -> None:
+    """Keep the trainable's files as they are, so that trials run them while they are edited."""
+    for name, wanted in definition["code_files"].items():
+        if name in plan.sources:
+            keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
@@ -326,42 +350,34 @@ def unless_away(action: Callable[..., None], *arguments: Any) -> None:
         action(*arguments)
 
 
-def place_of(
-    *,
-    backend: object,
-    broker: str | None,
-    local_slots: int | None,
-    checkpoints: str | Path | None,
-    queue_trials: bool,
-) -> Place:
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> Deployment:
     """Return where a user wants an experiment to run.
 
+    Args:
+        backend: a broker's URL, ``Local(…)``, a backend, or None: ``$MQTUNE_BROKER``, or this machine alone.
+        checkpoints: what is to be stored there.
+
     Raises:
-        ConfigurationError: what was asked for does not go together.
+        ConfigurationError: it is none of these, or one that does not go with the store.
     """
-    if not isinstance(queue_trials, bool):
-        raise ConfigurationError(f"queue_trials={queue_trials!r} is neither True nor False")
-    if checkpoints is not None and (not isinstance(checkpoints, str | Path) or not str(checkpoints).strip()):
-        raise ConfigurationError(
-            f"checkpoints={checkpoints!r} is no place; give a folder, or a URL such as s3://bucket/folder, or leave it out"
-        )
-    if backend is not None:
-        if not isinstance(backend, Simulated):
-            raise ConfigurationError(
-                f"backend={backend!r}: give mqtune.Simulated(…), or leave it out and give a broker"
-            )
-        if broker is not None or local_slots is not None or checkpoints is not None:
-            raise ConfigurationError(
-                "with backend= there are no workers: leave out broker, local_slots and checkpoints"
-            )
-        return SimulatedPlace(backend, queue_trials=queue_trials)
-    if local_slots is not None and broker is not None:
-        raise ConfigurationError(
-            "local_slots is for a run without a broker; with one, each worker says how many slots it has"
-        )
-    return BrokerPlace(
-        broker or os.environ.get("MQTUNE_BROKER") or None,
-        local_slots=local_slots,
-        checkpoints=checkpoints,
-        queue_trials=queue_trials,
+    if backend is None:
+        backend = os.environ.get("MQTUNE_BROKER") or Local()
+    if isinstance(backend, str) and backend.strip():
+        return BrokerDeployment(backend)
+    if isinstance(backend, Local):
+        return BrokerDeployment(None, local_slots=backend.slots)
+    if isinstance(backend, BrokerDeployment):
+        # ``attach`` has connected already, to read the definition.
+        return backend
+    if isinstance(backend, Simulated) and checkpoints.store is not None:
+        raise ConfigurationError("simulated workers store no checkpoints: leave out Checkpoints(store=…)")
+    if isinstance(backend, Backend) and not isinstance(backend, type):
+        return BackendDeployment(backend)
+    raise ConfigurationError(
+        f"backend={backend!r} is no backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), an "
+        "object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
     )

@@ -34,7 +34,7 @@ def worker_options(asked: Resources, slots: int | None) -> list[str]:
         number = slots if slots is not None else cores // asked.cpus
         # Who asks for one core asks for nothing in particular, and may have more trials than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
-            raise _lacks(asked, f"with local_slots={number} they need {number * asked.cpus}, and it has {cores}")
+            raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
         return ["--gpus", "0", "--slots", str(number), "--cpus", str(cores), *tags]
     return ["--cpus", str(cores), *_gpu_options(asked, slots, cores), *tags]
 
@@ -53,8 +53,8 @@ def _gpu_options(asked: Resources, slots: int | None, cores: int) -> list[str]:
         raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such trials at once")
     if number % per_gpu:
         raise ConfigurationError(
-            f"local_slots={number} does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
-            f"max_concurrent={number} for no more at once"
+            f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
+            f"Run(max_concurrent={number}) for no more at once"
         )
     used = gpus[: number // per_gpu * per_slot]
     memory_mb = find_gpu_memory("auto", used)

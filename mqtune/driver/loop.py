@@ -122,7 +122,6 @@ class Driver:
         self._draining = self._is_closed = False
         #: What is to be journaled before this driver does anything else.
         self._beginning: Begin | None = None
-        self._look_at = 0.0
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits)
@@ -240,8 +239,6 @@ class Driver:
         until = min(now + block_s, self._timers.due)
         if self._callbacks.interval_s is not None:
             until = min(until, now + self._callbacks.interval_s)
-        if self._limits.is_timed:
-            until = min(until, self._look_at)
         if self._limits.rule is not None:
             until = min(until, now + self._deciders.due_s(self._clock.time()))
         return max(0.0, until - now)
@@ -478,16 +475,12 @@ class Driver:
             self.carry_out(action)
 
     def _end_if_over(self) -> None:
-        """Stop everything once a budget is used up, a rule ends the experiment, or a failure does."""
+        """Stop everything once a rule ends the experiment, or a failure does."""
         if self._draining:
             return
-        now = self._clock.time()
         reason, by = self._failures.stops, "driver"
         if not reason:
-            reason, by = self._deciders.stops_experiment(now), "stop rule"
-        if not reason and self._limits.is_timed and self._clock.monotonic() >= self._look_at:
-            self._look_at = self._clock.monotonic() + LOOK_S
-            reason, by = self._limits.spent(self.experiment, now), "driver"
+            reason, by = self._deciders.stops_experiment(self._clock.time()), "stop rule"
         if reason:
             self.stop_all(reason, by=by)
 

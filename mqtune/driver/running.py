@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +25,11 @@ from mqtune.core.errors import (
 from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import UNDRIVEN, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.connect import Place, unless_away
+from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.control import Control
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
-from mqtune.driver.settings import Plan
+from mqtune.driver.settings import Plan, Settings
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
@@ -52,26 +52,27 @@ class Running(Control):
     """The part of a tuner that runs.
 
     Args:
-        plan: what is tuned, and how.
-        place: where.
-        callbacks: who is told.
-        progress: whether to show how it goes.
+        settings: what is tuned, and how.
+        deployment: where.
     """
 
-    def __init__(self, plan: Plan, place: Place, callbacks: Sequence[Callback], *, progress: bool) -> None:
+    def __init__(self, settings: Settings, deployment: Deployment) -> None:
         super().__init__()
-        self._plan = plan
-        self._place = place
+        self._plan = plan = Plan(settings)
+        self._deployment = deployment
         self.name = plan.name
         self.folder = mqtune_home() / self.name
         self._experiment = plan.experiment
-        self._callbacks = [*_progress(plan.max_trials, self.folder), *callbacks] if progress else list(callbacks)
+        shown = _progress(plan.limits.max_trials, self.folder) if settings.run.progress else []
+        self._callbacks = [*shown, *settings.run.callbacks]
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
         self._is_closed = self._is_opening = False
         self._worker: LocalWorker | None = None
         self._start_worker: Callable[[], LocalWorker | None] = lambda: None
         self._opened = contextlib.ExitStack()
+        # A connection that ``attach`` has made is closed also by a tuner that never runs.
+        self._opened.callback(self._deployment.close)
 
     def run(self) -> Results:
         """Run to the end and return the results; an experiment that is complete is only read.
@@ -215,7 +216,7 @@ class Running(Control):
 
     def _connect(self) -> Driver:
         plan, opened = self._plan, self._opened
-        place = self._place.open(plan, self.folder, opened, self._interrupts)
+        place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         driver = Driver(
@@ -226,9 +227,12 @@ class Running(Control):
             searcher=plan.searcher(),
             limits=plan.limits,
             checkpoints=CheckpointGC(
-                self._experiment, plan.retention, place.store, delete_checkpoints=plan.delete_checkpoints
+                self._experiment,
+                plan.settings.checkpoints.retention,
+                place.store,
+                delete_checkpoints=plan.settings.checkpoints.delete,
             ),
-            is_lockstep=plan.sync == "lockstep",
+            is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
             callbacks=callbacks,
             owner=place.owner,
@@ -242,7 +246,7 @@ class Running(Control):
         driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed)
         if plan.changed:
             self._say_that_code_changed(driver)
-        driver.label(None, self._experiment.labels.changed(plan.tags, plan.notes))
+        driver.label(None, self._experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases(error_type=UNDRIVEN)
@@ -255,7 +259,7 @@ class Running(Control):
         if driver.is_finished:
             logger.warning(
                 "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
-                "nothing ran. Use another name, or overwrite=True, to run the code as it is now",
+                "nothing ran. Use another name, or run=Run(overwrite=True), to run the code as it is now",
                 self.name,
                 changed,
             )
@@ -263,7 +267,7 @@ class Running(Control):
         count = len(self._experiment.trials)
         logger.warning(
             "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
-            "now. Use another name, or overwrite=True, for results of one code; code='strict' refuses to go on",
+            "now. Use another name, or run=Run(overwrite=True), for results of one code; code='strict' refuses to go on",
             self.name,
             count,
             changed,

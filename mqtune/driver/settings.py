@@ -1,4 +1,8 @@
-"""What is tuned, and how: everything that a user says about an experiment, checked when it is said."""
+"""What is tuned, and how: everything that a user says about an experiment, checked when it is said.
+
+Each option is spelled once, as a field below: its default, its check, its name in the experiment's definition, and whether it
+may change when the experiment goes on. The definition and what ``Tuner.attach`` makes of it follow from that.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
-from mqtune.core.checks import optional_count, optional_seconds
+from mqtune.core.callback import Callback
+from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.events import decode_definition
@@ -19,7 +24,7 @@ from mqtune.core.experiment import Experiment, Mode
 from mqtune.core.keys import is_name
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.resources import Resources
-from mqtune.core.trial import Config, checked_notes, checked_tags
+from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.limits import FailFast, Limits
@@ -27,223 +32,478 @@ from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.schedulers.stopping.rule import as_rule
+from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import Searcher
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 
-__all__ = ["DRIVER_LOSS_GRACE_S", "CodePolicy", "KeepWorkingDir", "Plan", "Sync", "WorkingDir"]
+__all__ = [
+    "RETIRED",
+    "Checkpoints",
+    "Failures",
+    "KnownTrainable",
+    "Local",
+    "Plan",
+    "Process",
+    "Run",
+    "Settings",
+    "rebuilt",
+]
 
+T = TypeVar("T")
+
+StartMethod = Literal["fork", "spawn"]
 Sync = Literal["stream", "lockstep"]
+PassConfig = Literal["arguments", "json"]
 #: Where a trial's process runs: in its worker's working directory, or in a folder of its own.
 WorkingDir = Literal["code", "trial"]
 #: Of which attempts such a folder is kept.
 KeepWorkingDir = Literal["always", "failed", "never"]
-#: What happens when an experiment's code is not what it was when it began: it is said, or nothing runs.
+#: What happens when an experiment's code is not what it was when it began: a warning, or nothing runs.
 CodePolicy = Literal["warn", "strict"]
 
-#: For how long nobody need drive an experiment before its workers do what was to happen then: long enough to run a script
+#: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
 #: again, also on another machine.
 DRIVER_LOSS_GRACE_S: Final = 600.0
-#: What counts of a definition that was written before it said so.
-_BEFORE: Final[dict[str, Any]] = {"on_odd_report": "warn"}
-#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune does it, where.
-_MAY_CHANGE: Final = (
-    "max_trials",
-    "max_concurrent",
-    "ttl_s",
-    "time_budget_s",
-    "trial_time_budget_s",
-    "fail_fast",
-    "stop",
-    "retention",
-    "delete_checkpoints",
-    "queue_trials",
-    "local_slots",
-    "on_driver_loss",
-    "driver_loss_grace_s",
-    "working_dir",
-    "keep_working_dir",
-    "metric_from",
-    "code",
-    "code_files",
-    "code_root",
-    "version",
+
+
+# How an option is spelled.
+
+
+class _Option(NamedTuple):
+    """What the field of an option says beside its name, type and default.
+
+    ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None keeps it
+    out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that definitions which were
+    written before the option existed lack it; its default counts for them.
+    """
+
+    check: Callable[[str, Any], object] | None = None
+    key: str | None = ""
+    may_change: bool = False
+    is_later: bool = False
+    keep: Callable[[Any], object] | None = None
+
+
+_PLAIN: Final = _Option()
+
+
+def _option(
+    default: T,
+    check: Callable[[str, Any], object] | None = None,
+    *,
+    key: str | None = "",
+    may_change: bool = False,
+    is_later: bool = False,
+    keep: Callable[[Any], object] | None = None,
+) -> T:
+    """Return the field of an option."""
+    option = _Option(check, key, may_change, is_later, keep)
+    return field(default=default, metadata={"option": option})
+
+
+def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
+    """Yield the options of a group, and of the groups in it, that a definition has, with their names there."""
+    for each in fields(cast("Any", group)):
+        option: _Option = each.metadata.get("option", _PLAIN)
+        if option.key is not None:
+            yield each, option, option.key or each.name
+
+
+class _Checked:
+    """Checks each of its options when it is made."""
+
+    def __post_init__(self) -> None:
+        for each in fields(cast("Any", self)):
+            option: _Option = each.metadata.get("option", _PLAIN)
+            if option.check is not None:
+                option.check(each.name, getattr(self, each.name))
+
+
+def _flag(name: str, value: object) -> object:
+    return flag("", name, value)
+
+
+def _one_of(*known: object) -> Callable[[str, object], object]:
+    return lambda name, value: one_of("", name, value, known)
+
+
+def _from(least: int) -> Callable[[str, object], object]:
+    return lambda name, value: optional_count(name, value, least)
+
+
+def _is_retry_count(name: str, value: object) -> object:
+    return whole_number("", name, value, -1)
+
+
+def _is_place(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str | Path) or not str(value).strip()):
+        raise ConfigurationError(
+            f"Checkpoints({name}={value!r}): give a folder, or a URL such as s3://bucket/folder, or leave it out"
+        )
+
+
+def _is_grace(name: str, value: object) -> object:
+    return positive("", name, value)
+
+
+# What users give.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures(_Checked):
+    """What happens when a trial fails, a report can't be read, or the driver is lost.
+
+    Args:
+        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always. Attempts that
+            are lost with their worker, or requeued by it, have a budget of their own.
+        fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
+            ``run`` raises TrialFailed at once, and the others are requeued.
+        metric_from: "first": a first report without the metric, or without the time that the scheduler goes by, is a mistyped
+            name and ends the run at once; "later": such reports may come first. Once any report had it, others need not.
+        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes down:
+            "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its trial fails.
+        accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
+        on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was killed or
+            closed: "continue": nothing, running trials and those in queues go on; "finish": running trials go on
+            and nothing else starts; "stop": running trials are requeued too, with a checkpoint where they can save one.
+            A driver that comes later goes on in any case.
+        driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+    """
+
+    max_failures: int = _option(0, _is_retry_count)
+    fail_fast: FailFast = _option(False, _one_of(False, True, "raise"), may_change=True)
+    metric_from: MetricFrom = _option("first", _one_of(*get_args(MetricFrom)), may_change=True, is_later=True)
+    on_odd_report: OnOddReport = _option("warn", _one_of(*get_args(OnOddReport)), is_later=True)
+    accept_no_report: bool = _option(False, _flag)
+    on_driver_loss: LossPolicy = _option("continue", _one_of(*get_args(LossPolicy)), may_change=True)
+    driver_loss_grace_s: float = _option(DRIVER_LOSS_GRACE_S, _is_grace, may_change=True, keep=float)
+
+
+@dataclass(frozen=True)
+class Checkpoints(_Checked):
+    """Where checkpoints that are folders are stored, and which are kept.
+
+    Of a trial's checkpoints the *keep_last* newest and the *keep_best* best are kept. The newest is always kept, and so is
+    one from which something may still start.
+
+    Args:
+        store: folder, or fsspec URL, of the store, which this machine and all workers must reach; by default a folder of
+            the experiment's if all runs on this machine, else none: then only dicts can be saved.
+        keep_last: how many of the newest, at least 1; None keeps all.
+        keep_best: how many of the best.
+        score: the metric that says which is best; by default the experiment's.
+        mode: "min" or "max" of *score*; by default the experiment's.
+        delete: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
+            stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
+            checkpoints stay otherwise. One that another trial may still start from stays until it has.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+    """
+
+    store: str | Path | None = _option(None, _is_place, key=None)
+    _: KW_ONLY
+    keep_last: int | None = _option(1, key="retention.keep_last", may_change=True)
+    keep_best: int = _option(1, key="retention.keep_best", may_change=True)
+    score: str = _option("", key="retention.score", may_change=True)
+    mode: Literal["min", "max", ""] = _option("", key="retention.mode", may_change=True)
+    delete: Deletes = _option(False, _one_of(False, "stopped", True, "all"), key="delete_checkpoints", may_change=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.retention
+
+    @property
+    def retention(self) -> Retention:
+        """Which of a trial's checkpoints are kept."""
+        return Retention(self.keep_last, self.keep_best, self.score, self.mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process(_Checked):
+    """How a trial's process runs.
+
+    Args:
+        sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
+            waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
+        start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
+            "spawn" imports it for each trial, for libraries that can't be forked. By default "fork", on macOS "spawn".
+        reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes
+            whose ``setup`` takes long: only one with a ``reset_config`` that returns True; see ``mqtune.Trainable``.
+        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
+        pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
+        pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has something
+            in it, and to save to; by default if ``checkpoints`` names a store.
+        working_dir: where trials run. "code": where their worker was started (without a broker: where the driver was), which
+            all share, so that files they write there under one name overwrite each other. "trial": each attempt in a
+            folder of its own, which begins empty and is ``mqtune.get_context().folder``; it then names files in the code's
+            folder by an absolute path, such as one from ``__file__``.
+        keep_working_dir: of which attempts that folder stays on its worker's machine, beside their output, if there is
+            something in it: "always"; "failed", those that failed or were lost; or "never".
+        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run again
+            after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none of its
+            trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code as it was.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+    """
+
+    sync: Sync = _option("stream", _one_of(*get_args(Sync)))
+    start_method: StartMethod = _option(
+        "spawn" if sys.platform == "darwin" else "fork", _one_of(*get_args(StartMethod))
+    )
+    reuse: bool = _option(False, _flag)
+    ttl_s: float | None = _option(None, optional_seconds, may_change=True)
+    pass_config: PassConfig = _option("arguments", _one_of(*get_args(PassConfig)))
+    pass_checkpoint_dir: bool | None = _option(None, _one_of(None, False, True))
+    working_dir: WorkingDir = _option("code", _one_of(*get_args(WorkingDir)), may_change=True, is_later=True)
+    keep_working_dir: KeepWorkingDir = _option(
+        "always", _one_of(*get_args(KeepWorkingDir)), may_change=True, is_later=True
+    )
+    code: CodePolicy = _option("warn", _one_of(*get_args(CodePolicy)), may_change=True, is_later=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(_Checked):
+    """What belongs to one run of an experiment rather than to the experiment.
+
+    Args:
+        max_concurrent: the most trials at once; by default as many as there are slots.
+        queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is raised, as
+            it is in any case for what this machine can't give when there is no broker.
+        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints; each run
+            of the script then starts from scratch.
+        callbacks: who is told what happens.
+        progress: whether to show the progress: a table in a terminal, else a line now and then.
+        tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
+        notes: a text about it; by default the one it has.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+    """
+
+    max_concurrent: int | None = _option(None, _from(1), may_change=True)
+    queue_trials: bool = _option(True, _flag, may_change=True)
+    overwrite: bool = _option(False, _flag, key=None)
+    callbacks: Sequence[Callback] = _option((), key=None)
+    progress: bool = _option(True, _flag, key=None)
+    tags: Sequence[str] | None = _option(None, lambda _, tags: tags is None or checked_tags(tags), key=None)
+    notes: str | None = _option(None, lambda _, notes: notes is None or checked_notes(notes), key=None)
+
+
+@dataclass(frozen=True)
+class Local(_Checked):
+    """This machine alone: a server and a worker of its own, which end with the run.
+
+    Args:
+        slots: the number of trials at once; by default as many as there is room for.
+
+    Raises:
+        ConfigurationError: *slots* is no whole number from 1.
+    """
+
+    slots: int | None = _option(None, _from(1))
+
+
+class KnownTrainable(NamedTuple):
+    """A trainable by its name in a definition, with the code root that it is found below."""
+
+    spec: TrainableSpec
+    code_root: Path
+
+
+class HasLocalSlots(Protocol):
+    """Where an experiment runs, as far as its definition says so."""
+
+    @property
+    def local_slots(self) -> int | None:
+        """The number of slots asked for on this machine, without a broker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(_Checked):
+    """All that a user says about an experiment: the parameters of ``Tuner``, under the same names."""
+
+    trainable: AnyTrainable | KnownTrainable = field(metadata={"option": _Option(key=None)})
+    space: Mapping[str, Any] | Space = field(metadata={"option": _Option(key=None)})
+    metric: str
+    mode: Mode
+    max_trials: int | None = _option(None, _from(1), may_change=True)
+    searcher: Searcher | None = _option(None, key=None)
+    scheduler: Scheduler | None = _option(None, key=None)
+    stop: object = _option(None, key=None)
+    resources: Resources | None = _option(None, key=None)
+    backend: HasLocalSlots = field(
+        metadata={"option": _Option(key="local_slots", may_change=True, keep=lambda place: place.local_slots)}
+    )
+    name: str | None = _option(None, key=None)
+    seed: int | None = _option(None, _from(0))
+    failures: Failures = field(default_factory=Failures, metadata={"group": Failures})
+    checkpoints: Checkpoints = field(default_factory=Checkpoints, metadata={"group": Checkpoints})
+    process: Process = field(default_factory=Process, metadata={"group": Process})
+    run: Run = field(default_factory=Run, metadata={"group": Run})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for each in fields(self):
+            group, value = each.metadata.get("group"), getattr(self, each.name)
+            if group is not None and not isinstance(value, group):
+                raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
+        for name, kind, example in _KINDS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
+
+
+_KINDS: Final[tuple[tuple[str, type, str], ...]] = (
+    ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
+    ("searcher", Searcher, "leave it out for random search"),
+    ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…)"),
 )
 
 
-class Plan:
-    """One experiment as its user wants it; see ``Tuner`` for the arguments.
+# What a definition keeps of it.
 
-    A trainable may be given by its name, a ``TrainableSpec``, with the code root that it was found below.
+
+def _kept(group: object) -> dict[str, Any]:
+    """Return what a definition keeps of a group of options, and of the groups in it."""
+    found: dict[str, Any] = {}
+    for each, option, key in _options(group):
+        value = getattr(group, each.name)
+        if "group" in each.metadata:
+            found |= _kept(value)
+            continue
+        outer, _, inner = key.partition(".")
+        plain = value if option.keep is None or value is None else option.keep(value)
+        if inner:
+            found.setdefault(outer, {})[inner] = plain
+        else:
+            found[outer] = plain
+    return found
+
+
+def rebuilt(group: type[T], definition: Mapping[str, Any]) -> T:
+    """Return a group of options as a definition has it.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        KeyError: the definition lacks one.
+        ConfigurationError, TypeError: what it has is invalid.
+    """
+    arguments = {}
+    for each, option, key in _options(group):
+        outer, _, inner = key.partition(".")
+        if outer in definition or not option.is_later:
+            arguments[each.name] = definition[outer][inner] if inner else definition[outer]
+    return group(**arguments)
+
+
+def _changeable(group: object) -> Iterator[str]:
+    for each, option, key in _options(group):
+        if "group" in each.metadata:
+            yield from _changeable(each.metadata["group"])
+        elif option.may_change:
+            yield key.partition(".")[0]
+
+
+#: What definitions said before ``TimeLimit`` said it: ``attach`` makes a rule of it.
+RETIRED: Final[Mapping[str, Literal["driver", "trials"]]] = {"time_budget_s": "driver", "trial_time_budget_s": "trials"}
+#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
+_MAY_CHANGE: Final = frozenset(_changeable(Settings)) | {"stop", "code_files", "code_root", "version"} | RETIRED.keys()
+#: What counts of a definition that was written before it had this, and what must not change.
+_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn"}
+
+
+class Plan:
+    """One experiment as its user wants it: its settings, with all that follows from them.
+
+    Args:
+        settings: what the user gave.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or some don't go together.
+        TrainableNotFound: no worker could import the trainable.
     """
 
-    def __init__(
-        self,
-        trainable: object,
-        space: Mapping[str, Any] | Space,
-        *,
-        metric: str,
-        mode: Mode,
-        searcher: Searcher | None,
-        scheduler: Scheduler | None,
-        max_trials: int | None,
-        points_to_evaluate: Sequence[Config],
-        resources: Resources | None,
-        name: str | None,
-        seed: int | None,
-        max_failures: int,
-        max_concurrent: int | None,
-        start_method: str | None,
-        sync: Sync,
-        stop: object,
-        ttl_s: float | None,
-        time_budget_s: float | None,
-        trial_time_budget_s: float | None,
-        fail_fast: FailFast,
-        accept_no_report: bool,
-        pass_config: str,
-        pass_checkpoint_dir: bool,
-        retention: Retention | None,
-        delete_checkpoints: Deletes,
-        reuse: bool,
-        on_driver_loss: LossPolicy = "continue",
-        driver_loss_grace_s: float = DRIVER_LOSS_GRACE_S,
-        queue_trials: bool = True,
-        local_slots: int | None = None,
-        working_dir: WorkingDir = "code",
-        keep_working_dir: KeepWorkingDir = "always",
-        code: CodePolicy = "warn",
-        code_root: Path | None = None,
-        metric_from: MetricFrom = "first",
-        on_odd_report: OnOddReport = "warn",
-        overwrite: bool = False,
-        tags: Sequence[str] | None = None,
-        notes: str | None = None,
-    ) -> None:
-        if not isinstance(overwrite, bool):
-            raise ConfigurationError(f"overwrite={overwrite!r} is neither True nor False")
-        #: Whether an experiment that has the name already is deleted first.
-        self.overwrite = overwrite
-        self.reuse = bool(reuse)
-        if isinstance(trainable, TrainableSpec):
-            self.spec, self.code_root = trainable, code_root if code_root is not None else Path.cwd()
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        if isinstance(settings.trainable, KnownTrainable):
+            self.spec, self.code_root = settings.trainable
         else:
-            self.spec, self.code_root = TrainableSpec.of(trainable)
-            if reuse:
-                check_reusable(trainable)
-        self.reading = Reading(metric_from, on_odd_report)
-        #: The experiment's tags and notes; None for those it has. They are no part of what it is.
-        self.tags = None if tags is None else checked_tags(tags)
-        self.notes = None if notes is None else checked_notes(notes)
-        self.on_loss = _on_loss(on_driver_loss, driver_loss_grace_s)
-        self.queue_trials = queue_trials
-        self.working_dir = working_dir
-        self.keep_working_dir = keep_working_dir
-        self.code = code
+            self.spec, self.code_root = TrainableSpec.of(settings.trainable)
+            if settings.process.reuse:
+                check_reusable(settings.trainable)
         #: The files of the trainable, once they were read, and those that are not as they were when the experiment began.
         self.sources: dict[str, bytes] = {}
         self.changed: list[str] = []
-        self.local_slots = optional_count("local_slots", local_slots, 1)
-        self.space = space if isinstance(space, Space) else Space(space)
-        self.resources = resources if resources is not None else Resources()
-        self.name = name if name is not None else _new_name(self.spec)
-        self.sync = sync
-        self.retention = retention if retention is not None else Retention()
-        self.delete_checkpoints = delete_checkpoints
-        self.pass_config = pass_config
-        self.pass_checkpoint_dir = pass_checkpoint_dir
-        self.max_trials = optional_count("max_trials", max_trials, 1)
-        self.seed = optional_count("seed", seed, 0)
-        self.scheduler = scheduler if scheduler is not None else FIFO()
-        #: The URL of the checkpoint store, or empty; known once the broker is.
+        #: The URL of the checkpoint store, or empty; known once there is a connection.
         self.store = ""
-        self.start_method = start_method or ("spawn" if sys.platform == "darwin" else "fork")
-        self._own_searcher = searcher
-        self._points = list(points_to_evaluate)
-        self._check(max_failures)
-        if self.max_trials is None and searcher is None:
-            self.max_trials = max(self.space.grid_size, len(self._points), 1)
-        rule = as_rule(stop)
-        self.scheduler.check_space(self.space)
-        self.scheduler.bind(metric, mode)
-        if rule is not None:
-            rule.bind(metric, mode)
-        self.limits = Limits(
-            max_trials=self.max_trials,
-            max_concurrent=max_concurrent,
-            ttl_s=ttl_s,
-            time_budget_s=time_budget_s,
-            trial_time_budget_s=trial_time_budget_s,
-            fail_fast=fail_fast,
-            rule=rule,
-        )
-        self.experiment = Experiment(
-            self.name, metric=metric, mode=mode, max_failures=max_failures, accept_no_report=accept_no_report
-        )
-
-    def _check(self, max_failures: object) -> None:
+        self.seed = settings.seed
+        self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
+        self.resources = settings.resources if settings.resources is not None else Resources()
+        self.name = settings.name if settings.name is not None else _new_name(self.spec)
+        self.scheduler = settings.scheduler if settings.scheduler is not None else FIFO()
         if not is_name(self.name):
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
-        if not isinstance(self.scheduler, Scheduler):
-            raise ConfigurationError(
-                f"scheduler={self.scheduler!r} is not a scheduler; give mqtune.ASHA(…) or leave it out"
-            )
-        if not isinstance(self._own_searcher, Searcher | None):
-            raise ConfigurationError(
-                f"searcher={self._own_searcher!r} is not a searcher; leave it out for random search"
-            )
-        if not isinstance(self.resources, Resources):
-            raise ConfigurationError(f"resources={self.resources!r}: give mqtune.Resources(gpus=…, cpus=…)")
-        if isinstance(max_failures, bool) or not isinstance(max_failures, int) or max_failures < -1:
-            raise ConfigurationError(
-                f"max_failures={max_failures!r} makes no sense; give 0, a number, or -1 for any number"
-            )
-        if self.start_method not in ("fork", "spawn"):
-            raise ConfigurationError(f"start_method={self.start_method!r} is neither 'fork' nor 'spawn'")
-        if self.sync not in get_args(Sync):
-            raise ConfigurationError(f"sync={self.sync!r} is neither 'stream' nor 'lockstep'")
-        for argument, value, known in (
-            ("working_dir", self.working_dir, get_args(WorkingDir)),
-            ("keep_working_dir", self.keep_working_dir, get_args(KeepWorkingDir)),
-            ("code", self.code, get_args(CodePolicy)),
-        ):
-            if value not in known:
-                raise ConfigurationError(f"{argument}={value!r} is none of {', '.join(map(repr, known))}")
-        if self.pass_config not in ("arguments", "json"):
-            raise ConfigurationError(f"pass_config={self.pass_config!r} is neither 'arguments' nor 'json'")
-        if not isinstance(self.delete_checkpoints, bool) and self.delete_checkpoints not in ("stopped", "all"):
-            raise ConfigurationError(
-                f"delete_checkpoints={self.delete_checkpoints!r} is none of False, 'stopped', True and 'all'"
-            )
-        if not isinstance(self.retention, Retention):
-            raise ConfigurationError(f"retention={self.retention!r}: give mqtune.Retention(keep_last=…, keep_best=…)")
-        if self._own_searcher is not None and self._points:
-            raise ConfigurationError(
-                "points_to_evaluate goes with the default searcher; wrap yours in mqtune.PointsFirst"
-            )
-        for index, point in enumerate(self._points):
-            try:
-                self.space.check(point)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"points_to_evaluate[{index}]: {error}") from None
+        self._searcher = settings.searcher
+        if self._searcher is not None:
+            self._searcher.check_space(self.space)
+        self.scheduler.check_space(self.space)
+        self.scheduler.bind(settings.metric, settings.mode)
+        self.limits = self._limits(as_rule(settings.stop))
+        failures = settings.failures
+        self.reading = Reading(failures.metric_from, failures.on_odd_report)
+        self.experiment = Experiment(
+            self.name,
+            metric=settings.metric,
+            mode=settings.mode,
+            max_failures=failures.max_failures,
+            accept_no_report=failures.accept_no_report,
+        )
+
+    def _limits(self, rule: StopRule | None) -> Limits:
+        settings = self.settings
+        if rule is not None:
+            rule.bind(settings.metric, settings.mode)
+        return Limits(
+            max_trials=settings.max_trials if settings.max_trials is not None else self._default_number(),
+            max_concurrent=settings.run.max_concurrent,
+            ttl_s=settings.process.ttl_s,
+            fail_fast=settings.failures.fail_fast,
+            rule=rule,
+        )
+
+    def _default_number(self) -> int | None:
+        """Return how many trials there are if nobody says so; None for as many as the searcher has."""
+        searcher = self._searcher
+        if searcher is None:
+            return max(self.space.grid_size, 1)
+        if isinstance(searcher, PointsFirst) and searcher.count is not None:
+            return max(self.space.grid_size, searcher.count, 1)
+        return None
+
+    @property
+    def on_loss(self) -> OnLoss:
+        """What workers do when nobody drives the experiment."""
+        failures = self.settings.failures
+        return OnLoss(failures.on_driver_loss, float(failures.driver_loss_grace_s))
 
     def searcher(self) -> Searcher:
         """Return the searcher, at its beginning; the seed must be known."""
-        if self._own_searcher is not None:
-            return self._own_searcher
         seed = self.seed or 0
-        searcher = RandomSearcher(self.space, seed)
-        return PointsFirst(searcher, self.space, self._points, seed) if self._points else searcher
+        if self._searcher is None:
+            return RandomSearcher(self.space, seed)
+        self._searcher.bind(self.space, seed)
+        return self._searcher
 
     def read_code(self) -> None:
         """Read the trainable's files, as far as they are here: the definition then says what they hold."""
@@ -256,7 +516,7 @@ class Plan:
 
         Raises:
             NameTaken: an experiment with another definition has the name.
-        CodeDiffers: the code has changed, and must not.
+            CodeDiffers: the code has changed, and must not.
         """
         before = None if kept is None else decode_definition(self.name, kept)
         if before is not None:
@@ -273,14 +533,15 @@ class Plan:
             # Where the code isn't, as with ``attach`` on another machine, it is what it was.
             now["code_files"] = before.get("code_files", {})
         self._check_code(now["code_files"], before.get("code_files"))
-        return {**before, **{key: now[key] for key in _MAY_CHANGE}}
+        return {**before, **{key: value for key, value in now.items() if key in _MAY_CHANGE}}
 
     def _check_code(self, now: Mapping[str, str], before: object) -> None:
         self.changed = changed_files(now, before)
-        if self.changed and self.code == "strict":
+        if self.changed and self.settings.process.code == "strict":
             raise CodeDiffers(
                 f"experiment {self.name!r} began with other code, and goes on with no other (code='strict'): "
-                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or begin anew: overwrite=True"
+                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from scratch: "
+                "run=Run(overwrite=True)"
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[Any, Any]]) -> str:
@@ -291,57 +552,30 @@ class Plan:
         head = f"experiment {self.name!r} exists, and is another one:"
         ways_out = (
             f"Give this one another name, such as name={f'{self.name}-2'!r}; or go on with the one that exists: "
-            f"`mqtune resume {self.name}`; or delete that, with its results, and begin anew: overwrite=True"
+            f"`mqtune resume {self.name}`; or delete that, with its results, and start from scratch: "
+            "run=Run(overwrite=True)"
         )
         return "\n  ".join([head, *lines, ways_out])
 
     def _describe(self) -> dict[str, Any]:
-        return {
+        kept, rule = _kept(self.settings), self.limits.rule
+        if kept["pass_checkpoint_dir"] is None:
+            kept["pass_checkpoint_dir"] = self.settings.checkpoints.store is not None
+        return kept | {
             "trainable": self.spec.encode(),
             "space": self.space.describe(),
-            "metric": self.experiment.metric,
-            "mode": self.experiment.mode,
             "searcher": described(self.searcher()),
             "scheduler": described(self.scheduler),
+            "stop": None if rule is None else described(rule),
             "resources": self.resources.encode(),
-            "max_failures": self.experiment.max_failures,
+            "max_trials": self.limits.max_trials,
             "seed": self.seed,
-            "start_method": self.start_method,
-            "reuse": self.reuse,
-            "sync": self.sync,
-            "accept_no_report": self.experiment.accept_no_report,
-            "pass_config": self.pass_config,
-            "pass_checkpoint_dir": self.pass_checkpoint_dir,
             "store": self.store,
-            "max_trials": self.max_trials,
-            "max_concurrent": self.limits.max_concurrent,
-            "ttl_s": self.limits.ttl_s,
-            "time_budget_s": self.limits.time_budget_s,
-            "trial_time_budget_s": self.limits.trial_time_budget_s,
-            "fail_fast": self.limits.fail_fast,
-            "stop": None if self.limits.rule is None else described(self.limits.rule),
-            "retention": asdict(self.retention),
-            "delete_checkpoints": self.delete_checkpoints,
-            "queue_trials": self.queue_trials,
-            "local_slots": self.local_slots,
-            "on_driver_loss": self.on_loss.policy,
-            "driver_loss_grace_s": self.on_loss.grace_s,
-            "metric_from": self.reading.metric_from,
-            "on_odd_report": self.reading.on_odd_report,
-            "working_dir": self.working_dir,
-            "keep_working_dir": self.keep_working_dir,
-            "code": self.code,
             "code_files": fingerprints(self.spec, self.sources),
             "code_root": str(self.code_root),
             "version": __version__,
+            **dict.fromkeys(RETIRED),
         }
-
-
-def _on_loss(policy: object, grace_s: object) -> OnLoss:
-    if policy not in get_args(LossPolicy):
-        known = ", ".join(map(repr, get_args(LossPolicy)))
-        raise ConfigurationError(f"on_driver_loss={policy!r} is none of {known}")
-    return OnLoss(cast("LossPolicy", policy), optional_seconds("driver_loss_grace_s", grace_s) or DRIVER_LOSS_GRACE_S)
 
 
 def _same(value: Any) -> Any:

@@ -161,7 +161,7 @@ def bring_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> C
     if not store:
         raise ConfigurationError(
             f"checkpoint={origin!r} is a folder, and the experiment has no store through which its workers could read it; name one with "
-            "Tuner(checkpoints='/shared/checkpoints')"
+            "Checkpoints('/shared/checkpoints')"
         )
     name = checkpoint_id(trial, 0, secrets.randbits(32), in_memory=False)
     if isinstance(origin, Checkpoint):

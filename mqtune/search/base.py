@@ -25,6 +25,19 @@ class Searcher(Registered, ABC):
     #: Whether a suggestion may depend on reports; where it does not, the driver may ask ahead.
     adaptive: bool = False
 
+    def check_space(self, space: Space) -> None:
+        """Check what it was given against the experiment's space, when a tuner is made.
+
+        Raises:
+            ConfigurationError: it does not go with the space.
+        """
+
+    def bind(self, space: Space, seed: int) -> None:
+        """Learn the experiment's space and seed; called before the first suggestion, perhaps more than once.
+
+        One that was made with a space of its own ignores it.
+        """
+
     @abstractmethod
     def suggest(self) -> Config | None:
         """Return a new config that belongs to the caller, or None: there will be no other."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mqtune.core.errors import ConfigurationError, SpaceError
@@ -11,6 +12,7 @@ from mqtune.core.registry import described
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
+from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
 
 __all__ = ["PointsFirst", "searcher_of"]
@@ -23,29 +25,75 @@ class PointsFirst(Searcher):
     space counts them as proposed, and a GridSearcher passes over those of its own that are one of them.
 
     Args:
-        searcher: proposes the configs after the points.
-        space: what the points are checked against.
-        points: configs, or parts of configs; what a point lacks is sampled, here and once.
-        seed: the same seed gives the same values for what is sampled.
+        points: configs, or parts of configs; what a point lacks is sampled, once.
+        searcher: proposes the configs after the points; by default a RandomSearcher.
+        space: what the points are checked against; by default the experiment's.
+        seed: the same seed gives the same values for what is sampled; without *space* it is the experiment's.
 
     Raises:
         SpaceError: a point has an unknown key or a value outside its domain; the text names the point's index.
     """
 
-    def __init__(self, searcher: Searcher, space: Space, points: Sequence[Mapping[str, Any]], seed: int = 0) -> None:
-        check_arguments("PointsFirst", space, seed)
+    def __init__(
+        self,
+        points: Sequence[Mapping[str, Any]],
+        searcher: Searcher | None = None,
+        *,
+        space: Space | None = None,
+        seed: int = 0,
+    ) -> None:
         if isinstance(points, str | bytes) or not isinstance(points, Sequence):
-            raise ConfigurationError(f"points to evaluate: {points!r} is not a list of dicts")
-        self._searcher = searcher
-        self._seed = seed
-        self.adaptive = searcher.adaptive
-        # A stream of its own, apart from a searcher with the same seed.
-        rng = random.Random(f"points {seed}")
-        self._points = [_complete(space, index, point, rng) for index, point in enumerate(points)]
+            raise ConfigurationError(f"PointsFirst: points={points!r} is not a list of dicts")
+        if searcher is not None and not isinstance(searcher, Searcher):
+            raise ConfigurationError(f"PointsFirst: searcher={searcher!r} is not a searcher")
+        self._given = list(points)
+        self._after = searcher
+        #: The space and the seed it was made or bound with.
+        self._bound: tuple[Space, int] | None = None
+        self._has_own = space is not None
+        self.adaptive = searcher is not None and searcher.adaptive
         self._next = 0
         self._abandoned: set[str] = set()
+        if space is not None:
+            check_arguments("PointsFirst", space, seed)
+            self.bind(space, seed)
+
+    @property
+    def count(self) -> int | None:
+        """The number of points; None if a searcher was given for what comes after them."""
+        return len(self._given) if self._after is None else None
+
+    def check_space(self, space: Space) -> None:
+        """Check the points, and the other searcher.
+
+        Raises:
+            SpaceError: a point does not fit.
+        """
+        if not self._has_own:
+            for index, point in enumerate(self._given):
+                with _named(index):
+                    space.check(point)
+        if self._after is not None:
+            self._after.check_space(space)
+
+    def bind(self, space: Space, seed: int) -> None:
+        """Complete the points, and tell the other searcher of them.
+
+        Raises:
+            ConfigurationError: it is another experiment's.
+        """
+        if self._bound is not None:
+            if not self._has_own and (self._bound[0] is not space or self._bound[1] != seed):
+                raise ConfigurationError("this PointsFirst is another experiment's; make another one")
+            return
+        self._bound, self._seed = (space, seed), seed
+        self._searcher = self._after if self._after is not None else RandomSearcher(space, seed)
+        self._searcher.bind(space, seed)
+        # A stream of its own, apart from a searcher with the same seed.
+        rng = random.Random(f"points {seed}")
+        self._points = [_complete(space, index, point, rng) for index, point in enumerate(self._given)]
         for config in self._points:
-            searcher.avoid(config)
+            self._searcher.avoid(config)
 
     def suggest(self) -> Config | None:
         """Return the next point, or the other searcher's next config."""
@@ -78,11 +126,17 @@ class PointsFirst(Searcher):
         return described(self._searcher) | {"points": copy_value(self._points), "points_seed": self._seed}
 
 
-def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Random) -> Config:
+@contextmanager
+def _named(index: int) -> Iterator[None]:
     try:
-        return space.complete(point, rng)
+        yield
     except SpaceError as error:
-        raise SpaceError(f"point {index} to evaluate: {error}") from None
+        raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
+
+
+def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Random) -> Config:
+    with _named(index):
+        return space.complete(point, rng)
 
 
 def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
@@ -101,4 +155,4 @@ def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
     if isinstance(own, dict):
         inner["space"] = space if own == space.describe() else space_of(own)
     searcher = Searcher.rebuild(inner)
-    return searcher if points is None else PointsFirst(searcher, space, points, points_seed)
+    return searcher if points is None else PointsFirst(points, searcher, space=space, seed=points_seed)

@@ -45,7 +45,7 @@ class Trainable:
       before a resume too; only when a step has returned these.
     - ``iterations_since_restore`` and ``time_since_restore_s``: the same as the first and the third, in this attempt.
 
-    With ``Tuner(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
+    With ``Process(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
     ``reset_config`` takes its config, so that what ``setup`` brought into memory or onto a GPU is there. They stay only after
     an end in good order, between two steps: completed, stopped or paused; never after an error, an interrupted step, a
     signal that ended the trial or a ``ttl_s`` that was over, nor with processes, or threads that are no daemons, left.
@@ -100,7 +100,7 @@ class Trainable:
     def reset_config(self, config: dict[str, Any]) -> bool:
         """Take another trial's config in place of ``setup``, and return True; anything else has a fresh process set up.
 
-        Only for ``Tuner(reuse=True)``. On True the instance is as ``setup`` leaves one with this config: nothing of the
+        Only for ``Process(reuse=True)``. On True the instance is as ``setup`` leaves one with this config: nothing of the
         former trial that a result depends on is left. ``self.config`` is still the former trial's in here; ``trial_id``
         and ``folder`` are the new one's, and the fields that count begin at 0. Nothing can be reported or saved yet.
         """

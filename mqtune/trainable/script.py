@@ -180,7 +180,7 @@ class _ScriptRun:
         except OSError as error:
             raise ConfigurationError(
                 f"script {self._path} can't be started: {error}; a script needs a first line such as #!/bin/sh, and "
-                "a config that is too long for a command line Tuner(pass_config='json')"
+                "a config that is too long for a command line Process(pass_config='json')"
             ) from None
         finally:
             os.close(output)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,20 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
     """What builds tuners for a trainable and the configs of its first trials; all trials are stopped afterwards."""
     built: list[mqtune.Tuner] = []
 
-    def tune(trainable: Any, *configs: dict[str, Any], **options: Any) -> mqtune.Tuner:
-        given = {"points_to_evaluate": configs, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
+    def tune(trainable: Any, *configs: dict[str, Any], store: Path | None = store, **options: Any) -> mqtune.Tuner:
+        first = mqtune.PointsFirst(configs)
+        given = {"searcher": first, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
         settings = {
             "space": SPACE,
             "metric": "loss",
             "mode": "min",
             "resources": SLOT,
-            "broker": broker,
-            "checkpoints": store,
+            "backend": broker,
             "name": f"pair-{os.getpid()}-{next(_names)}",
-            "progress": False,
             **given,
             **options,
+            "checkpoints": replace(options.get("checkpoints", mqtune.Checkpoints()), store=store),
+            "run": replace(options.get("run", mqtune.Run()), progress=False),
         }
         built.append(mqtune.Tuner(trainable, **settings))
         return built[-1]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ def tune(fleet: str) -> Callable[..., mqtune.Tuner]:
         settings = {
             "metric": "loss",
             "mode": "min",
-            "broker": fleet,
+            "backend": fleet,
             "name": f"test-{os.getpid()}-{next(_names)}",
-            "progress": False,
             **options,
+            "run": replace(options.get("run", mqtune.Run()), progress=False),
         }
         return mqtune.Tuner(getattr(trainables, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
 

@@ -96,7 +96,7 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
     crew: Team, tune: Tune, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     crew.accounts.refused()
-    tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", checkpoints=None)
+    tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", store=None)
     first, second = both_run(tuner)
 
     tuner.pause_trial(first)
@@ -121,7 +121,12 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
 def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tune):
     crew.accounts.refused()
     space = {"x": mqtune.uniform(0, 1)}
-    options: dict[str, Any] = {"space": space, "searcher": None, "sync": "lockstep", "max_trials": 3}
+    options: dict[str, Any] = {
+        "space": space,
+        "searcher": None,
+        "process": mqtune.Process(sync="lockstep"),
+        "max_trials": 3,
+    }
     tuner = tune(trainables.steady, name="team-a-lockstep", **options)
     eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 30)
     with Follower(crew.monitor, tuner.name) as follower:
@@ -150,7 +155,7 @@ def test_a_driver_may_drain_a_worker(team: Team, tmp_path: Path):
 
 def test_an_experiment_of_others_gets_no_slot_of_a_team(crew: Team, tmp_path: Path):
     everyone = crew.accounts.make("driver", "everyone")
-    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "queue_trials": False}
+    options = {"space": {"x": mqtune.uniform(0, 1)}, "searcher": None, "run": mqtune.Run(queue_trials=False)}
     with tuners(everyone, tmp_path / "store") as build:
         tuner = build(trainables.steady, name="team-b-refused", **options)
         with pytest.raises(InsufficientResources, match="no worker is connected"):

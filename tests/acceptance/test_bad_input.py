@@ -47,7 +47,7 @@ def test_a_broker_that_is_not_there_is_named_with_the_way_out():
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     tuner = mqtune.Tuner(
-        trainables.steady, SPACE, metric="loss", mode="min", broker=f"redis://:geheim@127.0.0.1:{port}/0"
+        trainables.steady, SPACE, metric="loss", mode="min", backend=f"redis://:geheim@127.0.0.1:{port}/0"
     )
 
     with pytest.raises(BrokerUnavailable, match=rf"127\.0\.0\.1:{port}") as caught:
@@ -58,7 +58,7 @@ def test_a_broker_that_is_not_there_is_named_with_the_way_out():
 
 def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
     wrong = broker.replace(broker.split("@", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1], "geheim")
-    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", broker=wrong)
+    tuner = mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", backend=wrong)
 
     with pytest.raises(BrokerRefused) as caught:
         tuner.run()
@@ -67,26 +67,46 @@ def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
 
 
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("given", "names"),
     [
-        ({"metric": ""}, "metric"),
-        ({"mode": "best"}, "mode"),
-        ({"max_trials": 0}, "max_trials=0"),
-        ({"max_concurrent": -1}, "max_concurrent=-1"),
-        ({"max_failures": -2}, "max_failures=-2"),
-        ({"scheduler": "asha"}, "scheduler='asha'"),
-        ({"searcher": 3}, "searcher=3"),
-        ({"resources": {"gpus": 1}}, "resources="),
-        ({"name": "a b"}, "name='a b'"),
-        ({"seed": "x"}, "seed='x'"),
-        ({"start_method": "thread"}, "start_method='thread'"),
-        ({"points_to_evaluate": [{"y": 1}]}, r"points_to_evaluate\[0\]"),
-        ({"broker": "redis://x:1/0", "local_slots": 2}, "local_slots"),
+        (lambda: {"metric": ""}, "metric"),
+        (lambda: {"mode": "best"}, "mode"),
+        (lambda: {"max_trials": 0}, "max_trials=0"),
+        (lambda: {"run": mqtune.Run(max_concurrent=-1)}, "max_concurrent=-1"),
+        (lambda: {"run": mqtune.Run(progress="no")}, "progress='no'"),
+        (lambda: {"failures": mqtune.Failures(max_failures=-2)}, "max_failures=-2"),
+        (lambda: {"failures": {"max_failures": 2}}, r"failures=.*give mqtune\.Failures\(…\)"),
+        (lambda: {"checkpoints": "/a/folder"}, r"checkpoints=.*give mqtune\.Checkpoints\(…\)"),
+        (lambda: {"checkpoints": mqtune.Checkpoints(keep_last=0)}, "keep_last=0"),
+        (lambda: {"checkpoints": mqtune.Checkpoints(7)}, "store=7"),
+        (lambda: {"scheduler": "asha"}, "scheduler='asha'"),
+        (lambda: {"searcher": 3}, "searcher=3"),
+        (lambda: {"resources": {"gpus": 1}}, "resources="),
+        (lambda: {"name": "a b"}, "name='a b'"),
+        (lambda: {"seed": "x"}, "seed='x'"),
+        (lambda: {"process": mqtune.Process(start_method="thread")}, "start_method='thread'"),
+        (lambda: {"searcher": mqtune.PointsFirst([{"y": 1}])}, r"points\[0\]"),
+        (lambda: {"backend": mqtune.Local(slots=0)}, "slots=0"),
+        (lambda: {"backend": 7}, "backend=7 is no backend; give the URL"),
+        (lambda: {"backend": mqtune.Simulated}, "is no backend"),
+        (
+            lambda: {
+                "backend": mqtune.Simulated([{"x": 1, "seconds": 1.0, "loss": 1}]),
+                "checkpoints": mqtune.Checkpoints("/a/folder"),
+            },
+            "simulated workers store no checkpoints",
+        ),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_refused_when_the_tuner_is_built(options, names):
+def test_an_invalid_argument_is_refused_when_it_is_given(given, names):
     with pytest.raises(ConfigurationError, match=names):
-        mqtune.Tuner(trainables.steady, SPACE, **{"metric": "loss", "mode": "min", **options})
+        mqtune.Tuner(trainables.steady, SPACE, **{"metric": "loss", "mode": "min", **given()})
+
+
+@pytest.mark.parametrize("name", ["max_failures", "broker", "checkpoint", "progress"])
+def test_an_argument_that_is_elsewhere_is_no_argument(name):
+    with pytest.raises(TypeError, match=name):
+        mqtune.Tuner(trainables.steady, SPACE, metric="loss", mode="min", **{name: 1})
 
 
 def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_built():
@@ -116,9 +136,16 @@ def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_ro
         broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="bare", code_root=root
     ):
         tuner = mqtune.Tuner(
-            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-fails", progress=False,
-            resources=mqtune.Resources(cpus=7), max_trials=5,
-        )  # fmt: skip
+            trainables.steady,
+            SPACE,
+            metric="loss",
+            mode="min",
+            backend=broker,
+            run=mqtune.Run(progress=False),
+            name="import-fails",
+            resources=mqtune.Resources(cpus=7),
+            max_trials=5,
+        )
 
         with pytest.raises(TrainableNotFound) as caught:
             tuner.run()
@@ -137,9 +164,16 @@ def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_
         broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="broken", code_root=root
     ):
         tuner = mqtune.Tuner(
-            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, name="import-raises", progress=False,
-            resources=mqtune.Resources(cpus=7), max_trials=5,
-        )  # fmt: skip
+            trainables.steady,
+            SPACE,
+            metric="loss",
+            mode="min",
+            backend=broker,
+            run=mqtune.Run(progress=False),
+            name="import-raises",
+            resources=mqtune.Resources(cpus=7),
+            max_trials=5,
+        )
 
         with pytest.raises(TrainableNotFound, match="No module named 'does_not_exist'"):
             tuner.run()
@@ -148,16 +182,21 @@ def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_
 def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):
     package = tmp_path / "other"
     shutil.copytree(Path(mqtune.__file__).parent, package / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
-    version = package / "mqtune" / "version.py"
+    version = package / "mqtune" / "core" / "version.py"
     version.write_text(version.read_text().replace(mqtune.__version__, "99.1.0"))
     with running_worker(
         broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "8", name="newer",
         environment={"PYTHONPATH": str(package)},
     ):  # fmt: skip
         tuner = mqtune.Tuner(
-            trainables.steady, SPACE, metric="loss", mode="min", broker=broker, progress=False,
+            trainables.steady,
+            SPACE,
+            metric="loss",
+            mode="min",
+            backend=broker,
+            run=mqtune.Run(progress=False),
             resources=mqtune.Resources(cpus=8),
-        )  # fmt: skip
+        )
         with contextlib.closing(tuner):
             tuner.step(0.2)
             said = tuner.debug_string()
@@ -169,9 +208,15 @@ def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp
 
 def test_no_worker_that_fits_is_said_with_what_there_is_and_the_run_goes_on_when_one_joins(fleet: str, tmp_path: Path):
     tuner = mqtune.Tuner(
-        trainables.steady, SPACE, metric="loss", mode="min", broker=fleet, progress=False, max_trials=2,
+        trainables.steady,
+        SPACE,
+        metric="loss",
+        mode="min",
+        backend=fleet,
+        run=mqtune.Run(progress=False),
+        max_trials=2,
         resources=mqtune.Resources(gpus=1),
-    )  # fmt: skip
+    )
     with contextlib.closing(tuner):
         started = time.monotonic()
         tuner.step(0.2)
@@ -250,7 +295,7 @@ def test_a_metric_that_never_shows_up_ends_the_run_with_the_names_that_do(tune: 
 
 
 def test_nan_and_infinity_are_values_and_never_best(tune: Tune):
-    tuner = tune("reports_nan", points_to_evaluate=[{"x": 0.1}, {"x": 0.9}], max_trials=2)
+    tuner = tune("reports_nan", searcher=mqtune.PointsFirst([{"x": 0.1}, {"x": 0.9}]), max_trials=2)
 
     results = tuner.run()
 
@@ -295,7 +340,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     store = tmp_path / "store"
 
     def tuner(**options: Any) -> mqtune.Tuner:
-        return tune("saves_folder", name="again", checkpoints=store, max_trials=2, **options)
+        return tune("saves_folder", name="again", checkpoints=mqtune.Checkpoints(store), max_trials=2, **options)
 
     first = tuner(seed=1).run()
     (mqtune_home / "again" / "notes.txt").write_text("of the first")
@@ -304,7 +349,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     ):
         tuner(seed=2).run()
 
-    second = tuner(seed=2, overwrite=True).run()
+    second = tuner(seed=2, run=mqtune.Run(overwrite=True)).run()
 
     assert (len(second), second.outcome) == (2, "finished")
     assert [trial.config for trial in second] != [trial.config for trial in first]
@@ -316,7 +361,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
 
 
 def test_failures_are_retried_as_often_as_allowed(tune: Tune, tmp_path: Path):
-    tuner = tune("fails_once", {"folder": str(tmp_path)}, max_failures=1)
+    tuner = tune("fails_once", {"folder": str(tmp_path)}, failures=mqtune.Failures(max_failures=1))
 
     tuner.run()
 
@@ -336,7 +381,7 @@ def test_what_a_trial_leaves_behind_is_killed_before_its_slot_is_used_again(tune
             # The group is gone when the end is journaled, so it must be gone now.
             assert not any(map(psutil.pid_exists, children))
 
-    tune("leaves_children", callbacks=[Watch()]).run()
+    tune("leaves_children", run=mqtune.Run(callbacks=[Watch()])).run()
 
     assert len(children) == 2
 
@@ -377,7 +422,13 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def tuner(resources: mqtune.Resources, **options: Any) -> mqtune.Tuner:
-        given = {"metric": "loss", "mode": "min", "name": "local", "resources": resources, "progress": False}
+        given = {
+            "metric": "loss",
+            "mode": "min",
+            "name": "local",
+            "resources": resources,
+            "run": mqtune.Run(progress=False),
+        }
         return mqtune.Tuner(trainables.steady, SPACE, **{**given, **options})
 
     with pytest.raises(InsufficientResources, match="this machine can't give: it sees none"):
@@ -388,6 +439,6 @@ def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_f
 
     assert [trial.status for trial in results] == [TrialStatus.COMPLETED]
     with pytest.raises(InsufficientResources):
-        tuner(mqtune.Resources(gpus=0.5), overwrite=True).run()
+        tuner(mqtune.Resources(gpus=0.5), run=mqtune.Run(overwrite=True)).run()
     assert Results.load("local").best.value == results.best.value
     assert "+big" in results.best.attempts[0].queue

@@ -31,7 +31,14 @@ def bound(fleet: str) -> Tune:
     """Build a tuner on the fleet, for one trial of a trainable of trainables_bounds.py."""
 
     def build(trainable: str, space: dict[str, Any] | None = None, **options: Any) -> mqtune.Tuner:
-        settings = {"metric": "loss", "mode": "min", "broker": fleet, "max_trials": 1, "progress": False, **options}
+        settings = {
+            "metric": "loss",
+            "mode": "min",
+            "backend": fleet,
+            "run": mqtune.Run(progress=False),
+            "max_trials": 1,
+            **options,
+        }
         return mqtune.Tuner(getattr(trainables_bounds, trainable), space or {"x": mqtune.uniform(0, 1)}, **settings)
 
     return build
@@ -96,7 +103,7 @@ def test_a_store_that_is_full_is_an_error_in_the_trial_and_what_was_half_written
 ):
     store = tmp_path / "store"
 
-    results = bound("meets_a_full_store", checkpoints=str(store)).run()
+    results = bound("meets_a_full_store", checkpoints=mqtune.Checkpoints(str(store))).run()
 
     assert results.best.status is TrialStatus.COMPLETED
     refused = results.best.metrics["refused"]
@@ -109,7 +116,14 @@ def test_a_store_that_is_full_is_an_error_in_the_trial_and_what_was_half_written
 def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(broker: str, tmp_path: Path):
     log_root = tmp_path / "logs"
     tag = {"resources": mqtune.Resources(tags=["unkept"])}
-    options = {"metric": "loss", "mode": "min", "broker": broker, "max_trials": 2, "progress": False, **tag}
+    options = {
+        "metric": "loss",
+        "mode": "min",
+        "backend": broker,
+        "run": mqtune.Run(progress=False),
+        "max_trials": 2,
+        **tag,
+    }
     environment = {"MQTUNE_LOG_ROOT": str(log_root)}
     worker_options = ("--gpus", "0", "--slots", "1", "--tags", "unkept")
     log_root.mkdir()
@@ -149,14 +163,16 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
     program = tmp_path / "server-that-outlives-a-full-disk"
     program.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {server_binary.path} \"$@\"\n")
     program.chmod(0o700)
-    options = {"metric": "loss", "mode": "min", "max_trials": 2, "progress": False}
+    options = {"metric": "loss", "mode": "min", "max_trials": 2, "run": mqtune.Run(progress=False)}
     with (
         EmbeddedServer.start(tmp_path, binary=ServerBinary(program, server_binary.version)) as server,
         running_worker(server.url, tmp_path / "worker.log", "--gpus", "0", "--slots", "2"),
     ):
         disk = FillsTheDisk(server, tmp_path, tmp_path / "worker.log")
         tuned = trainables_bounds.reports_steadily
-        tuner = mqtune.Tuner(tuned, {"x": mqtune.uniform(0, 1)}, broker=server.url, callbacks=[disk], **options)
+        tuner = mqtune.Tuner(
+            tuned, {"x": mqtune.uniform(0, 1)}, backend=server.url, run=mqtune.Run(callbacks=[disk]), **options
+        )
         results = tuner.run()
 
     assert [(result.status, len(result.attempts)) for result in results] == [(TrialStatus.COMPLETED, 1)] * 2
@@ -170,7 +186,7 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
 
 def test_an_error_that_names_thousands_of_metrics_names_some(bound: Tune):
     with pytest.raises(mqtune.core.errors.MetricMissing) as caught:
-        bound("reports_large_things", metric="accuracy", metric_from="later").run()
+        bound("reports_large_things", metric="accuracy", failures=mqtune.Failures(metric_from="later")).run()
 
     assert "and 4,987 more" in str(caught.value)
     assert len(str(caught.value)) < 4_000

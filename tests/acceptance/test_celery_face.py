@@ -42,7 +42,14 @@ def own_broker(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def tune_here(own_broker: str) -> Tune:
     def build(trainable: str, **options: object) -> mqtune.Tuner:
-        given = {"metric": "loss", "mode": "min", "broker": own_broker, "name": "face", "progress": False, **options}
+        given = {
+            "metric": "loss",
+            "mode": "min",
+            "backend": own_broker,
+            "run": mqtune.Run(progress=False),
+            "name": "face",
+            **options,
+        }
         return mqtune.Tuner(getattr(trainables, trainable), {"x": mqtune.uniform(0, 1)}, **given)  # type: ignore[arg-type]
 
     return build
@@ -113,7 +120,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
 
 def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
     one = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
-    tuner = tune_here("slow", max_trials=2, max_concurrent=2)
+    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(max_concurrent=2))
     with running(celery("worker"), one, tmp_path / "w.log"), contextlib.closing(tuner):
         wait_until_joined(own_broker, "celery")
         eventually(lambda: reports_come(tuner), 30)
@@ -351,10 +358,9 @@ def test_each_slot_has_its_device_before_user_code_is_imported_and_the_worker_ne
         metric="loss",
         mode="min",
         max_trials=2,
-        broker=own_broker,
+        backend=own_broker,
+        run=mqtune.Run(callbacks=[Note()], progress=False),
         resources=mqtune.Resources(gpus=1),
-        callbacks=[Note()],
-        progress=False,
     )
     with running(command, environment, tmp_path / "w.log", cwd=tmp_path) as worker, contextlib.closing(tuner):
         eventually(lambda: tuner.step(0.1) or len(reports) == 2, 30)

@@ -58,7 +58,9 @@ def folder_of(tuner: mqtune.Tuner, tmp_path: Path, checkpoint: str) -> Path:
 
 
 def test_the_last_and_the_best_checkpoints_are_kept_and_all_others_deleted(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.CountsOften, counting(30, step_s=0.002), retention=mqtune.Retention(keep_last=2, keep_best=2))
+    tuner = tune(
+        saving.CountsOften, counting(30, step_s=0.002), checkpoints=mqtune.Checkpoints(keep_last=2, keep_best=2)
+    )
     store = store_of(tuner, tmp_path)
 
     (trial,) = finished(tuner)
@@ -72,8 +74,8 @@ def test_the_last_and_the_best_checkpoints_are_kept_and_all_others_deleted(tune:
 
 
 def test_a_best_checkpoint_outlives_later_ones_that_are_worse(tune: Tune, tmp_path: Path):
-    keeps = mqtune.Retention(keep_last=1, keep_best=1, score="step", mode="min")
-    tuner = tune(saving.CountsOften, counting(20, step_s=0.002), retention=keeps)
+    keeps = mqtune.Checkpoints(keep_last=1, keep_best=1, score="step", mode="min")
+    tuner = tune(saving.CountsOften, counting(20, step_s=0.002), checkpoints=keeps)
 
     (trial,) = finished(tuner)
     tuner.close()
@@ -100,7 +102,7 @@ def test_dicts_that_nothing_needs_are_deleted_from_redis(tune: Tune, held):
 
 
 def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.CountsOften, counting(), counting(lr=9), delete_checkpoints=True)
+    tuner = tune(saving.CountsOften, counting(), counting(lr=9), checkpoints=mqtune.Checkpoints(delete=True))
     store = store_of(tuner, tmp_path)
     trial, other = both_run(tuner)
     paused(tuner, trial)
@@ -116,7 +118,7 @@ def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_p
 
 
 def test_what_a_fork_began_with_stays_until_it_has_its_own(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.CountsOften, counting(lr=0.01), delete_checkpoints=True)
+    tuner = tune(saving.CountsOften, counting(lr=0.01), checkpoints=mqtune.Checkpoints(delete=True))
     store = store_of(tuner, tmp_path)
     drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").checkpoint)
     source = tuner.get_trial("0001")
@@ -142,9 +144,13 @@ def test_checkpoints_of_stopped_trials_are_deleted_if_that_is_asked_for_and_neve
     tune: Tune, tmp_path: Path
 ):
     tuner = tune(
-        saving.CountsOften, counting(lr=1), counting(lr=5), counting(4, lr=0.5), stop={"loss": -40.0},
-        delete_checkpoints="stopped",
-    )  # fmt: skip
+        saving.CountsOften,
+        counting(lr=1),
+        counting(lr=5),
+        counting(4, lr=0.5),
+        stop={"loss": -40.0},
+        checkpoints=mqtune.Checkpoints(delete="stopped"),
+    )
     drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
     tuner.stop_trial("0001")
     trials = finished(tuner)
@@ -294,7 +300,7 @@ def test_a_trial_whose_checkpoint_is_gone_is_restarted_from_scratch_or_from_anot
 def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint_that_is_chosen(
     tune: Tune, tmp_path: Path
 ):
-    tuner = tune(saving.in_folders, retention=mqtune.Retention(keep_last=None))
+    tuner = tune(saving.in_folders, checkpoints=mqtune.Checkpoints(keep_last=None))
     folder = tmp_path / "from elsewhere"
     folder.mkdir()
     (folder / "state.json").write_text(json.dumps({"step": 40, "total": 400.0}))
@@ -314,8 +320,8 @@ def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint
     ("trainable", "options", "words"),
     [
         (saving.too_large, {}, "the dict has 2,000,058 bytes and the most is 1,000,000"),
-        (saving.in_files, {"checkpoints": None}, "a checkpoint that is a directory needs a store"),
-        (saving.Counts, {"checkpoints": None, "space": {**SPACE, "every": 1}}, "needs a store"),
+        (saving.in_files, {"store": None}, "a checkpoint that is a directory needs a store"),
+        (saving.Counts, {"store": None, "space": {**SPACE, "every": 1}}, "needs a store"),
     ],
     ids=["a dict that is too large", "a directory without a store", "a class without a store"],
 )
@@ -332,7 +338,7 @@ def test_what_can_not_be_saved_fails_its_trial_with_the_way_out(tune: Tune, trai
 
 
 def test_a_store_that_the_driver_can_not_write_is_refused_and_nothing_is_started(tune: Tune):
-    tuner = tune(saving.in_files, counting(3), checkpoints="/proc/checkpoints")
+    tuner = tune(saving.in_files, counting(3), checkpoints=mqtune.Checkpoints("/proc/checkpoints"))
 
     with pytest.raises(StoreUnavailable, match="/proc/checkpoints"):
         tuner.run()
@@ -342,7 +348,7 @@ def test_a_store_that_the_driver_can_not_write_is_refused_and_nothing_is_started
 
 def test_a_store_that_a_worker_can_not_reach_is_refused_before_the_first_trial_runs(tune: Tune):
     """Each process has a memory of its own."""
-    tuner = tune(saving.in_files, *[counting(3)] * 5, checkpoints="memory://store")
+    tuner = tune(saving.in_files, *[counting(3)] * 5, checkpoints=mqtune.Checkpoints("memory://store"))
 
     with pytest.raises(StoreUnavailable, match=r"worker (one|two)@.*memory://store"):
         tuner.run()
@@ -407,7 +413,7 @@ def test_a_class_writes_its_model_again_from_a_checkpoint(tune: Tune, tmp_path: 
 
 
 def test_what_has_no_checkpoint_or_lost_it_can_not_be_fetched(tune: Tune, tmp_path: Path):
-    tuner = tune(saving.in_files, counting(3), counting(0), max_concurrent=1)
+    tuner = tune(saving.in_files, counting(3), counting(0), run=mqtune.Run(max_concurrent=1))
     first, second = finished(tuner)
     _remove(folder_of(tuner, tmp_path, first.checkpoint))
 

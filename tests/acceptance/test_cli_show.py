@@ -88,7 +88,7 @@ def test_a_running_experiment_is_shown_as_far_as_it_has_come(tune: Tune):
 
 
 def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: Tune):
-    tune("raises", name="broken", max_trials=2, max_failures=1).run()
+    tune("raises", name="broken", max_trials=2, failures=mqtune.Failures(max_failures=1)).run()
 
     overview = run("show", "broken")
     shown = run("show", "broken", "--trial", "1")

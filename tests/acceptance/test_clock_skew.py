@@ -83,9 +83,9 @@ def tuner(broker: str, name: str, trainable: Any, **options: Any) -> mqtune.Tune
     settings: dict[str, Any] = {
         "metric": "loss",
         "mode": "min",
-        "broker": broker,
-        "progress": False,
-        "sync": "lockstep",
+        "backend": broker,
+        "run": mqtune.Run(progress=False),
+        "process": mqtune.Process(sync="lockstep"),
     }
     return mqtune.Tuner(trainable, {"lr": mqtune.uniform(0, 1)}, name=name, **{**settings, **options})
 
@@ -109,12 +109,10 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         trainables_clocks.tells_time,
         scheduler=mqtune.ASHA(9, grace_period=1, reduction_factor=3),
         seed=5,
-        stop=mqtune.TimeLimit(HOUR_S),
+        stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
         max_trials=14,
-        max_concurrent=1,
-        time_budget_s=HOUR_S,
-        trial_time_budget_s=HOUR_S,
-        ttl_s=HOUR_S,
+        run=mqtune.Run(max_concurrent=1),
+        process=mqtune.Process(ttl_s=HOUR_S),
         resources=resources,
     )
     return one.run()
@@ -141,7 +139,7 @@ def test_clocks_that_are_hours_off_change_no_decision_and_no_time(machines: str)
 
 
 def test_what_runs_on_machines_whose_clocks_are_off_is_shown_as_it_is(machines: str) -> None:
-    options = {"max_trials": 2, "resources": WRONG, "trial_time_budget_s": HOUR_S}
+    options = {"max_trials": 2, "resources": WRONG, "stop": mqtune.TimeLimit(HOUR_S, "trials")}
     one = tuner(machines, "clocks-shown", trainables_clocks.runs_on, **options)
     with contextlib.closing(one):
         drive(one, lambda: sum(trial.attempt.reports >= 9 for trial in one.get_trials()) == 2)

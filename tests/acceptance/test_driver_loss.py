@@ -61,12 +61,12 @@ def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
             "metric": "loss",
             "mode": "min",
             "resources": SLOT,
-            "broker": workers,
-            "checkpoints": tmp_path / "store",
-            "points_to_evaluate": configs,
+            "backend": workers,
+            "checkpoints": mqtune.Checkpoints(tmp_path / "store"),
+            "searcher": mqtune.PointsFirst(configs),
+            "run": mqtune.Run(progress=False),
             "max_trials": len(configs),
             "name": name,
-            "progress": False,
         }
         return mqtune.Tuner(trainable, SPACE, **{**settings, **options})
 
@@ -78,7 +78,7 @@ def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
 
 
 def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
-    return mqtune.Tuner.attach(name, broker=broker, progress=False, **given)
+    return mqtune.Tuner.attach(name, backend=broker, run=mqtune.Run(progress=False), **given)
 
 
 def running_trials(tuner: mqtune.Tuner, number: int = 2, reports: int = 3) -> list[mqtune.core.trial.Trial]:
@@ -156,7 +156,8 @@ import mqtune, trainables_saving
 space = {{"lr": mqtune.uniform(1, 2), "steps": 120, "step_s": 0.02}}
 mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
-    max_trials=4, scheduler=mqtune.ASHA(90, grace_period=30, reduction_factor=2), progress=False, seed=3,
+    max_trials=4, scheduler=mqtune.ASHA(90, grace_period=30, reduction_factor=2), seed=3,
+    run=mqtune.Run(progress=False),
 ).run()
 print("done")
 """
@@ -223,7 +224,7 @@ def test_a_local_experiment_whose_driver_was_killed_is_resumed_from_its_folder(t
         "        mqtune.report({'loss': config['x'] / (step + 1)})\n"
         "if __name__ == '__main__':\n"
         "    mqtune.Tuner(train, {'x': mqtune.uniform(0, 1)}, metric='loss', mode='min', name='alone', max_trials=4,\n"
-        "                 local_slots=2, progress=False).run()\n"
+        "                 backend=mqtune.Local(slots=2), run=mqtune.Run(progress=False)).run()\n"
     )
     log, copy = tmp_path / "driver.log", mqtune_home / "alone" / "journal.msgpack"
     environment = {key: value for key, value in os.environ.items() if key != "MQTUNE_BROKER"}
@@ -337,7 +338,7 @@ if limit:
 space = {{"lr": mqtune.uniform(1, 2), "steps": 400, "step_s": 0.0}}
 tuner = mqtune.Tuner(
     trainables_saving.without, space, metric="loss", mode="min", resources=mqtune.Resources(cpus=5), name=sys.argv[1],
-    max_trials=2, progress=False,
+    max_trials=2, run=mqtune.Run(progress=False),
 )
 while not tuner.is_finished:
     tuner.step()
@@ -395,7 +396,7 @@ def lost(tuner: mqtune.Tuner) -> None:
 def test_with_continue_all_that_is_queued_runs_without_a_driver(
     tune: Tune, workers: str, watch: Callable[[str], Watcher]
 ):
-    first = tune(saving.without, *[counting(30)] * 4, driver_loss_grace_s=GRACE_S)
+    first = tune(saving.without, *[counting(30)] * 4, failures=mqtune.Failures(driver_loss_grace_s=GRACE_S))
     running_trials(first)
     lost(first)
     watcher = watch(first.name)
@@ -412,7 +413,10 @@ def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_dr
     tune: Tune, workers: str, watch: Callable[[str], Watcher]
 ):
     first = tune(
-        saving.without, *[counting(400)] * 2, *[counting(5)] * 2, on_driver_loss="finish", driver_loss_grace_s=GRACE_S
+        saving.without,
+        *[counting(400)] * 2,
+        *[counting(5)] * 2,
+        failures=mqtune.Failures(on_driver_loss="finish", driver_loss_grace_s=GRACE_S),
     )
     running_trials(first)
     lost(first)
@@ -438,7 +442,9 @@ def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_dr
 def test_with_stop_what_runs_is_handed_back_with_its_state_and_goes_on_when_a_driver_comes(
     tune: Tune, workers: str, watch: Callable[[str], Watcher], trainable
 ):
-    first = tune(trainable, counting(), counting(), on_driver_loss="stop", driver_loss_grace_s=GRACE_S)
+    first = tune(
+        trainable, counting(), counting(), failures=mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=GRACE_S)
+    )
     running_trials(first)
     lost(first)
     watcher = watch(first.name)

@@ -41,7 +41,7 @@ def test_the_demos_default_config_fits_its_space():
         mqtune.cli.digits.SPACE,
         metric="accuracy",
         mode="max",
-        points_to_evaluate=[mqtune.cli.digits.DEFAULT],
+        searcher=mqtune.PointsFirst([mqtune.cli.digits.DEFAULT]),
     )
 
 
@@ -77,7 +77,8 @@ def train(config):
 
 if __name__ == "__main__":
     tuner = mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=20, local_slots=2, name="followed"
+        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=20, name="followed",
+        backend=mqtune.Local(slots=2),
     )
     tuner.step(0)
     print("begun", flush=True)
@@ -227,8 +228,10 @@ def test_a_script_that_reports_is_tuned_on_workers(two_workers: str):
 def test_a_script_of_the_examples_runs_by_hand(script: str):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "script_trainable" / script, "--lr", "0.5", "--steps", "3"],
-        capture_output=True, text=True, timeout=50,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
 
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("loss") == 3

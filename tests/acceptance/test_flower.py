@@ -78,7 +78,14 @@ class Flower:
 
 
 def tuner_of(broker: str, name: str, trainable: Callable[..., None], **options: Any) -> mqtune.Tuner:
-    given = {"metric": "loss", "mode": "min", "broker": broker, "name": name, "progress": False, **options}
+    given = {
+        "metric": "loss",
+        "mode": "min",
+        "backend": broker,
+        "run": mqtune.Run(progress=False),
+        "name": name,
+        **options,
+    }
     return mqtune.Tuner(trainable, {"x": mqtune.uniform(0, 1), "width": 64}, **given)
 
 

@@ -84,7 +84,7 @@ def test_every_value_and_message_of_a_run_is_text_json_or_msgpack(tmp_path: Path
             trainables.slow, space={"x": mqtune.uniform(0, 1)}, searcher=None, resources=mqtune.Resources(cpus=77)
         )
         waiting.step(0)
-        tuner = tune(saving.CountsInDict, counting(), counting(), checkpoints=None)
+        tuner = tune(saving.CountsInDict, counting(), counting(), store=None)
         first, second = both_run(tuner)
         tuner.pause_trial(first)
         drive(tuner, lambda: first.status is TrialStatus.PAUSED)
@@ -204,7 +204,7 @@ def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, An
                 client.lpush(QUEUE, message(body, queue=QUEUE, task_id=task_id, **headers))
         eventually(lambda: client.llen(QUEUE) == 0, 30, "all of them were taken")
 
-        tuner = tune(saving.CountsInDict, counting(), counting(), name="unhindered", checkpoints=None)
+        tuner = tune(saving.CountsInDict, counting(), counting(), name="unhindered", store=None)
         first, second = both_run(tuner)
         for trial in (first, second):
             tuner.stop_trial(trial)

@@ -80,7 +80,9 @@ def written(tmp_path: Path) -> list[int]:
 @pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE, Action.COMPLETE])
 def test_in_lockstep_no_line_runs_behind_the_report_that_ends_the_attempt(tune: Tune, tmp_path: Path, action, saves):
     config = {"written": str(tmp_path / "written"), "saves": saves}
-    tuner = tune(saving.writes_on, {}, space=config, scheduler=stop_or_pause(action), sync="lockstep")
+    tuner = tune(
+        saving.writes_on, {}, space=config, scheduler=stop_or_pause(action), process=mqtune.Process(sync="lockstep")
+    )
     drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").attempt.end is not None)
 
     (trial,) = tuner.get_trials()
@@ -106,7 +108,9 @@ def test_in_a_stream_a_trial_runs_on_until_it_hears_of_the_decision(tune: Tune, 
 
 
 def test_lockstep_goes_on_while_the_scheduler_lets_it(tune: Tune):
-    tuner = tune(saving.in_dicts, counting(200, step_s=0), counting(200, step_s=0), sync="lockstep")
+    tuner = tune(
+        saving.in_dicts, counting(200, step_s=0), counting(200, step_s=0), process=mqtune.Process(sync="lockstep")
+    )
 
     trials = finished(tuner)
 
@@ -121,7 +125,7 @@ def test_population_based_training_copies_real_checkpoints(tune: Tune):
         saving.CountsOften,
         *[counting(lr=lr) for lr in (1.0, 5.0)],
         scheduler=pbt,
-        sync="lockstep",
+        process=mqtune.Process(sync="lockstep"),
     )
 
     def copying() -> list[tuple[mqtune.core.trial.Trial, mqtune.core.trial.Attempt]]:
@@ -141,7 +145,7 @@ def test_population_based_training_copies_real_checkpoints(tune: Tune):
 def test_promotion_asha_resumes_the_best_from_their_rungs(tune: Tune):
     asha = mqtune.PromotionASHA(max_t=9, reduction_factor=3)
     configs = [counting(9, lr=lr, step_s=0) for lr in range(1, 10)]
-    tuner = tune(saving.CountsInDict, *configs, scheduler=asha, sync="lockstep")
+    tuner = tune(saving.CountsInDict, *configs, scheduler=asha, process=mqtune.Process(sync="lockstep"))
 
     trials = finished(tuner)
 
@@ -162,7 +166,7 @@ def test_hyperband_runs_its_brackets_and_leaves_nothing_paused(tune: Tune):
         max_trials=17,
         space={**SPACE, "steps": 9, "step_s": 0.0},
         scheduler=mqtune.HyperBand(max_t=9, reduction_factor=3),
-        sync="lockstep",
+        process=mqtune.Process(sync="lockstep"),
     )
     trials = finished(tuner)
 
@@ -178,7 +182,7 @@ def test_hyperband_runs_its_brackets_and_leaves_nothing_paused(tune: Tune):
 
 @pytest.mark.parametrize("trainable", [saving.CountsOften, saving.in_dicts], ids=["files", "dicts"])
 def test_a_trial_that_is_killed_goes_on_elsewhere_from_its_checkpoint(tune: Tune, trainable):
-    tuner = tune(trainable, counting(), counting(), max_failures=1)
+    tuner = tune(trainable, counting(), counting(), failures=mqtune.Failures(max_failures=1))
     trial, other = both_run(tuner)
     follower = tuner.start_trial(counting())
 

@@ -16,7 +16,8 @@ def train(config):
 
 if __name__ == "__main__":
     results = mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1), "text": "größe …"}, metric="loss", mode="min", max_trials=2, local_slots=1,
+        train, {"x": mqtune.uniform(0, 1), "text": "größe …"}, metric="loss", mode="min", max_trials=2,
+        backend=mqtune.Local(slots=1),
         name="ascii",
     ).run()
     print(len(results), results.best.status.value)

@@ -43,7 +43,13 @@ class Project:
             sys.modules.pop(module, None)
         train = importlib.import_module("code_main").train
         return mqtune.Tuner(
-            train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", name=name, progress=False, **options
+            train,
+            {"x": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            name=name,
+            run=mqtune.Run(progress=False),
+            **options,
         )
 
 
@@ -60,7 +66,7 @@ def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
     project: Project, caplog: pytest.LogCaptureFixture
 ):
     # With "spawn" each trial imports the code anew.
-    options = {"local_slots": 1, "start_method": "spawn"}
+    options = {"backend": mqtune.Local(slots=1), "process": mqtune.Process(start_method="spawn")}
     tuner = project.tuner("edited", max_trials=3, **options)
     try:
         drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].status.is_terminal)
@@ -85,8 +91,9 @@ def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
     assert (change.trials, change.files) == (3, ("code_helper.py",))
 
     project.write("3")
+    strictly = mqtune.Process(start_method="spawn", code="strict")
     with pytest.raises(CodeDiffers, match=r"code_helper.py changed"):
-        project.tuner("edited", max_trials=5, code="strict", **options).run()
+        project.tuner("edited", max_trials=5, **{**options, "process": strictly}).run()
 
 
 def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_that_is_strict(
@@ -95,7 +102,7 @@ def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_tha
     copy = tmp_path / "copy"
     shutil.copytree(project.root, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "code_helper.py").write_text("VERSION = 7\n")
-    options = {"broker": broker, "resources": Resources(tags=[TAG]), "max_trials": 2}
+    options = {"backend": broker, "resources": Resources(tags=[TAG]), "max_trials": 2}
     worker = ["--gpus", "0", "--slots", "1", "--tags", TAG]
     with running_worker(broker, tmp_path / "worker.log", *worker, name="stale", code_root=copy):
         with caplog.at_level(logging.WARNING):
@@ -105,4 +112,4 @@ def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_tha
         assert {tuple(t.attempts[-1].environment["differs"]) for t in results.trials} == {("code_helper.py",)}
 
         with pytest.raises(CodeDiffers, match=r"worker stale@.*code_helper.py there is not as it was"):
-            project.tuner("copied-strictly", code="strict", **options).run()
+            project.tuner("copied-strictly", process=mqtune.Process(code="strict"), **options).run()

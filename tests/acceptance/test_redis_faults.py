@@ -74,10 +74,10 @@ class Run:
             self.space,
             metric="loss",
             mode="min",
-            broker=self.place.to_driver.url,
+            backend=self.place.to_driver.url,
+            run=mqtune.Run(progress=False),
             name=self.name,
             max_trials=self.trials,
-            progress=False,
             **options,
         )
 

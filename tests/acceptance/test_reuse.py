@@ -42,7 +42,7 @@ def options(cpus: int) -> tuple[str, ...]:
 class Bench:
     """A tuner that starts trials one behind the other in one slot."""
 
-    def __init__(self, broker: str, folder: Path, cpus: int = CPUS, **arguments: Any) -> None:
+    def __init__(self, broker: str, folder: Path, cpus: int = CPUS, sync: Any = "stream", **arguments: Any) -> None:
         self.log = folder / "log"
         self.tuner = mqtune.Tuner(
             Reuses,
@@ -51,11 +51,11 @@ class Bench:
             mode="min",
             searcher=Nothing(),
             resources=mqtune.Resources(cpus=cpus),
-            broker=broker,
-            checkpoints=folder / "store",
+            backend=broker,
+            checkpoints=mqtune.Checkpoints(folder / "store"),
+            process=mqtune.Process(reuse=True, sync=sync),
+            run=mqtune.Run(progress=False),
             name=f"reuse-{os.getpid()}-{next(_names)}",
-            reuse=True,
-            progress=False,
             **arguments,
         )
 

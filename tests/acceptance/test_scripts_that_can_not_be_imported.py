@@ -17,7 +17,8 @@ def train(config):
     mqtune.report({"loss": config["x"]})
 
 tuner = mqtune.Tuner(
-    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, local_slots=2, progress=False
+    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, backend=mqtune.Local(slots=2),
+    run=mqtune.Run(progress=False),
 )
 tuner.run()
 """
@@ -28,7 +29,8 @@ def train(config):
     mqtune.report({"loss": config["x"]})
 
 tuner = mqtune.Tuner(
-    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, local_slots=2, progress=False
+    train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=4, backend=mqtune.Local(slots=2),
+    run=mqtune.Run(progress=False),
 )
 tuner.run()
 """
@@ -43,7 +45,8 @@ def train(config):
 
 if __name__ == "__main__":
     mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=trials, local_slots=2, progress=False
+        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=trials, backend=mqtune.Local(slots=2),
+    run=mqtune.Run(progress=False),
     ).run()
 """
 GUARD = 'if __name__ == "__main__":'

@@ -80,11 +80,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             {"x": mqtune.uniform(0, 1), "go": str(folder / "go")},
             metric="loss",
             mode="min",
-            broker=urls["driver"],
+            backend=urls["driver"],
+            failures=mqtune.Failures(max_failures=0),
+            run=mqtune.Run(progress=False),
             name="quiet",
             max_trials=2,
-            max_failures=0,
-            progress=False,
         )
         with contextlib.closing(tuner):
             # Flower asks for events every few seconds.

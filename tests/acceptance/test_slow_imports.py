@@ -57,10 +57,10 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
         metric="loss",
         mode="min",
         max_trials=2,
-        broker=broker,
+        backend=broker,
+        run=mqtune.Run(progress=False),
         name="imports-long",
         resources=Resources(tags=[TAG]),
-        progress=False,
     )
     # Whatever nobody has is overdue at once.
     publish = DriverTimers.publish_lost
@@ -114,10 +114,10 @@ def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
                 metric="loss",
                 mode="min",
                 max_trials=40,
-                broker=broker,
+                backend=broker,
+                run=mqtune.Run(progress=False),
                 name=f"turns-{trainable.__name__}",
                 resources=Resources(tags=[TAG]),
-                progress=False,
             )
             for trainable in (code.first, code.second)
         ]

@@ -72,7 +72,7 @@ def test_a_whole_experiment_runs_over_tls_with_certificates_on_both_sides(
         )
         options = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
         with running_worker(url, tmp_path / "w.log", *options) as worker, tuners(url, tmp_path / "store") as tune:
-            tuner = tune(saving.CountsInDict, counting(20), counting(20), checkpoints=None)
+            tuner = tune(saving.CountsInDict, counting(20), counting(20), store=None)
             results = tuner.run()
             assert worker.poll() is None
 
@@ -104,7 +104,12 @@ def wrong_url(
 @pytest.mark.parametrize(("wrong_url", "words"), WRONG.items(), indirect=["wrong_url"])
 def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(wrong_url: str, words: str):
     tuner = mqtune.Tuner(
-        trainables.steady, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", broker=wrong_url, progress=False
+        trainables.steady,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        backend=wrong_url,
+        run=mqtune.Run(progress=False),
     )
 
     began = time.monotonic()

@@ -135,7 +135,7 @@ def test_a_part_of_a_worker_that_is_killed_costs_one_attempt_and_the_worker_serv
     start: Start, tune: Tune, dies: str
 ):
     worker = start("hurt")
-    tuner = tune(saving.in_dicts, counting(), max_failures=1)
+    tuner = tune(saving.in_dicts, counting(), failures=mqtune.Failures(max_failures=1))
     trial = running(tuner)
     pid = trial.last_metrics["pid"]
     family = family_of(worker)
@@ -166,7 +166,9 @@ def locking(tune: Tune, folder: Path, *, bare: bool) -> Iterator[tuple[mqtune.Tu
     """A running trial whose daemon has a lock, which another attempt needs; and what says whether anybody has it."""
     lock = folder / "lock"
     space = {"lock": str(lock), "bare": bare}
-    tuner = tune(leaving.keeps_a_lock, space=space, searcher=None, max_trials=1, max_failures=0)
+    tuner = tune(
+        leaving.keeps_a_lock, space=space, searcher=None, max_trials=1, failures=mqtune.Failures(max_failures=0)
+    )
     trial = running(tuner)
 
     def is_held() -> bool:
@@ -224,7 +226,9 @@ def test_a_worker_ends_what_one_before_it_left_that_was_killed_with_its_zygotes(
 
 def test_a_trial_whose_zygote_is_frozen_outlives_its_time_no_longer_than_any_other(start: Start, tune: Tune):
     start("frozen")
-    tuner = tune(saving.in_dicts, counting(), ttl_s=2.0, max_failures=0)
+    tuner = tune(
+        saving.in_dicts, counting(), process=mqtune.Process(ttl_s=2.0), failures=mqtune.Failures(max_failures=0)
+    )
     trial = running(tuner)
     process = psutil.Process(trial.last_metrics["pid"])
     zygote = process.parent()

@@ -59,11 +59,11 @@ def run_by_turns(broker: str, label: str, trials: int) -> None:
                         {"x": mqtune.uniform(0, 1)},
                         metric="loss",
                         mode="min",
-                        broker=broker,
+                        backend=broker,
+                        run=mqtune.Run(progress=False),
                         resources=SLOT,
                         name=f"growth-{os.getpid()}-{label}-{trainable.__name__}",
                         max_trials=trials // len(EXPERIMENTS),
-                        progress=False,
                     )
                 )
             )

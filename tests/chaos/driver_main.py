@@ -115,16 +115,17 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         scheduler=Watched(scheduler_of(plan), told),
         resources=mqtune.Resources(cpus=plan["cpus"]),
         max_trials=plan["max_trials"],
-        max_failures=plan["max_failures"],
-        sync=plan["sync"],
-        reuse=plan["reuse"],
-        checkpoints=plan["store"],
-        broker=plan["broker"],
+        failures=mqtune.Failures(
+            max_failures=plan["max_failures"],
+            on_driver_loss=plan["on_driver_loss"],
+            driver_loss_grace_s=plan["driver_loss_grace_s"],
+        ),
+        process=mqtune.Process(sync=plan["sync"], reuse=plan["reuse"]),
+        checkpoints=mqtune.Checkpoints(plan["store"]),
+        backend=plan["broker"],
+        run=mqtune.Run(progress=False),
         name=plan["name"],
         seed=plan["seed"],
-        on_driver_loss=plan["on_driver_loss"],
-        driver_loss_grace_s=plan["driver_loss_grace_s"],
-        progress=False,
     )
 
 
@@ -132,7 +133,9 @@ def attached(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
     """Go on with what stands in Redis, or in this machine's copy; begin it if there is nothing yet."""
     scheduler = Watched(scheduler_of(plan), told)
     try:
-        return mqtune.Tuner.attach(plan["name"], broker=plan["broker"], scheduler=scheduler, progress=False)
+        return mqtune.Tuner.attach(
+            plan["name"], backend=plan["broker"], run=mqtune.Run(progress=False), scheduler=scheduler
+        )
     except ConfigurationError as error:
         if not str(error).startswith("there is no experiment"):
             raise

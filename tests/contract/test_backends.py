@@ -71,6 +71,6 @@ class TestCelery(BackendContract):
     @pytest.fixture
     def new_tuner(self, broker: str) -> NewTuner:
         def new_tuner(*, saves: bool, **arguments: Any) -> mqtune.Tuner:
-            return mqtune.Tuner(play if saves else play_unsaved, broker=broker, **arguments)
+            return mqtune.Tuner(play if saves else play_unsaved, backend=broker, **arguments)
 
         return new_tuner

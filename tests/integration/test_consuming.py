@@ -106,11 +106,11 @@ def tuner(server: Server, client: redis.Redis) -> Iterator[mqtune.Tuner]:
         SPACE,
         metric="loss",
         mode="min",
-        broker=server.url,
+        backend=server.url,
+        run=mqtune.Run(progress=False),
         name="stuck",
         searcher=Nothing(),
         resources=mqtune.Resources(cpus=1),
-        progress=False,
     )
     with contextlib.closing(tuner):
         yield tuner

@@ -97,11 +97,11 @@ def tuner(broker: str) -> Iterator[mqtune.Tuner]:
         SPACE,
         metric="loss",
         mode="min",
-        broker=broker,
+        backend=broker,
+        run=mqtune.Run(progress=False),
         name="full",
         searcher=Nothing(),
         resources=mqtune.Resources(gpus=1, cpus=1),
-        progress=False,
     )
     with contextlib.closing(tuner):
         yield tuner

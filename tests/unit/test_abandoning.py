@@ -242,7 +242,7 @@ def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
     [
         lambda: RandomSearcher(FINITE, 3),
         lambda: RandomSearcher(GRID, 3),
-        lambda: PointsFirst(RandomSearcher(FINITE, 3), FINITE, [{"depth": 1}, {"depth": 2}], 3),
+        lambda: PointsFirst([{"depth": 1}, {"depth": 2}], RandomSearcher(FINITE, 3), space=FINITE, seed=3),
     ],
 )
 def test_random_search_never_suggests_an_abandoned_config_again(make: Callable[[], Searcher]) -> None:
@@ -284,7 +284,7 @@ def test_grid_search_passes_over_what_was_abandoned_or_is_tried_anyway() -> None
 
 
 def test_a_point_that_is_an_abandoned_config_is_not_tried_again() -> None:
-    searcher = PointsFirst(GridSearcher(GRID), GRID, [{"depth": 1}, {"depth": 1}, {"depth": 2}])
+    searcher = PointsFirst([{"depth": 1}, {"depth": 1}, {"depth": 2}], GridSearcher(GRID), space=GRID)
     first = searcher.suggest()
     searcher.on_abandon(trial_of(ONE, first))
 

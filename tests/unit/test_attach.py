@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTake
 from mqtune.core.events import ExperimentCreated
 from mqtune.driver import settings as plans
 from mqtune.driver.attach import attached
-from mqtune.driver.connect import BrokerPlace
+from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import Plan
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -40,7 +41,13 @@ class MyScheduler(mqtune.ASHA):
 
 def tuned(**options: Any) -> Plan:
     """The plan of a script."""
-    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "broker": BROKER, "progress": False}
+    settings: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "name": "x",
+        "backend": BROKER,
+        "run": mqtune.Run(progress=False),
+    }
     return mqtune.Tuner(options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options})._plan
 
 
@@ -49,50 +56,57 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """What the server has, by the experiments' names."""
     known: dict[str, bytes] = {}
 
-    def definition(place: BrokerPlace, name: str, folder: Path) -> dict[str, Any] | None:
+    def definition(place: BrokerDeployment, name: str, folder: Path) -> dict[str, Any] | None:
         return decode_value(known[name]) if name in known else None
 
-    monkeypatch.setattr(BrokerPlace, "definition", definition)
-    monkeypatch.setattr(BrokerPlace, "experiments", lambda place: sorted(known))
-    monkeypatch.setattr(BrokerPlace, "is_private", True)
+    monkeypatch.setattr(BrokerDeployment, "definition", definition)
+    monkeypatch.setattr(BrokerDeployment, "experiments", lambda place: sorted(known))
+    monkeypatch.setattr(BrokerDeployment, "is_private", True)
     return known
 
 
 def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> None:
     """Have every broker hold these bytes as what the experiment is."""
     server = SimpleNamespace(client=None, url=BROKER, is_private=False)
-    monkeypatch.setattr(BrokerPlace, "_connect", lambda place, folder: server)
+    monkeypatch.setattr(BrokerDeployment, "_connect", lambda place, folder: server)
     monkeypatch.setattr(RedisJournal, "definition", lambda journal: definition)
 
 
-def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerPlace]:
+def attach(name: str = "x", **given: Any) -> tuple[Plan, BrokerDeployment]:
     nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "max_trials"])
-    return attached(name, **{"broker": BROKER, **nothing, **given})
+    settings = attached(name, **{"backend": BROKER, "run": mqtune.Run(), **nothing, **given})
+    assert isinstance(settings.backend, BrokerDeployment)
+    return Plan(settings), settings.backend
 
 
 ODD: dict[str, dict[str, Any]] = {
     "plain": {},
     "seed": {"seed": 0},
     "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
-    "points": {"points_to_evaluate": [{"lr": 0.1}, {"net": {"width": 16}}], "seed": 5},
+    "points": {"searcher": mqtune.PointsFirst([{"lr": 0.1}, {"net": {"width": 16}}]), "seed": 5},
     "own searcher": {"searcher": mqtune.RandomSearcher(Space(SPACE), 9)},
     "limits": {
         "max_trials": 7,
-        "max_concurrent": 3,
-        "max_failures": -1,
-        "fail_fast": "raise",
-        "ttl_s": 1.5,
-        "time_budget_s": 60,
-        "trial_time_budget_s": 3600.5,
+        "run": mqtune.Run(max_concurrent=3),
+        "failures": mqtune.Failures(max_failures=-1, fail_fast="raise"),
+        "process": mqtune.Process(ttl_s=1.5),
     },
-    "scheduler": {"scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3), "sync": "lockstep"},
+    "scheduler": {
+        "scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3),
+        "process": mqtune.Process(sync="lockstep"),
+    },
     "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
-    "retention": {"retention": mqtune.Retention(None, 2, "accuracy", "max"), "delete_checkpoints": True},
+    "retention": {
+        "checkpoints": mqtune.Checkpoints(keep_last=None, keep_best=2, score="accuracy", mode="max", delete=True)
+    },
     "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
-    "store": {"checkpoints": "s3://bucket/folder", "queue_trials": False},
-    "loss": {"on_driver_loss": "stop", "driver_loss_grace_s": 5},
-    "working directory": {"working_dir": "trial", "keep_working_dir": "failed"},
-    "process": {"start_method": "spawn", "accept_no_report": True, "pass_config": "json"},
+    "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.Run(queue_trials=False)},
+    "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
+    "working directory": {"process": mqtune.Process(working_dir="trial", keep_working_dir="failed")},
+    "process": {
+        "process": mqtune.Process(start_method="spawn", pass_config="json"),
+        "failures": mqtune.Failures(accept_no_report=True),
+    },
 }
 
 
@@ -117,21 +131,21 @@ def test_an_experiment_of_before_trials_had_folders_of_their_own_goes_on_without
 
     again, _ = attach()
 
-    assert (again.working_dir, again.keep_working_dir) == ("code", "always")
+    assert (again.settings.process.working_dir, again.settings.process.keep_working_dir) == ("code", "always")
     assert again.definition(kept["x"]) == {**old, "working_dir": "code", "keep_working_dir": "always"}
 
 
 @pytest.mark.parametrize("argument", ["working_dir", "keep_working_dir"])
 def test_a_working_directory_that_is_none_is_refused_by_argument_and_value(argument: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{argument}='elsewhere' is none of "):
-        tuned(**{argument: "elsewhere"})
+    with pytest.raises(ConfigurationError, match=f"{argument}='elsewhere' is n"):
+        mqtune.Process(**{argument: "elsewhere"})
 
 
 def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept["x"] = encode_value(tuned().definition(None))
-    monkeypatch.setattr(BrokerPlace, "is_private", False)
+    monkeypatch.setattr(BrokerDeployment, "is_private", False)
     monkeypatch.chdir(tmp_path)
 
     plan, _ = attach()
@@ -147,7 +161,7 @@ def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_fr
 def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes], change: dict[str, Any]) -> None:
     kept["x"] = encode_value(tuned().definition(None) | change)
 
-    with pytest.raises(ConfigurationError, match=r"ttl_s|makes no sense|experiment 'x'"):
+    with pytest.raises(ConfigurationError, match=r"ttl_s|invalid|experiment 'x'"):
         attach()
 
 
@@ -159,15 +173,42 @@ def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.
         attach()
 
 
-def test_every_argument_of_a_tuner_is_kept_or_is_no_matter_of_the_experiment() -> None:
-    of_this_run = {"self", "broker", "name", "overwrite", "backend", "callbacks", "progress", "tags", "notes"}
-    elsewhere = {"points_to_evaluate": "searcher", "checkpoints": "pass_checkpoint_dir"}
-    plan = tuned()
-    definition = plan.definition(None)
+def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
+    of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes"}
+    elsewhere = {
+        "keep_last": "retention",
+        "keep_best": "retention",
+        "score": "retention",
+        "delete": "delete_checkpoints",
+    }
+    definition = tuned().definition(None)
 
-    arguments = set(inspect.signature(mqtune.Tuner.__init__).parameters) - of_this_run
+    for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.Run):
+        names = {each.name for each in dataclasses.fields(group)} - of_this_run
+        assert {name for name in names if elsewhere.get(name, name) not in definition} == set()
 
-    assert {name for name in arguments if elsewhere.get(name, name) not in definition} == set()
+
+def test_a_tuner_has_the_fields_of_its_settings_as_parameters_and_at_most_sixteen() -> None:
+    parameters = list(inspect.signature(mqtune.Tuner.__init__).parameters)[1:]
+
+    assert parameters == [each.name for each in dataclasses.fields(plans.Settings)]
+    assert len(parameters) <= 16
+
+
+def test_an_experiment_with_a_budget_of_time_goes_on_with_it_as_a_rule(kept: dict[str, bytes]) -> None:
+    old = tuned(stop={"loss": 0.1}).definition(None) | {"time_budget_s": 60, "trial_time_budget_s": 3600.5}
+    kept["x"] = encode_value(old)
+
+    now = attach()[0].definition(kept["x"])
+
+    limits = [
+        {"rule": "time_limit", "seconds": 60, "of": "driver"},
+        {"rule": "time_limit", "seconds": 3600.5, "of": "trials"},
+    ]
+    assert now["stop"] == {"rule": "any", "rules": [*limits, old["stop"]]}
+    assert (now["time_budget_s"], now["trial_time_budget_s"]) == (None, None)
+    kept["x"] = encode_value(now)
+    assert attach()[0].definition(kept["x"]) == now
 
 
 def test_what_may_change_is_what_a_definition_has() -> None:
@@ -175,23 +216,26 @@ def test_what_may_change_is_what_a_definition_has() -> None:
 
 
 def test_the_place_is_as_it_was(kept: dict[str, bytes]) -> None:
-    plan = tuned(queue_trials=False)
+    plan = tuned(run=mqtune.Run(queue_trials=False))
     plan.store = "file:///data/x"
     kept["x"] = encode_value(plan.definition(None))
 
-    _, place = attach()
+    again, place = attach()
 
-    assert (place.store, place.queue_trials, place.local_slots) == ("file:///data/x", False, None)
+    assert (place.store, place.local_slots) == ("file:///data/x", None)
+    assert not again.settings.run.queue_trials
 
 
 def test_a_script_that_changes_how_far_it_goes_changes_the_definition(kept: dict[str, bytes]) -> None:
     kept["x"] = encode_value(tuned(max_trials=3, seed=1).definition(None))
-    changed = tuned(max_trials=9, on_driver_loss="finish", stop={"loss": 0.5}).definition(kept["x"])
+    changed = tuned(max_trials=9, failures=mqtune.Failures(on_driver_loss="finish"), stop={"loss": 0.5}).definition(
+        kept["x"]
+    )
     kept["x"] = encode_value(changed)
 
     again, _ = attach()
 
-    assert (again.max_trials, again.on_loss.policy, again.seed) == (9, "finish", 1)
+    assert (again.limits.max_trials, again.on_loss.policy, again.seed) == (9, "finish", 1)
     assert again.limits.rule is not None
 
 
@@ -202,7 +246,7 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
     again, _ = attach(scheduler=scheduler, stop=rule, max_trials=77, trainable=trainable)
 
     assert again.scheduler is scheduler
-    assert (again.limits.rule, again.max_trials) == (rule, 77)
+    assert (again.limits.rule, again.limits.max_trials) == (rule, 77)
     again.definition(kept["x"])
 
 
@@ -272,7 +316,7 @@ def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(
 
     again, _ = attach()
 
-    assert again.max_trials == 5
+    assert again.limits.max_trials == 5
 
 
 @pytest.fixture
@@ -286,7 +330,7 @@ def test_without_a_broker_an_unknown_name_is_an_error_that_says_what_there_is(mq
     save_copy(mqtune_home, "other", {})
 
     with pytest.raises(ConfigurationError, match=f"no experiment 'x' in {mqtune_home}; there is other"):
-        attach(broker=None)
+        attach(backend=None)
 
     assert not (mqtune_home / "x").exists()
 
@@ -296,4 +340,4 @@ def test_an_experiment_of_a_broker_needs_the_broker(mqtune_home: Path) -> None:
     save_copy(mqtune_home, "x", {})
 
     with pytest.raises(ConfigurationError, match="'x' did not run on this machine alone; give its broker"):
-        attach(broker=None)
+        attach(backend=None)

@@ -240,7 +240,7 @@ def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, t
 
 
 def test_a_folder_needs_a_store(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"has no store.*Tuner\(checkpoints="):
+    with pytest.raises(ConfigurationError, match=r"has no store.*Checkpoints\("):
         bench.hand.start_trial({}, checkpoint=model_folder(tmp_path / "model"))
 
 

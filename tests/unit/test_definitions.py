@@ -53,33 +53,48 @@ def many() -> dict[str, dict[str, Any]]:
         "plain": {},
         "seed": {"seed": 7},
         "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
-        "points": {"points_to_evaluate": [{"lr": 0.1}, {"net": {"width": 16}}]},
+        "points": {"searcher": mqtune.PointsFirst([{"lr": 0.1}, {"net": {"width": 16}}])},
         "points of a grid": {
             "space": {"a": mqtune.grid_search([1, 2]), "b": mqtune.uniform(0, 1)},
-            "points_to_evaluate": [{"a": 1}, {"a": 2}, {"b": 0.5}],
+            "searcher": mqtune.PointsFirst([{"a": 1}, {"a": 2}, {"b": 0.5}]),
         },
         "searcher": {"searcher": mqtune.RandomSearcher(Space({"lr": mqtune.uniform(0, 1)}), 9)},
         "own searcher": {"searcher": MySearcher(Space(SPACE), 9), "scheduler": MyScheduler(9)},
-        "limits": {"max_trials": 7, "max_concurrent": 3, "max_failures": -1, "fail_fast": "raise", "ttl_s": 1.5},
-        "scheduler": {"scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3), "sync": "lockstep"},
+        "limits": {
+            "max_trials": 7,
+            "run": mqtune.Run(max_concurrent=3),
+            "failures": mqtune.Failures(max_failures=-1, fail_fast="raise"),
+            "process": mqtune.Process(ttl_s=1.5),
+        },
+        "scheduler": {
+            "scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3),
+            "process": mqtune.Process(sync="lockstep"),
+        },
         "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
         "stop function": {"stop": stops, "mode": "max", "metric": "accuracy"},
-        "retention": {"retention": mqtune.Retention(None, 2, "accuracy", "max"), "delete_checkpoints": True},
-        "retention of some": {"retention": mqtune.Retention(3), "delete_checkpoints": "all"},
+        "retention": {
+            "checkpoints": mqtune.Checkpoints(keep_last=None, keep_best=2, score="accuracy", mode="max", delete=True)
+        },
+        "retention of some": {"checkpoints": mqtune.Checkpoints(keep_last=3, delete="all")},
         "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
-        "store": {"checkpoints": "s3://bucket/folder", "queue_trials": False},
-        "loss": {"on_driver_loss": "stop", "driver_loss_grace_s": 5},
-        "working directory": {"working_dir": "trial", "keep_working_dir": "failed", "code": "strict"},
-        "process": {"start_method": "spawn", "accept_no_report": True, "pass_config": "json"},
-        "reports": {"metric_from": "later", "on_odd_report": "fail"},
-        "reuse": {"tuned": Reusable, "reuse": True},
-        "local": {"local_slots": 3, "broker": None},
+        "store": {"checkpoints": mqtune.Checkpoints("s3://bucket/folder"), "run": mqtune.Run(queue_trials=False)},
+        "loss": {"failures": mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=5)},
+        "working directory": {
+            "process": mqtune.Process(working_dir="trial", keep_working_dir="failed", code="strict"),
+        },
+        "process": {
+            "process": mqtune.Process(start_method="spawn", pass_config="json"),
+            "failures": mqtune.Failures(accept_no_report=True),
+        },
+        "reports": {"failures": mqtune.Failures(metric_from="later", on_odd_report="fail")},
+        "reuse": {"tuned": Reusable, "process": mqtune.Process(reuse=True)},
+        "local": {"backend": mqtune.Local(slots=3)},
     }
 
 
 def definition(**options: Any) -> dict[str, Any]:
     """What a tuner's experiment would be kept as."""
-    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "broker": "redis://h/0", "seed": 1}
+    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "backend": "redis://h/0", "seed": 1}
     settings = {**usual, **options}
     tuner = mqtune.Tuner(settings.pop("tuned", trainable), settings.pop("space", SPACE), **settings)
     found: dict[str, Any] = decode_value(encode_value(tuner._plan.definition(None)))

@@ -107,14 +107,21 @@ def test_the_figures_are_those_of_the_code():
     assert f"at most {MAX_DICT_BYTES:,} bytes" in section("Checkpoints")
     assert f"`{checkpoint_id('0007', 1, 3, in_memory=False)}`" in section("Checkpoints")
     assert f"`{checkpoint_id('0007', 1, 3, in_memory=True)}`" in section("Checkpoints")
-    default = mqtune.Retention()
-    assert f"mqtune.Retention(keep_last={default.keep_last}, keep_best={default.keep_best})` is the default" in PAGE
+    default = mqtune.Checkpoints()
+    assert f"mqtune.Checkpoints(keep_last={default.keep_last}, keep_best={default.keep_best})` is the default" in PAGE
 
 
 def test_every_name_on_the_page_is_there():
-    settings = set(inspect.signature(mqtune.Tuner).parameters) | set(
-        inspect.signature(mqtune.Tuner.start_trial).parameters
+    givers = (
+        mqtune.Tuner,
+        mqtune.Failures,
+        mqtune.Checkpoints,
+        mqtune.Process,
+        mqtune.Run,
+        mqtune.TimeLimit,
+        mqtune.Tuner.start_trial,
     )
+    settings = {name for giver in givers for name in inspect.signature(giver).parameters}
     homes = (mqtune, mqtune.Tuner, mqtune.Scheduler, Callback, errors, mqtune.Trainable)
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 
@@ -183,9 +190,8 @@ def test_the_class_scheduler_rules_and_callback_of_the_examples_work_together(pa
             max_trials=3,
             # A config that is as good as the bound at its first report would have no second attempt.
             seed=1,
-            callbacks=[diary],
+            run=mqtune.Run(callbacks=[diary], progress=False),
             backend=mqtune.Simulated(page.curve),
-            progress=False,
         )
 
         results = tuner.run()

@@ -288,7 +288,14 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
     sys.modules.pop("train_of_plans", None)
     import train_of_plans  # type: ignore[import-not-found]
 
-    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "seed": 1, "progress": False, **options}
+    settings: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "name": "x",
+        "seed": 1,
+        "run": mqtune.Run(progress=False),
+        **options,
+    }
     plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._plan
     plan.read_code()
     return plan, plan.definition(None if kept is None else encode_value(kept))
@@ -319,11 +326,11 @@ def test_changed_code_goes_on_as_it_is_now_and_is_named(script: Path) -> None:
 
 
 def test_strict_refuses_changed_code_with_the_ways_out(script: Path) -> None:
-    _, before = definition(script, code="strict")
+    _, before = definition(script, process=mqtune.Process(code="strict"))
     change(script)
 
     with pytest.raises(CodeDiffers, match=r"train_of_plans.py changed.*another name.*overwrite=True"):
-        definition(script, before, code="strict")
+        definition(script, before, process=mqtune.Process(code="strict"))
 
 
 def test_an_experiment_of_before_code_was_recorded_goes_on(script: Path) -> None:
@@ -342,7 +349,12 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
     import train_of_plans
 
     plan = mqtune.Tuner(
-        train_of_plans.train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", name="x", progress=False
+        train_of_plans.train,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        name="x",
+        run=mqtune.Run(progress=False),
     )._plan
     script.unlink()
     plan.read_code()
@@ -351,8 +363,8 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
 
 
 def test_another_policy_is_refused(script: Path) -> None:
-    with pytest.raises(ConfigurationError, match="code='loose' is none of 'warn', 'strict'"):
-        definition(script, code="loose")
+    with pytest.raises(ConfigurationError, match="code='loose' is neither 'warn' nor 'strict'"):
+        definition(script, process=mqtune.Process(code="loose"))
 
 
 def test_the_experiment_knows_from_which_trial_on_its_code_was_another() -> None:

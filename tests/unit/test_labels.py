@@ -62,10 +62,9 @@ def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_h
         metric="loss",
         mode="min",
         max_trials=2,
-        max_concurrent=1,
+        run=mqtune.Run(max_concurrent=1, progress=False),
         name="ended",
-        backend=tuner._place._simulated,  # type: ignore[attr-defined]
-        progress=False,
+        backend=tuner._deployment._backend,  # type: ignore[attr-defined]
     )
 
     again.annotate_trial("0001", tags=["good"])
@@ -137,8 +136,7 @@ def run(name: str, **options: Any) -> mqtune.Tuner:
         max_trials=2,
         name=name,
         backend=mqtune.Simulated(reports, keep_journal=True),
-        progress=False,
-        **options,
+        run=mqtune.Run(progress=False, **options),
     )
     tuner.start_trial({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
     tuner.run()
@@ -189,7 +187,7 @@ def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:
         mode="min",
         name="plain",
         backend=mqtune.Simulated(reports),
-        progress=False,
+        run=mqtune.Run(progress=False),
     )
     results = tuner.run()
 
@@ -210,8 +208,7 @@ def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_
             name="again",
             seed=1,
             backend=simulated,
-            progress=False,
-            **labels,
+            run=mqtune.Run(progress=False, **labels),
         )
         return tuner.run().experiment.labels
 

@@ -12,8 +12,8 @@ from bench import Bench
 from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.events import DecisionTaken
 from mqtune.core.trial import TrialStatus
-from mqtune.driver.limits import LOOK_S, Limits
-from mqtune.schedulers.stopping.experiment_rules import TargetReached, TrialsCompleted
+from mqtune.driver.limits import Limits
+from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
 from mqtune.schedulers.stopping.trial_rules import MaximumIteration
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -27,11 +27,7 @@ def statuses(bench: Bench) -> list[str]:
     ("name", "value"),
     [
         *((name, value) for name in ("max_trials", "max_concurrent") for value in (0, -1, 1.5, True, "3")),
-        *(
-            (name, value)
-            for name in ("ttl_s", "time_budget_s", "trial_time_budget_s")
-            for value in (0, -1, math.nan, math.inf, True, "3")
-        ),
+        *((name, value) for name in ("ttl_s",) for value in (0, -1, math.nan, math.inf, True, "3")),
         *(("fail_fast", value) for value in ("yes", "RAISE", 2, None)),
     ],
 )
@@ -40,15 +36,9 @@ def test_a_limit_that_makes_no_sense_is_named_with_its_value(name: str, value: A
         Limits(**{name: value})
 
 
-def test_without_limits_nothing_goes_by_the_clock() -> None:
-    assert not Limits().is_timed
-    assert Limits(time_budget_s=1).is_timed
-    assert Limits(trial_time_budget_s=1).is_timed
-
-
 def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_path: Path) -> None:
     """Ray Tune's sums the trials' own times, and stops nothing."""
-    bench = Bench(tmp_path, time_budget_s=100.0, max_trials=9).step().start(ONE).start(TWO)
+    bench = Bench(tmp_path, stop=TimeLimit(100.0, "driver"), max_trials=9).step().start(ONE).start(TWO)
 
     bench.clock.now += 99.0
     bench.step()
@@ -60,12 +50,12 @@ def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_pat
     bench.end(ONE).end(TWO)
     assert bench.driver.is_finished
     assert statuses(bench) == ["EARLY_STOPPED", "EARLY_STOPPED"]
-    assert bench.trial().reason == bench.driver.over == "the time budget of 100 s is used up"
-    assert {event.by for event in bench.of(DecisionTaken)} == {"driver"}
+    assert bench.trial().reason == bench.driver.over == "the time limit of the driver of 100 s is over"
+    assert {event.by for event in bench.of(DecisionTaken)} == {"stop rule"}
 
 
 def test_the_time_in_which_no_driver_drives_is_not_counted(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, time_budget_s=100.0).step().start(ONE)
+    bench = Bench(tmp_path, stop=TimeLimit(100.0, "driver")).step().start(ONE)
     bench.clock.now += 60.0
     bench.hand.start_trial({})
     bench.driver.close()
@@ -82,7 +72,7 @@ def test_the_time_in_which_no_driver_drives_is_not_counted(tmp_path: Path) -> No
 
 
 def test_the_trial_time_budget_is_what_trials_ran_in_all_those_that_run_included(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, trial_time_budget_s=100.0, max_trials=9).step().start(ONE).start(TWO)
+    bench = Bench(tmp_path, stop=TimeLimit(100.0, "trials"), max_trials=9).step().start(ONE).start(TWO)
 
     bench.clock.now += 30.0
     bench.report(ONE, 1.0)
@@ -90,7 +80,7 @@ def test_the_trial_time_budget_is_what_trials_ran_in_all_those_that_run_included
     bench.clock.now += 39.0
     bench.step()
     assert bench.told(TWO) == ""
-    bench.clock.now += LOOK_S
+    bench.clock.now += 1.0
     bench.step()
 
     assert bench.told(TWO) == "stop"
@@ -98,7 +88,7 @@ def test_the_trial_time_budget_is_what_trials_ran_in_all_those_that_run_included
 
 
 def test_a_trial_that_waits_in_a_queue_uses_nothing_of_the_trial_time_budget(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, trial_time_budget_s=10.0).step()
+    bench = Bench(tmp_path, stop=TimeLimit(10.0, "trials")).step()
 
     bench.clock.now += 1000.0
     bench.step()

@@ -72,7 +72,7 @@ def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
     ("asked", "slots", "gpus", "what"),
     [
         (Resources(cpus=9), None, (), "asks for 9 CPUs, which this machine can't give: it has 8"),
-        (Resources(cpus=3), 3, (), "with local_slots=3 they need 9, and it has 8"),
+        (Resources(cpus=3), 3, (), "with 3 slots they need 9, and it has 8"),
         (Resources(gpus=1), None, (), "asks for 1 GPU, 1 CPU, which this machine can't give: it sees none"),
         (Resources(gpus=2), None, ("3",), r"it sees 1: 3 \(by CUDA_VISIBLE_DEVICES, or nvidia-smi\)"),
         (Resources(gpus=1), 3, ("0", "1"), "room for 2 such trials"),
@@ -101,7 +101,7 @@ def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
 def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
     machine(8, ("0", "1"))
 
-    with pytest.raises(ConfigurationError, match="give a multiple of 2, and max_concurrent=3"):
+    with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and Run\(max_concurrent=3"):
         worker_options(Resources(gpus=0.5), 3)
 
 

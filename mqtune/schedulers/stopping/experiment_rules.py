@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
@@ -18,34 +18,69 @@ if TYPE_CHECKING:
 __all__ = ["ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"]
 
 
-class TimeLimit(StopRule):
-    """Stops the experiment *seconds* after it was created, by the wall clock.
+#: How often, in seconds, the times of running trials are summed: that takes a look at each of them.
+_SUM_EVERY_S: Final = 1.0
 
-    Time in which no driver ran counts as well: the trials ran on.
+
+class TimeLimit(StopRule):
+    """Stops the experiment when *seconds* of time are used up.
 
     Args:
         seconds: how long, above 0.
+        of: whose time counts. "experiment": by the wall clock since it was created, also while no driver runs, as its
+            trials run on; "driver": only while a driver runs; "trials": what its trials have run, summed.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: *seconds* is no such number, or *of* none of these.
     """
 
     kind = "time_limit"
     scopes = frozenset({Scope.EXPERIMENT})
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, of: Literal["experiment", "driver", "trials"] = "experiment") -> None:
         self._seconds = checks.positive("TimeLimit", "seconds", seconds)
+        self._of = checks.one_of("TimeLimit", "of", of, ("experiment", "driver", "trials"))
+        self._sum_at = -math.inf
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
         """Return that the time is over, or an empty text."""
-        created_at = experiment.created_at
-        is_over = created_at is not None and now >= created_at + self._seconds
-        return f"the time limit of {self._seconds:g} s is over" if is_over else ""
+        return self._text() if self._used(experiment, now) >= self._seconds else ""
 
     def due(self, experiment: Experiment, now: float) -> float:
-        """Return when the time is over, or infinity if it is."""
-        end = math.inf if experiment.created_at is None else experiment.created_at + self._seconds
+        """Return when the time is over, or may be, or infinity if it is."""
+        if self._of == "trials":
+            return max(self._sum_at, math.nextafter(now, math.inf))
+        end = now + self._seconds - self._used(experiment, now)
         return end if end > now else math.inf
+
+    def _used(self, experiment: Experiment, now: float) -> float:
+        """Return how much time is used up; 0 as long as the trials' times are not summed again."""
+        if self._of == "driver":
+            return experiment.driven_s(now)
+        if self._of == "experiment":
+            return -math.inf if experiment.created_at is None else now - experiment.created_at
+        if now < self._sum_at:
+            return 0.0
+        self._sum_at = now + _SUM_EVERY_S
+        return _trial_s(experiment, now)
+
+    def _text(self) -> str:
+        if self._of == "trials":
+            return f"the trials have run for {self._seconds:g} s in all, which is their limit"
+        whose = " of the driver" if self._of == "driver" else ""
+        return f"the time limit{whose} of {self._seconds:g} s is over"
+
+    def describe(self) -> dict[str, Any]:
+        """Return its arguments; those whose time counts only if that is not the usual one, as before there was another."""
+        return {key: value for key, value in super().describe().items() if (key, value) != ("of", "experiment")}
+
+
+def _trial_s(experiment: Experiment, now: float) -> float:
+    """Return for how long trials have run in all, those that run included."""
+    if not experiment.counts[TrialStatus.RUNNING]:
+        return experiment.run_s
+    running = [trial.attempt for trial in experiment.trials.values() if trial.status is TrialStatus.RUNNING]
+    return experiment.run_s + sum(max(0.0, now - a.started_at) for a in running if a.started_at is not None)
 
 
 class _Count(StopRule):

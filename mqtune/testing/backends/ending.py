@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from mqtune.core.errors import TrialFailed
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
+from mqtune.driver.settings import Failures, Process, Run
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.domains import choice
@@ -65,7 +66,7 @@ class EndingContract(InWorld):
     def test_a_user_ends_a_running_trial_and_its_slot_is_used_again(
         self, tune: Tune, call: str, status: TrialStatus
     ) -> None:
-        tuner = tune(played(ENDLESS), played(2), max_concurrent=1)
+        tuner = tune(played(ENDLESS), played(2), run=Run(max_concurrent=1))
         drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
 
         getattr(tuner, call)("0001", "for a reason")
@@ -104,7 +105,7 @@ class EndingContract(InWorld):
         space = Space({**SPACE, **played(2, x=1), "x": choice([1.0, 2.0])})
         given_up = RandomSearcher(space, seed=0).suggest()
         assert given_up is not None
-        tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, max_concurrent=1)
+        tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, run=Run(max_concurrent=1))
         trial = tuner.start_trial(given_up)
 
         tuner.abandon_trial(trial, "it makes no sense")
@@ -129,7 +130,7 @@ class EndingContract(InWorld):
         assert not tuner.busy_trials
 
     def test_an_attempt_that_outlives_its_time_has_failed(self, tune: Tune) -> None:
-        tuner = tune(played(2), ttl_s=600, max_failures=2)
+        tuner = tune(played(2), process=Process(ttl_s=600), failures=Failures(max_failures=2))
         trial = tuner.start_trial(played(ENDLESS), ttl_s=_SOON_S)
         drive(tuner, lambda: tuner.is_finished)
 
@@ -139,18 +140,17 @@ class EndingContract(InWorld):
         assert "0.3 s" in trial.reason
         assert [other.status for other in tuner.get_trials() if other is not trial] == [TrialStatus.COMPLETED]
 
-    @pytest.mark.parametrize("budget", ["time_budget_s", "trial_time_budget_s"])
-    def test_a_budget_of_time_that_is_used_up_stops_everything(self, tune: Tune, budget: str) -> None:
-        arguments: dict[str, Any] = {budget: _SOON_S}
-        tuner = tune(*[played(ENDLESS) for _ in range(4)], **arguments)
+    @pytest.mark.parametrize("of", ["driver", "trials"])
+    def test_time_that_is_used_up_stops_everything(self, tune: Tune, of: Literal["driver", "trials"]) -> None:
+        tuner = tune(*[played(ENDLESS) for _ in range(4)], stop=TimeLimit(_SOON_S, of))
 
         drive(tuner, lambda: tuner.is_finished)
 
         assert {trial.status for trial in tuner.get_trials()} == {TrialStatus.EARLY_STOPPED}
-        assert all("0.3 s" in trial.reason and "budget" in trial.reason for trial in tuner.get_trials())
+        assert all("0.3 s" in trial.reason and "limit" in trial.reason for trial in tuner.get_trials())
 
     def test_the_first_failure_stops_all_if_that_is_asked_for(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(3, fails_after=1), played(3), played(3), fail_fast=True)
+        tuner = tune(played(ENDLESS), played(3, fails_after=1), played(3), played(3), failures=Failures(fail_fast=True))
 
         results = tuner.run()
 
@@ -162,7 +162,7 @@ class EndingContract(InWorld):
         assert results.outcome == "finished"
 
     def test_the_first_failure_is_raised_if_that_is_asked_for(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(3, fails_after=1), fail_fast="raise")
+        tuner = tune(played(ENDLESS), played(3, fails_after=1), failures=Failures(fail_fast="raise"))
 
         with pytest.raises(TrialFailed, match=r"trial 0002 failed: (?s:.*)it was to fail behind step 1"):
             tuner.run()
@@ -229,7 +229,9 @@ class EndingContract(InWorld):
             assert [report.sequence for report in kept] == list(range(1, 4 + trial.late_reports))
 
     def test_in_lockstep_nothing_comes_after_a_decision(self, tune: Tune) -> None:
-        tuner = tune(played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False, sync="lockstep")
+        tuner = tune(
+            played(3000, every_s=0), scheduler=at_report(3, Action.STOP), saves=False, process=Process(sync="lockstep")
+        )
         drive(tuner, lambda: tuner.is_finished)
 
         (trial,) = tuner.get_trials()

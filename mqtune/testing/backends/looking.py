@@ -12,6 +12,7 @@ from mqtune.core.callback import Callback
 from mqtune.core.errors import InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Decision, Report, Trial, TrialStatus
+from mqtune.driver.settings import Failures, Run
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.results import Results
 from mqtune.testing import play
@@ -104,7 +105,7 @@ class LookingContract(InWorld):
         assert tuner.next_failed_trial() is None
 
     def test_the_lines_that_a_trial_printed_are_those_of_its_last_attempt(self, tune: Tune) -> None:
-        tuner = tune(played(5, fails_after=3), max_failures=1)
+        tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=1))
         drive(tuner, lambda: tuner.is_finished)
 
         lines = (tuner.stdout("0001"), tuner.stderr("0001"))
@@ -189,7 +190,7 @@ class LookingContract(InWorld):
         assert "no worker offers a slot with 1 GPU" in tuner.debug_string()
 
     def test_what_nobody_offers_is_an_error_if_trials_may_not_wait(self, tune: Tune) -> None:
-        tuner = tune(played(1), resources=_NOBODY_OFFERS, queue_trials=False)
+        tuner = tune(played(1), resources=_NOBODY_OFFERS, run=Run(queue_trials=False))
 
         with pytest.raises(InsufficientResources, match=r"1 GPU, 1 CPU.*1 CPU"):
             tuner.run()
@@ -259,7 +260,7 @@ class LookingContract(InWorld):
 
     def test_callbacks_hear_of_each_stage_of_a_trial_in_order(self, tune: Tune) -> None:
         heard = _Heard()
-        tuner = tune(played(ENDLESS), callbacks=[heard])
+        tuner = tune(played(ENDLESS), run=Run(callbacks=[heard]))
         drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 2)
         trial = tuner.get_trial("0001")
         tuner.pause_trial(trial)
@@ -281,7 +282,7 @@ class LookingContract(InWorld):
         assert heard.threads == {heard.threads.copy().pop()}
 
     def test_a_callback_that_raises_harms_nothing(self, tune: Tune) -> None:
-        tuner = tune(played(3), callbacks=[_Broken()])
+        tuner = tune(played(3), run=Run(callbacks=[_Broken()]))
 
         tuner.run()
 

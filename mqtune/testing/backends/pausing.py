@@ -18,6 +18,7 @@ from mqtune.core.trial import (
     TrialStatus,
     attempt_and_number,
 )
+from mqtune.driver.settings import Run
 from mqtune.schedulers.base import Choice, Resume
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
@@ -37,7 +38,7 @@ class PausingContract(InWorld):
     """How trials pause, and go on."""
 
     def test_a_paused_trial_frees_its_slot_and_keeps_a_checkpoint(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(2), max_concurrent=1)
+        tuner = tune(played(ENDLESS), played(2), run=Run(max_concurrent=1))
 
         trial = paused_after(tuner, 3)
         drive(tuner, lambda: len(tuner.get_trials(TrialStatus.COMPLETED)) == 1)

@@ -9,6 +9,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.trial import Trial, TrialId, TrialStatus
+from mqtune.driver.settings import Run
 from mqtune.testing.backends.pausing import paused_after
 from mqtune.testing.backends.world import InWorld, Tune, drive
 from mqtune.testing.play import ENDLESS, played
@@ -112,7 +113,7 @@ class RefusingContract(InWorld):
         assert trial.status is TrialStatus.COMPLETED
 
     def test_an_added_trial_still_starts_when_its_source_has_ended_meanwhile(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS), played(20, x=9), max_concurrent=2)
+        tuner = tune(played(ENDLESS), played(20, x=9), run=Run(max_concurrent=2))
         drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.get_trial("0002").checkpoint)
         source = tuner.get_trial("0002")
 

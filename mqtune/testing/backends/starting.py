@@ -8,6 +8,7 @@ import pytest
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.settings import Failures, Run
 from mqtune.schedulers.base import Choice, Fork
 from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
@@ -37,7 +38,7 @@ class StartingContract(InWorld):
         assert len(tuner.running_trials) == 2
 
     def test_no_more_trials_run_at_once_than_is_asked_for(self, tune: Tune) -> None:
-        tuner = tune(*[played(2) for _ in range(3)], max_concurrent=1)
+        tuner = tune(*[played(2) for _ in range(3)], run=Run(max_concurrent=1))
 
         tuner.run()
 
@@ -58,7 +59,7 @@ class StartingContract(InWorld):
         assert trial.history[0].by == "user"
 
     def test_a_trial_that_a_user_adds_is_the_next_one(self, tune: Tune) -> None:
-        tuner = tune(played(3), played(3), max_concurrent=1)
+        tuner = tune(played(3), played(3), run=Run(max_concurrent=1))
         drive(tuner, lambda: tuner.running_trials)
 
         tuner.add_trial(played(2, x=7))
@@ -158,7 +159,7 @@ class StartingContract(InWorld):
         assert reports_of(tuner, trial, 1) == [1, 2]
 
     def test_a_trial_that_fails_goes_on_from_its_newest_checkpoint(self, tune: Tune) -> None:
-        tuner = tune(played(5, fails_after=3), max_failures=1)
+        tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=1))
         drive(tuner, lambda: tuner.is_finished)
 
         (trial,) = tuner.get_trials()
@@ -168,7 +169,7 @@ class StartingContract(InWorld):
         assert "it was to fail behind step 3" in trial.attempts[0].error
 
     def test_without_a_checkpoint_a_trial_that_fails_begins_from_scratch(self, tune: Tune) -> None:
-        tuner = tune(played(5, fails_after=3), max_failures=2, saves=False)
+        tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=2), saves=False)
         drive(tuner, lambda: tuner.is_finished)
 
         (trial,) = tuner.get_trials()
@@ -177,7 +178,7 @@ class StartingContract(InWorld):
         assert trial.reason == "RuntimeError: it was to fail behind step 3"
 
     def test_a_trial_may_fail_as_often_as_it_likes_if_that_is_asked_for(self, tune: Tune) -> None:
-        tuner = tune(played(5, fails_after=0), max_failures=-1)
+        tuner = tune(played(5, fails_after=0), failures=Failures(max_failures=-1))
 
         drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").failures >= 4)
 
@@ -188,7 +189,7 @@ class StartingContract(InWorld):
         assert trial.status is TrialStatus.EARLY_STOPPED
 
     def test_a_trial_that_reports_nothing_has_failed_unless_that_is_accepted(self, tune: Tune) -> None:
-        strict, generous = tune(played(0), played(1)), tune(played(0), accept_no_report=True)
+        strict, generous = tune(played(0), played(1)), tune(played(0), failures=Failures(accept_no_report=True))
 
         drive(strict, lambda: strict.is_finished)
         drive(generous, lambda: generous.is_finished)

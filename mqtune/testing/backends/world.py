@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
@@ -14,8 +15,10 @@ import pytest
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+from mqtune.driver.settings import Run
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
+from mqtune.search.points import PointsFirst
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
@@ -66,14 +69,15 @@ class InWorld:
         made: list[Tuner] = []
 
         def tune(*configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
-            given = {"points_to_evaluate": configs, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
+            first = PointsFirst(configs)
+            given = {"searcher": first, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
             usual = {
                 "space": SPACE,
                 "metric": "loss",
                 "mode": "min",
                 "name": f"contract-{os.getpid()}-{next(_numbers)}",
-                "progress": False,
             }
+            arguments["run"] = replace(arguments.get("run", Run()), progress=False)
             tuner = new_tuner(saves=saves, **{**usual, **given, **arguments})
             made.append(tuner)
             return tuner

@@ -161,7 +161,7 @@ class Saver:
         if not self._url:
             raise ConfigurationError(
                 "a checkpoint that is a directory needs a store that all workers reach; name one with "
-                "Tuner(checkpoints='/shared/checkpoints'), or give a dict of at most 1 MB instead"
+                "Checkpoints('/shared/checkpoints'), or give a dict of at most 1 MB instead"
             )
         if self._store is None:
             from mqtune.checkpoints import open_store  # noqa: PLC0415

@@ -81,7 +81,7 @@ class StopTrial(BaseException):
 class Context:
     """Which trial this is; outside a trial all is empty.
 
-    ``folder`` is the attempt's own folder, which begins empty. With ``Tuner(working_dir="trial")`` it is the current
+    ``folder`` is the attempt's own folder, which begins empty. With ``Process(working_dir="trial")`` it is the current
     directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
     """
 
