@@ -27,13 +27,14 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Ignore
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.signals import task_revoked
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.control import Panel, nok
 from celery.worker.request import Request
 from kombu.common import ignore_errors
 from kombu.entity import Queue
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as redis_transport
+from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError, TrialFailed
@@ -43,7 +44,6 @@ from mqtune.core.trial import AttemptEnd
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
-from mqtune.worker.abandon import abandon
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.flower import Rows, Text, failure, latest_report
@@ -243,6 +243,7 @@ class TrialWorker(Worker):
             self.app.prepare(self.hostname, concurrency)
             # Celery would say that they are set, and they would do nothing.
             Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
+            Panel.data.update({"revoke": self._revoke, "terminate": self._terminate})
         except MqtuneError as error:
             # One line instead of a traceback.
             sys.exit(f"mqtune: {error}")
@@ -268,6 +269,14 @@ class TrialWorker(Worker):
         leaving = Leaving(self._leave, self.app.hand_back_all, leave_s(self.app.settings.grace_s))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
+
+    def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
+        """Revoke tasks, in the journal too: Celery's workers forget it when they end, and others that join never know."""
+        self.app.runtime.revoke(maybe_list(task_id) or [])
+        return control.revoke(panel, task_id, **asked)
+
+    def _terminate(self, panel: Any, signal: Any, task_id: Any, **asked: Any) -> Any:
+        return self._revoke(panel, task_id, **{**asked, "terminate": True, "signal": signal})
 
     def _process_task(self, req: Any) -> None:
         try:
@@ -417,7 +426,8 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:
         if not terminated:
             app.rows.abandoned(request.id, request.shadow, request.kwargsrepr)
-            app.trials.submit(partial(abandon, app.runtime, app.client, request.id))
+            # Its worker may know of the revoke from a file of states, and nobody else.
+            app.runtime.revoke([request.id])
 
     return app
 

@@ -9,6 +9,7 @@ import os
 import select
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any, Final
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.events import AttemptEnded, AttemptStarted
-from mqtune.core.trial import INTENTS, UNDRIVEN, AttemptEnd, Config, Intent, TrialId, is_in_memory
+from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
+from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
 from mqtune.worker.logs import Logs
@@ -29,7 +30,7 @@ from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
-__all__ = ["AttemptRun", "ControlPipe", "RunResult", "WorkerServices", "stop_s"]
+__all__ = ["AttemptRun", "ControlPipe", "RunResult", "WorkerServices", "revoke", "stop_s"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ GONE_S: Final = 60.0
 _GO_S: Final = 1.0
 #: What of an experiment's definition its trainables are told.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
+#: The reason that a trial has whose task was revoked.
+REVOKED: Final = "revoked by hand"
 
 
 def stop_s(grace_s: float) -> float:
@@ -569,6 +572,42 @@ class AttemptRun:
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
         )
+
+
+def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:
+    """Give up a trial because its task was revoked; doing it again, on any worker, changes nothing.
+
+    The request is in the journal once, and the driver carries it out, or the next one if none lives. An attempt that waits is
+    ended here, so that no worker that joins later can start it meanwhile.
+
+    Raises:
+        JournalGone: there is no such experiment.
+    """
+    now = services.clock.time()
+    journal.request(
+        Requested(
+            id=f"revoke/{trial}/{attempt}",
+            action=Action.ABANDON.value,
+            trial=trial,
+            arguments={"reason": REVOKED},
+            by=f"Celery's revoke, by worker {services.name}",
+            at=now,
+        )
+    )
+    claim = Claim(trial, attempt, uuid.uuid4().hex)
+    started = AttemptStarted(
+        trial=trial,
+        attempt=attempt,
+        worker=services.name,
+        host=services.host,
+        devices=[],
+        at=now,
+    )
+    if isinstance(journal.claim(claim, services.name, services.lease_s, started.encode()), str):
+        return
+    ended = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.STOPPED, at=now, error=f"{REVOKED} before it ran")
+    journal.end(claim, ended.encode())
+    logger.info("experiment %s, trial %s: %s before it ran", journal.experiment, trial, REVOKED)
 
 
 def _counted(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import reprlib
 import socket
 import threading
@@ -28,7 +29,7 @@ from mqtune.journal.connection import RedisClient
 from mqtune.journal.fleet import Fleet, Hints
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
-from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices
+from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.devices import DeviceMemory, DriverQuery, SlotPlan
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, family, find_counter, memory_limit
@@ -55,6 +56,8 @@ KEPT_ZYGOTES_SHARE: Final = 1 / 8
 REMEMBERED: Final = 32
 #: How long killed processes of earlier workers may take to be gone, before this one joins all the same.
 LEFTOVERS_S: Final = 5.0
+#: How long revokes that are under way may take when the worker shuts down.
+_REVOKES_S: Final = 1.0
 #: How often a thread that waits for a slot looks whether the worker is closing.
 _SLOT_POLL_S: Final = 1.0
 
@@ -130,6 +133,9 @@ class WorkerRuntime:
         self._look = threading.Event()
         self._told = ("", 0)
         self._joined_at = clock.time()
+        #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
+        self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._revoker = threading.Thread(target=self._carry_out_revokes, name="mqtune-revoker", daemon=True)
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
         self._tidier = threading.Thread(target=self._tidy, name="mqtune-tidier", daemon=True)
         self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
@@ -184,6 +190,7 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._tidier.start()
+        self._revoker.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
@@ -254,6 +261,24 @@ class WorkerRuntime:
         """How many experiments, definitions and stores are remembered."""
         return sum(cache.cache_info().currsize for cache in (self._journal, self._definition, self._check_store))
 
+    def revoke(self, task_ids: Iterable[object]) -> None:
+        """Have the trials of these tasks given up; returns at once."""
+        for task_id in task_ids:
+            self._revoked.put(str(task_id))
+
+    def _carry_out_revokes(self) -> None:
+        while (task_id := self._revoked.get()) is not None:
+            experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
+            try:
+                if not (is_name(experiment) and is_name(trial) and attempt.isdecimal()):
+                    raise ConfigurationError("it is no task of mqtune's")
+                revoke(self.services, self._journal(experiment), TrialId(trial), int(attempt))
+            except BrokerUnavailable:
+                # Only when the worker is closing: until then the journal tries for ever.
+                return
+            except Exception as error:  # noqa: BLE001 - what one experiment's keys or rights are costs no other its revokes
+                logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
+
     def waiting(self) -> int:
         """Return how many tasks wait for slots like these, as soon as Redis says so.
 
@@ -284,6 +309,9 @@ class WorkerRuntime:
             for slot in self._slots.all:
                 slot.zygotes.end_all()
             self._wait_until_idle(KILL_GRACE_S)
+        self._revoked.put(None)
+        if self._revoker.is_alive():
+            self._revoker.join(_REVOKES_S)
         self.closing.set()
         self._look.set()
         with contextlib.suppress(BrokerUnavailable):

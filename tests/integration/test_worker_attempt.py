@@ -17,6 +17,7 @@ import pytest
 from waiting import DEADLINE_S, eventually, lives
 
 from mqtune.checkpoints import decode_dict, open_store
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import StoreUnavailable
 from mqtune.core.events import (
     START,
@@ -24,7 +25,9 @@ from mqtune.core.events import (
     AttemptStarted,
     CheckpointSaved,
     DecisionTaken,
+    ExperimentCreated,
     Reports,
+    Requested,
     TrialStaged,
     decode_event,
 )
@@ -36,7 +39,7 @@ from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker import attempt as attempt_module
 from mqtune.worker import zygotes as zygotes_module
-from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices
+from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.logs import Logs
 from mqtune.worker.processes import MemoryKills
@@ -218,6 +221,8 @@ class Machine:
         self.server = MemoryServer()
         self.driver = MemoryJournal(self.server, "e")
         self.driver.lock("driver", "a test", 600)
+        created = ExperimentCreated(name="e", definition={}, at=1.0)
+        self.driver.record(created.encode(), definition=encode_value(created.definition))
         self.attempts: dict[str, int] = {}
         self.checked: list[str] = []
 
@@ -237,10 +242,28 @@ class Machine:
         **definition: Any,
     ) -> Attempt:
         """Stage the next attempt of a trial and have it run."""
+        number = self.stage(config, trial=trial, checkpoint=checkpoint, ttl_s=ttl_s)
+        return self.attempt(number, name, trial=trial, kind=kind, **definition)
+
+    def stage(
+        self,
+        config: dict[str, Any] | None = None,
+        *,
+        trial: str = "0001",
+        checkpoint: str = "",
+        ttl_s: float | None = None,
+    ) -> int:
+        """Stage the next attempt of a trial; returns its number."""
         number = self.attempts[trial] = self.attempts.get(trial, 0) + 1
         staged = TrialStaged(trial=TrialId(trial), attempt=number, config=config or {}, at=1.0, cursor=START)
         assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), ttl_s)
         assert self.driver.stage(TrialId(trial), number, assignment, staged.encode())
+        return number
+
+    def attempt(
+        self, number: int, name: str = "steady", *, trial: str = "0001", kind: str = "function", **definition: Any
+    ) -> Attempt:
+        """Have an attempt run, if it can be claimed."""
         whole = {"trainable": {"name": name, "module": "worker_code", "kind": kind}, "metric": "loss", **definition}
         return Attempt(self, Claim(TrialId(trial), number, f"token-{trial}-{number}"), whole)
 
@@ -301,6 +324,13 @@ class Attempt:
         self.run.on_answer(intent.value)
         return self
 
+    def ended_unclaimed(self) -> str:
+        """Why it was not run."""
+        self._thread.result(3 * DEADLINE_S)
+        assert self.outcome is not None
+        assert self.outcome.end is None
+        return self.outcome.note
+
     def ended(self) -> AttemptEnded:
         self._thread.result(3 * DEADLINE_S)
         (ended,) = self.of(AttemptEnded)
@@ -329,6 +359,30 @@ def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
     assert set(started.environment) == {"python", "platform", "mqtune", "packages", "code"}
     assert started.environment["code"]
     assert [report.metrics["loss"] for report in one.reports] == [1.0, 0.5, 1 / 3]
+
+
+def test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_waits(machine: Machine) -> None:
+    machine.stage()
+    for _ in range(3):
+        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
+
+    events = machine.events()
+    (request,) = (event for event in events if isinstance(event, Requested))
+    assert (request.action, request.trial) == ("abandon", "0001")
+    (ended,) = (event for event in events if isinstance(event, AttemptEnded))
+    assert (ended.end, ended.error, ended.pid) == (AttemptEnd.STOPPED, "revoked by hand before it ran", 0)
+    assert machine.attempt(1).ended_unclaimed() == "not run: ended"
+
+
+def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(machine: Machine) -> None:
+    one = machine.start("endless").has_reported(1)
+    for trial in ("0001", "0002"):
+        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId(trial), 1)
+
+    assert [event.trial for event in machine.events() if isinstance(event, Requested)] == ["0001", "0002"]
+    assert not one.of(AttemptEnded)
+    one.run.terminate(kill=False)
+    assert one.ended().error == "terminated by hand"
 
 
 def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(
