@@ -155,7 +155,7 @@ def _as_metrics(value: object, what: str, current: Session) -> dict[str, Any]:
     with contextlib.suppress(TypeError):
         number = decode_value(encode_value(value))
         if isinstance(number, int | float) and not isinstance(number, bool):
-            return {current.options["metric"]: number}
+            return {str(current.options["metric"]): number}
     raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give a number, a dict of metrics, or nothing")
 
 

@@ -107,7 +107,7 @@ def the_control_records(data: bytes) -> Session:
         os.set_blocking(read, False)
         os.write(write, data)
         session.open({"timestamp": 0.0}, [-1, read])
-        session._hear()
+        session._read_control()
     finally:
         os.close(read)
         os.close(write)

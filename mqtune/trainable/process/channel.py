@@ -8,26 +8,27 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from mqtune.core.codec import decode_value, encode_value
+from mqtune.trainable.process.protocol import Message
 
 __all__ = ["Channel"]
 
 _LENGTH: Final = struct.Struct("<I")
 #: The system's timeval.
 _INTERVAL: Final = struct.Struct("@ll")
-#: Far more bytes than any message has.
+#: More bytes than any message has.
 _LONGEST: Final = 2**28
 #: The most descriptors that travel with one message: a trial's pipes.
 _MAX_FDS: Final = 4
-#: What a trial starts must not hold its pipes open, where the system can see to it.
+#: Descriptors are closed in programs that a trial starts, where the system supports that at once.
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
-    """One end of a socket pair; messages are plain dicts, and arrive whole and in order.
+    """One end of a socket pair; messages are dicts of plain values, and arrive whole and in order.
 
     Any thread may send; one thread receives.
     """
@@ -44,7 +45,7 @@ class Channel:
 
     @classmethod
     def of_fd(cls, fd: int) -> Channel:
-        """Return the end that was inherited as a file descriptor."""
+        """Return the end that this process inherited as a file descriptor."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
@@ -52,13 +53,13 @@ class Channel:
         return self._socket.fileno()
 
     def limit(self, seconds: float) -> None:
-        """Have this end give up when the other one takes nothing, or sends nothing more of a message, for so long."""
+        """Set how long this end waits for the other one to take a message, or to send the rest of one."""
         limit = _INTERVAL.pack(int(seconds), round(seconds % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 
-    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> bool:
-        """Send a message, with duplicates of *fds*; False when the other end is closed."""
+    def send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> bool:
+        """Send a message, with duplicates of *fds*; return False when the other end is closed."""
         body = encode_value(message)
         data = _LENGTH.pack(len(body)) + body
         with self._sending:
@@ -70,8 +71,8 @@ class Channel:
                 return False
         return True
 
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next message and its descriptors, waiting for it; None once the other end is closed, or sends no messages."""
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """Wait for the next message, and return it with its descriptors; None when the other end is closed, or what it sends is malformed."""
         head, fds = self._read_head()
         size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
         body = self._read(size) if size <= _LONGEST else None
@@ -114,10 +115,10 @@ class Channel:
         return b"".join(chunks)
 
     def end(self) -> None:
-        """End the channel in both directions: both ends see it, also a thread that waits on this one."""
+        """Shut the channel down in both directions; a thread that waits on either end returns."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end; the other end sees it. No thread may wait on it."""
+        """Close this end, on which no thread may wait; the other end sees it."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""What processes there are below a trial's, and below its zygote, to which orphans come."""
+"""Parents and descendants of processes: who they are, who dies with whom, and to whom orphans come."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-#: Opened once, and not in each trial.
+#: The C library, opened once and not in each trial; None where prctl is not available.
 LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def own_children() -> list[int]:
-    """Return this process's children, adopted ones too, where the kernel tells (Linux)."""
+    """Return this process's children, adopted ones too; none where the kernel does not list them (Linux does)."""
     me = os.getpid()
     try:
         return _children(me, me)
@@ -39,7 +39,7 @@ def own_children() -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process, where the kernel tells (Linux)."""
+    """Return the children of a process; none where the kernel does not list them (Linux does)."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -48,13 +48,13 @@ def children_of(pid: int) -> list[int]:
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:
-    """Whether a child of this process has descendants; True where the kernel doesn't tell.
+    """Whether a child of this process has descendants; True where the kernel does not list children.
 
     Args:
         pid: the child.
         others: further children of this process that are not descended from it.
     """
-    # Its own children first: theirs come to this process when the one between ends.
+    # Its own children first: when one of them ends, its children come to this process.
     try:
         if any(_children(pid, int(task)) for task in os.listdir(f"/proc/{pid}/task")):
             return True
@@ -69,7 +69,7 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
 
 
 def group_exists(group: int) -> bool:
-    """Whether there is a process, be it a dead one, in this process group."""
+    """Whether there is a process in this process group, a dead one that is not reaped included."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -80,7 +80,7 @@ def group_exists(group: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Return the process id of a process's parent; 0 when there is none to be seen."""
+    """Return the process id of a process's parent; 0 if it is not known."""
     return process_stat(pid)[1]
 
 
@@ -90,9 +90,9 @@ def _children(pid: int, task: int) -> list[int]:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies (Linux only; 0: no longer).
+    """Have the kernel send this process a signal when its parent dies (Linux only); 0 takes that back.
 
-    The signal comes when the *thread* that created this process ends, so that thread must be one that stays.
+    The signal comes when the *thread* that created this process ends, so that must be a thread that stays.
     """
     if LIBC is not None:
         LIBC.prctl(_PR_SET_PDEATHSIG, number)
@@ -101,6 +101,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants come to this process, where the kernel can (Linux), so that it can bury them."""
+    """Have orphaned descendants become children of this process, which can reap them then (Linux only)."""
     if LIBC is not None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -1,4 +1,4 @@
-"""With which versions a trial ran: of Python, of the packages that its trainable imported, and of its own code."""
+"""The versions that a trial runs with: of Python, of the packages that its trainable imported, and of its own code."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 from importlib.util import source_hash
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from mqtune.core.version import __version__
 from mqtune.trainable.frozen_code import fingerprint, frozen
 
 __all__ = ["describe_environment"]
 
-#: A record of this is in the journal for each attempt; frameworks import hundreds of packages, and the first are those that
-#: the trainable asked for.
+#: The journal has this for each attempt; frameworks import hundreds of packages, and the first are those that the trainable
+#: imports itself.
 _MAX_PACKAGES: Final = 40
 _DIST_INFO: Final = ".dist-info"
 
 
-def describe_environment(modules: Iterable[str], files: Collection[str]) -> dict[str, Any]:
+class Environment(TypedDict, total=False):
+    """The versions that a trial runs with; ``differs`` names files that are not as they were when the experiment began."""
+
+    python: str
+    platform: str
+    mqtune: str
+    packages: dict[str, str]
+    code: str
+    differs: list[str]
+
+
+def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:
     """Return the versions of Python, the platform, mqtune, and the packages and code that a trainable consists of.
 
-    A package that is no installed distribution of the same name counts with what it says of itself; one that says nothing,
-    and what comes with Python, is left out.
+    A package without an installed distribution of the same name counts with its ``__version__``; without either, or as a part
+    of Python, it is left out.
 
     Args:
         modules: the names of the modules that the trainable imported, in order.
@@ -50,7 +61,7 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
             continue
         if installed is None:
             installed = _installed()
-        # Asking the module itself could import more.
+        # An attribute access could import more.
         version = installed.get(_normal(name)) or vars(module).get("__version__")
         if isinstance(version, str):
             found[name] = version
@@ -60,7 +71,7 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
 
 
 def _installed() -> dict[str, str]:
-    """Return the versions of all distributions, by their names; one listing of each folder, and no file is read."""
+    """Return the versions of all installed distributions by name, from a listing of each folder; no file is read."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         try:
@@ -79,10 +90,10 @@ def _normal(name: str) -> str:
 
 
 def _hash(files: Collection[str]) -> str:
-    """Return a hash of what these files hold and are called, whatever folder they lie in; empty when there are none."""
+    """Return a hash of the names and contents of files, whatever folder they lie in; empty without any."""
     if not files:
         return ""
-    # The folder that they have in common may be another one on each machine.
+    # Their common folder may differ between machines.
     common = os.path.commonpath([os.path.dirname(path) for path in files])
     content = []
     for path in sorted(files):

@@ -1,4 +1,4 @@
-"""What a worker and its trials say to each other: frames from a trial, records to it, and how it ended."""
+"""The protocol between a worker, a zygote and a trial's process: messages, frames, records, and how a trial ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import signal
 import struct
 import traceback
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, Config
 
 __all__ = [
     "CLEARED",
@@ -26,9 +27,44 @@ __all__ = [
     "STOP",
     "STOP_SIGNAL",
     "Ending",
+    "Message",
+    "StartMessage",
     "Told",
     "describe_error",
 ]
+
+#: A message as it arrives on a channel.
+Message = dict[str, Any]
+
+
+class StartMessage(TypedDict):
+    """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
+
+    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back behind it. ``epoch_s`` is the
+    time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is deleted when the attempt has
+    ended; ``working_dir`` is empty unless the attempt has a working directory of its own. ``checkpoint`` is the id of the
+    checkpoint to start from, and ``checkpoint_data`` its bytes if it is held in Redis; ``store`` is the URL of the
+    experiment's store. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may run
+    several attempts.
+    """
+
+    config: Config
+    timestamp: float
+    stdout: str
+    stderr: str
+    epoch_s: NotRequired[float]
+    trial: NotRequired[str]
+    attempt: NotRequired[int]
+    experiment: NotRequired[str]
+    checkpoint: NotRequired[str]
+    checkpoint_data: NotRequired[bytes | None]
+    store: NotRequired[str]
+    sync: NotRequired[str]
+    folder: NotRequired[str]
+    working_dir: NotRequired[str]
+    reuse: NotRequired[bool]
+    options: NotRequired[Mapping[str, object]]
+
 
 #: A frame on the pipe from a trial to its worker: length of the body, kind; the body follows.
 FRAME: Final = struct.Struct("<IB")
@@ -43,14 +79,11 @@ FRAME_SAVED: Final = 4
 #: users take for themselves.
 STOP_SIGNAL: Final = signal.SIGUSR2
 
-#: The environment variable that tells a script, which a trial runs, where the channel to that trial is.
-RELAY: Final = "MQTUNE_RELAY"
-
-#: One record: its kind, and a number. A pipe takes one this small whole or not at all.
+#: A record on the control pipe from a worker to a trial: its kind, and a number. A pipe takes one this small whole or not at all.
 RECORD: Final = struct.Struct("<cQ")
 STOP: Final = b"S"
 PAUSE: Final = b"P"
-#: The number counts the wishes that a checkpoint be saved.
+#: A checkpoint should be saved; the number counts these requests.
 SAVE: Final = b"V"
 #: In lockstep: the reports up to this sequence number are decided, and the trial may go on.
 CLEARED: Final = b"G"
@@ -58,11 +91,13 @@ CLEARED: Final = b"G"
 #: What a trial was told: nothing, to stop for good, or to pause, from which it may be resumed.
 Told = Literal["", "stop", "pause"]
 
+#: The environment variable with the address of the channel from a script to the trial's process that started it.
+RELAY: Final = "MQTUNE_RELAY"
 
-#: A traceback, or a message, that is longer is cut in the middle: its ends tell what happened.
+#: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
-#: What a process exits with that can't say how it ended, because user code has closed its pipe to the worker; sysexits.h calls it
-#: an error of input and output.
+#: The exit code of a process that can't report how it ended, because user code has closed its pipe to the worker;
+#: sysexits.h calls it an error of input and output.
 PIPE_CLOSED_CODE: Final = 74
 PIPE_CLOSED: Final = (
     "the trial's own code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so nothing "
@@ -73,7 +108,7 @@ _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Ending(NamedTuple):
-    """How a trainable ended: the kind of the error and its text, if it failed, and the code its process exits with."""
+    """How a trainable ended: the type and the text of its error, if it failed, and the exit code of its process."""
 
     end: AttemptEnd
     error_type: str = ""
@@ -82,16 +117,16 @@ class Ending(NamedTuple):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error with its traceback from user code on, as text that can be sent, whatever user code put into it."""
+    """Return an error as text that can be sent, with its traceback from user code on."""
     if isinstance(error, SystemExit):
         lines = [line.rstrip() for line in traceback.format_exception_only(error)]
     else:
-        # What stands above user code is the same each time.
+        # The frames above user code are the same each time.
         below = error.__traceback__
         while below is not None and below.tb_frame.f_code.co_filename.startswith(_HERE):
             below = below.tb_next
         lines = traceback.format_exception(type(error), error, below)
-    # A file name that is no Unicode stands in a message as lone surrogates, which can't be sent.
+    # A file name that is not Unicode has lone surrogates in its text, which can't be sent.
     text = "".join(lines).encode(errors="backslashreplace").decode()
     half = _MAX_ERROR_CHARS // 2
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:half]}\n…\n{text[-half:]}"

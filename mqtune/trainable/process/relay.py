@@ -1,10 +1,13 @@
-"""How a script reports: through the trial's process, which started it, over a channel that it inherits.
+"""The session of a script: it reports through the trial's process, which started it, over a channel that it inherits.
 
-The script asks, and is answered once what it asked for is done, so that a report in lockstep waits for its decision. A
-question is a map with ``do``, the answer one with ``is``:
+The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``, which comes once the request is
+carried out, so that a report in lockstep waits for its decision:
 
-``join``: ``context``, a map. ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``; ``wishes``:
-``save_wanted``. ``fetch``: ``checkpoint``, a map or None. ``draft``: ``folder``. ``wanted``: ``action``.
+- ``join``: answered with ``context``, a map.
+- ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``.
+- ``wishes``: answered with ``save_wanted``. ``wanted``: answered with ``action``.
+- ``fetch``: answered with ``checkpoint``, a map or None. ``draft``: answered with ``folder``.
+
 ``is`` is "done", "told" (with ``action``: the trial should end), or "error" (with ``type`` and ``text``).
 """
 
@@ -17,14 +20,14 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtune.core import errors
 from mqtune.core.codec import pack_metrics
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import CheckpointId, TrialId
+from mqtune.core.trial import CheckpointId, Metrics, TrialId
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Told
+from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, Told
 from mqtune.trainable.process.saver import check_savable
 from mqtune.trainable.process.session import Context, StopTrial, file_of
 
@@ -36,9 +39,9 @@ __all__ = ["RelayedSession", "address_of", "join"]
 
 
 def address_of(fd: int) -> str:
-    """Return what to put into the environment for a channel's descriptor.
+    """Return the address of a channel, for the environment of a script that inherits its descriptor.
 
-    Processes below the script have the variable too, and need not have the channel: another file may have its number.
+    It names the file too: the script's own child processes have the variable, and may have another file under that number.
     """
     return f"{fd}:{file_of(fd)[0]}"
 
@@ -60,7 +63,7 @@ def join() -> RelayedSession:
 
 
 class RelayedSession:
-    """What ``Session`` is in the trial's own process, for a script; any thread may use it.
+    """The session of a script: the same as ``Session`` in the trial's own process; any thread may use it.
 
     The first use from the main thread has SIGTERM raise StopTrial there, unless the script has a handler of its own.
     """
@@ -74,7 +77,7 @@ class RelayedSession:
         self._busy = False
         self._signalled = False
         #: Whether StopTrial was raised: SIGTERM raises it once, and not in the blocks that clean up after it.
-        self._heard = False
+        self._was_told = False
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
         context = self._ask({"do": "join"})["context"]
@@ -85,9 +88,9 @@ class RelayedSession:
             signal.signal(signal.SIGTERM, self._on_terminate)
             sys.excepthook = _quietly
 
-    def report(self, metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
-        """Report, as the function of the same name says."""
-        # The error of a value that can't be sent should name the script's line.
+    def report(self, metrics: Metrics, checkpoint: Savable | None = None) -> None:
+        """Send one report; see the function of the same name."""
+        # Here already, so that the error of a value that can't be sent has the script's line.
         pack_metrics(0.0, metrics)
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
@@ -118,55 +121,55 @@ class RelayedSession:
         """Return a new empty folder to write a checkpoint into."""
         return Path(self._ask({"do": "draft"})["folder"])
 
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, question: Mapping[str, object]) -> Message:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "report: this is a child process of the trial's script; report from the script's own process"
             )
         is_main = threading.get_ident() == self._main
-        # A signal handler may ask too, but not in the middle of another question.
+        # The signal handler may send a request too, but not in the middle of another one.
         if is_main:
             self._busy = True
         try:
             with self._lock:
                 if address_of(self._channel.fileno()) != self._address:
                     raise ReportingClosed(PIPE_CLOSED)
-                self._channel.send(dict(question))
+                self._channel.send(question)
                 received = self._channel.receive()
         finally:
             if is_main:
                 self._busy = False
-        answer: dict[str, Any] = {"is": "told", "action": "stop"} if received is None else received[0]
+        answer: Message = {"is": "told", "action": "stop"} if received is None else received[0]
         if answer["is"] == "error":
             raise _error_of(answer["type"], answer["text"])
         if answer["is"] == "told":
-            self._heard = True
+            self._was_told = True
             raise StopTrial(answer["action"])
         if is_main:
-            self._heed()
+            self._handle_signal()
         return answer
 
     def _on_terminate(self, *_: object) -> None:
         self._signalled = True
         if not self._busy:
-            self._heed()
+            self._handle_signal()
 
-    def _heed(self) -> None:
-        if self._signalled and not self._heard:
-            self._heard = True
+    def _handle_signal(self) -> None:
+        if self._signalled and not self._was_told:
+            self._was_told = True
             action: Told = self._ask({"do": "wanted"})["action"]
             raise StopTrial(action)
 
 
-def _portable(checkpoint: Savable | None) -> dict[str, Any] | None:
-    """Return what is to be saved as plain values; both processes see the same files, but may stand in other folders."""
+def _portable(checkpoint: Savable | None) -> dict[str, object] | None:
+    """Return what is to be saved as plain values; a path is absolute, as the trial's process may have another working directory."""
     if checkpoint is None:
         return None
     content = check_savable(checkpoint)
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-        # What can't be saved should be refused at the script's line.
+        # Here already, so that the error of what can't be saved has the script's line.
         encode_dict(content, {})
         return {"data": content, "path": None}
     return {"data": None, "path": str(content.absolute())}
@@ -180,6 +183,6 @@ def _error_of(kind: str, text: str) -> Exception:
 
 
 def _quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught error, but not the one by which a trial ends."""
+    """Print an uncaught error, unless it is StopTrial."""
     if not issubclass(kind, StopTrial):
         sys.__excepthook__(kind, error, trace)

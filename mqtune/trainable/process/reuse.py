@@ -1,8 +1,8 @@
-"""A process that goes through several attempts, with one instance of a class that is given another config for each.
+"""A process that runs several attempts, with one instance of a class, which gets another config for each.
 
-Before it says that an attempt has ended, it asks the zygote whether it may stay (``done``), and afterwards says that it
-waits (``kept``). What it gets next is a start message, to which it says that it goes on with that (``taken``) or which it
-leaves to a fresh process by ending without a word, or the channel's end.
+Before it tells the worker that an attempt has ended, it asks the zygote whether it may stay (``done``); afterwards it says
+that it waits (``kept``). Next comes a start message, or the end of the channel. It answers a start message with ``taken``, or
+leaves the trial to a fresh process by exiting without an answer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from mqtune.core.trial import AttemptEnd, CheckpointId
+from mqtune.core.trial import AttemptEnd, CheckpointId, Config, Metrics
 from mqtune.trainable import reporting
 from mqtune.trainable.class_ import Steps, Trainable
 from mqtune.trainable.frozen_code import are_current, loaded_files, unfrozen
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, Message, StartMessage
 from mqtune.trainable.process.runner import flush, flush_native, run_attempt, take_over_output
 from mqtune.trainable.process.session import Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
@@ -35,15 +35,15 @@ _NO_PIPES: Final = (-1, -1)
 
 
 class ReusableSession(Session):
-    """The session of one attempt among several of a process."""
+    """The session of one of several attempts of a process."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: What an earlier attempt has left running.
+        #: Threads that earlier attempts have left.
         self._strangers = frozenset(threading.enumerate()) - {threading.main_thread()}
 
-    def announce(self, message: Mapping[str, Any]) -> None:
-        """Begin an attempt without its pipes: until ``connect`` nothing can be sent, and a stop signal waits."""
+    def announce(self, message: StartMessage) -> None:
+        """Begin an attempt without its pipes; until ``connect`` nothing can be sent, and a stop signal waits."""
         self.open(message, _NO_PIPES)
         self._busy = True
 
@@ -56,11 +56,11 @@ class ReusableSession(Session):
         self._use(pipes)
         self._busy = False
         if self._signalled:
-            self._heed()
+            self._handle_signal()
 
     def close(self) -> None:
-        """Close the pipes; whoever still uses this session is told to stop."""
-        # Nobody may write to, or read from, what gets the descriptors' numbers next.
+        """Close the pipes; threads that still use this session are told to stop."""
+        # Nothing may be written to, or read from, files that get the descriptors' numbers next.
         with self._lock, self._hearing:
             self._told = "stop"
             for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
@@ -71,16 +71,16 @@ class ReusableSession(Session):
 
     def report(
         self,
-        metrics: dict[str, Any],
+        metrics: Metrics,
         checkpoint: Savable | None = None,
-        counters: Mapping[str, Any] | None = None,
+        counters: Mapping[str, object] | None = None,
     ) -> None:
         """Send one report; see ``Session.report``."""
         self._check_caller("report")
         super().report(metrics, checkpoint, counters)
 
-    def save(self, checkpoint: Savable, counters: Mapping[str, Any] | None = None) -> CheckpointId:
-        """Save a checkpoint that comes without a report; see ``Session.save``."""
+    def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
+        """Save a checkpoint without a report; see ``Session.save``."""
         self._check_caller("save")
         return super().save(checkpoint, counters)
 
@@ -111,7 +111,7 @@ class _Life:
         self._steps: Steps | None = None
         self._session = ReusableSession()
 
-    def begin(self, message: dict[str, Any], pipes: Sequence[int]) -> int:
+    def begin(self, message: StartMessage, pipes: Sequence[int]) -> int:
         """Run the first attempt, and return the code to exit with."""
         reporting.current = self._session
         # The signal is still blocked, until the trainable is called.
@@ -119,8 +119,8 @@ class _Life:
         self._session.open(message, pipes)
         return run_attempt(self._load, message, self._session, self._set_up_and_run)
 
-    def go_on(self, message: dict[str, Any], pipes: Sequence[int]) -> int | None:
-        """Run one more attempt, and return the code to exit with; None if that is left to a fresh process."""
+    def go_on(self, message: StartMessage, pipes: Sequence[int]) -> int | None:
+        """Run another attempt, and return the code to exit with; None if it is left to a fresh process."""
         instance = self._instance
         assert instance is not None  # noqa: S101 - it was set up in the first attempt
         self._session = current = reporting.current = ReusableSession()
@@ -132,15 +132,15 @@ class _Life:
         self._channel.send({"is": "taken"})
         return run_attempt(lambda: type(instance), message, current, lambda *_: self._connect_and_run(pipes))
 
-    def wait(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Let go of the attempt that has ended, and wait for another; None if there is none any more."""
+    def wait(self) -> tuple[Message, list[int]] | None:
+        """Release the attempt that has ended, and wait for the next start message; None when the process should exit."""
         self._session.close()
         flush_native()
         self._channel.send({"is": "kept"})
         return self._channel.receive()
 
     def leave(self) -> None:
-        """Clean up; an error in it is only shown, since the last attempt has ended."""
+        """Call cleanup; an error in it is only printed, since the last attempt has ended."""
         assert self._steps is not None  # noqa: S101 - as above
         try:
             self._steps.clean_up(None)
@@ -148,7 +148,7 @@ class _Life:
             sys.stderr.write(traceback.format_exc())
         flush()
 
-    def _set_up_and_run(self, loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
+    def _set_up_and_run(self, loaded: Loaded, message: StartMessage, current: Session) -> Ending:
         assert isinstance(loaded, type)  # noqa: S101 - nothing else is reused
         self._files = dict(unfrozen(loaded_files(self._code_root)))
         self._instance = loaded()
@@ -159,8 +159,8 @@ class _Life:
         assert self._steps is not None  # noqa: S101 - just made
         return self._run(self._steps, lambda: self._session.connect(pipes))
 
-    def _is_reset(self, steps: Steps, config: dict[str, Any]) -> bool:
-        """Whether the instance has taken another config; says why not, where the new attempt's errors go."""
+    def _is_reset(self, steps: Steps, config: Config) -> bool:
+        """Whether the instance has taken another config; if not, the reason is printed to the new attempt's errors."""
         name = type(self._instance).__name__
         if not are_current(self._files.items()):
             why = "its code has changed"
@@ -178,7 +178,7 @@ class _Life:
         return False
 
     def _run(self, steps: Steps, begin: Callable[[], None]) -> Ending:
-        """Run an attempt to its end, and see whether the process stays; if it doesn't, clean up."""
+        """Run an attempt to its end; call cleanup unless the process stays."""
         self.stays = False
         self._session.defer_pause = True
         try:
@@ -199,7 +199,7 @@ class _Life:
             steps.clean_up(error)
 
     def _may_stay(self) -> bool:
-        """Whether nothing but the instance is left of the attempt, and the zygote agrees."""
+        """Whether the attempt has left no threads and, as the zygote sees it, no processes."""
         mine = threading.main_thread()
         at_work = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not mine]
         if at_work:
@@ -219,9 +219,9 @@ def _refused(left: str) -> bool:
 
 
 def run_attempts(
-    channel: Channel, load: Callable[[], Loaded], code_root: Path, message: dict[str, Any], pipes: Sequence[int]
+    channel: Channel, load: Callable[[], Loaded], code_root: Path, message: StartMessage, pipes: Sequence[int]
 ) -> NoReturn:
-    """Run an attempt, and then each that the zygote has for this process while it may stay, and exit."""
+    """Run an attempt, then each that the zygote gives to this process while it may stay, and exit."""
     code = 1
     try:
         take_over_output(message["stdout"], message["stderr"])
@@ -230,7 +230,7 @@ def run_attempts(
         os._exit(code)
 
 
-def _run_all(life: _Life, message: dict[str, Any], pipes: Sequence[int]) -> int:
+def _run_all(life: _Life, message: StartMessage, pipes: Sequence[int]) -> int:
     """Return the code to exit with."""
     code = life.begin(message, pipes)
     while life.stays:
@@ -238,7 +238,7 @@ def _run_all(life: _Life, message: dict[str, Any], pipes: Sequence[int]) -> int:
         went_on = None
         if received is not None:
             take_over_output(received[0]["stdout"], received[0]["stderr"])
-            went_on = life.go_on(*received)
+            went_on = life.go_on(cast("StartMessage", received[0]), received[1])
         if went_on is None:
             life.leave()
             return 0

@@ -1,4 +1,4 @@
-"""One trial, in the process it has to itself, from its start message to its exit."""
+"""Runs one attempt in its own process, from the loaded trainable to the exit code, with its output in its own files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import run_function
 from mqtune.trainable.process.descendants import LIBC
-from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, describe_error
+from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, StartMessage, describe_error
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.spec import Loaded
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
 __all__ = ["flush", "flush_native", "run_attempt", "shape_output", "take_over_output"]
 
-#: Runs what was loaded, as the start message says, and returns how it ended.
-Run = Callable[[Loaded, dict[str, Any], Session], Ending]
-#: What file systems say when they can take nothing now: full, or a network's that is away.
+#: Runs a loaded trainable as the start message says, and returns how it ended.
+Run = Callable[[Loaded, StartMessage, Session], Ending]
+#: Errors of a file system that can't be written now: it is full, or a network's that can't be reached.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
 
-def run_attempt(load: Callable[[], Loaded], message: dict[str, Any], current: Session, run: Run | None = None) -> int:
+def run_attempt(load: Callable[[], Loaded], message: StartMessage, current: Session, run: Run | None = None) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
     ending = _call(load, message, current, run)
     flush()
@@ -47,8 +50,8 @@ def run_attempt(load: Callable[[], Loaded], message: dict[str, Any], current: Se
     return ending.code
 
 
-def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session, run: Run | None = None) -> Ending:
-    """Run the trainable and say how it ended."""
+def _call(load: Callable[[], Loaded], message: StartMessage, current: Session, run: Run | None = None) -> Ending:
+    """Run the trainable, and return how it ended."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
@@ -66,18 +69,18 @@ def _call(load: Callable[[], Loaded], message: dict[str, Any], current: Session,
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
         ending = Ending(AttemptEnd.FAILED, type(error).__name__, describe_error(error), code=1)
         error_text = ending.error
-    # From here on a late stop changes nothing.
+    # A stop that comes now changes nothing.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:
-        # User code may have closed it; what it failed with is told all the same.
+        # User code may have closed it; the error is reported all the same.
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{error_text}\n")
     return ending
 
 
-def _run(loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
+def _run(loaded: Loaded, message: StartMessage, current: Session) -> Ending:
     config = message["config"]
-    # What most trials don't need is imported with what does: a class imports its base, a zygote prepares for a script.
+    # Only the trials that need these import them: a class imports its base class, and a zygote has imported it for a script.
     if isinstance(loaded, Path):
         from mqtune.trainable.script import run_script  # noqa: PLC0415
 
@@ -92,28 +95,28 @@ def _run(loaded: Loaded, message: dict[str, Any], current: Session) -> Ending:
 
 
 def flush() -> None:
-    """Have what was printed go out."""
+    """Flush what was printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def flush_native() -> None:
-    """Have what code in C has printed go out, so that it doesn't come up later, in another trial's files (Linux only)."""
+    """Flush what code in C has printed, which would otherwise appear in the next trial's files (Linux only)."""
     if LIBC is not None:
         LIBC.fflush(None)
 
 
 class _Output(io.FileIO):
-    """A file of output that drops what there is no room for; a line says so once there is room again."""
+    """A file of output that drops what can't be written; a line says how much was lost once writing works again."""
 
     def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd, "w", closefd=False)
         self.name = name
         self._dropped = 0
 
-    def write(self, data: Any, /) -> int:
-        """Write *data*, or a part of it; nothing is raised where there is no room."""
+    def write(self, data: Buffer, /) -> int:
+        """Write *data*, or a part of it; a full disk raises nothing."""
         try:
             if self._dropped:
                 super().write(
@@ -130,7 +133,7 @@ class _Output(io.FileIO):
 
 
 def shape_output() -> None:
-    """Have what is printed go out a line at a time, whatever it is and wherever it goes; inherited by forked trials."""
+    """Make standard output and error line-buffered, for any text and file; forked trials inherit them."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             io.BufferedWriter(_Output(fd, before.name)),
@@ -143,7 +146,7 @@ def shape_output() -> None:
 
 
 def take_over_output(stdout: str, stderr: str) -> None:
-    """Send this process's output to its own files; it goes nowhere where there can be none."""
+    """Send this process's output to its own files, or to /dev/null if they can't be opened."""
     for path, fd in ((stdout, 1), (stderr, 2)):
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""The checkpoints that a trial saves, and the one that it starts from."""
+"""Saves the checkpoints of a trial, and fetches the one that it starts from."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
-from mqtune.core.trial import CheckpointId, checkpoint_id, is_in_memory
+from mqtune.core.trial import CheckpointId, Config, checkpoint_id, is_in_memory
 
 if TYPE_CHECKING:
-    # Most trials save nothing, and their processes should start without what it takes.
+    # Most trials save nothing, and their processes should not wait for the import.
     from mqtune.checkpoints import Checkpoint, CheckpointStore
 
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Saved", "Saver", "check_savable", "make_folder", "remove_folder"]
 
-#: Below an attempt's folder: the local copy of the checkpoint that it starts from.
+#: Below an attempt's folder: the local copy of the checkpoint that the attempt starts from.
 _FETCHED: Final = "checkpoint"
 
 
 class Saved(NamedTuple):
-    """A checkpoint that was saved; ``data`` is what the worker must still keep of one in memory."""
+    """A checkpoint that was saved; ``data`` has the bytes of one in memory, which the worker still has to write."""
 
     id: CheckpointId
     data: bytes | None
@@ -39,9 +39,9 @@ class Saver:
         trial: the trial's id.
         attempt: the attempt's number.
         store: URL of the experiment's checkpoint store, or empty.
-        start: the checkpoint that the attempt starts from, or empty.
-        data: that checkpoint's bytes, if it is one in memory and still exists.
-        folder: the attempt's folder, which is gone when it has ended; made when it is first needed.
+        start: the id of the checkpoint that the attempt starts from, or empty.
+        data: that checkpoint's bytes, if it is held in Redis and still exists.
+        folder: the attempt's folder, which is made when it is first needed and deleted when the attempt has ended.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Saver:
 
     @property
     def has_store(self) -> bool:
-        """Whether a directory can be saved."""
+        """Whether the experiment has a store, so that folders can be saved."""
         return bool(self._url)
 
     @property
     def folder(self) -> Path:
-        """The attempt's folder; it exists.
+        """The attempt's folder, which is made unless it exists.
 
         Raises:
             StoreUnavailable: it can't be made.
@@ -82,7 +82,7 @@ class Saver:
         return make_folder(self._folder)
 
     def draft(self) -> Path:
-        """Return a new empty folder to write a checkpoint into, where saving it costs least."""
+        """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
         draft = self._stage() if self._url else None
         if draft is None:
             draft = self.folder / f"draft-{next(self._numbers_of_drafts)}"
@@ -97,15 +97,15 @@ class Saver:
         from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
 
         store = self._opened_store()
-        # Most stores would only give a folder for temporary files, which is left if the trial is killed.
+        # Without a staging of its own, a store returns a temporary folder, which would stay if the trial is killed.
         return None if type(store).staging is CheckpointStore.staging else store.staging()
 
-    def save(self, source: Savable, counters: Mapping[str, Any]) -> Saved:
-        """Save a checkpoint; a directory is in the store, complete and visible, when this returns.
+    def save(self, source: Savable, counters: Mapping[str, object]) -> Saved:
+        """Save a checkpoint; a folder is complete and visible in the store when this returns.
 
         Raises:
-            TypeError: *source* is nothing that can be saved.
-            ConfigurationError: it is no directory, the experiment has no store, or the dict is too large.
+            TypeError: *source* is neither a dict nor a folder.
+            ConfigurationError: there is no such folder, the experiment has no store, or the dict is too large.
             StoreUnavailable: the store can't be reached or written.
         """
         content = check_savable(source)
@@ -118,13 +118,13 @@ class Saver:
         name = checkpoint_id(self._trial, self._attempt, number, in_memory=False)
         self._opened_store().save(name, content, counters)
         if content in self._drafts:
-            # The store has a copy, and nobody else knows of it.
+            # The store has a copy, and nothing else uses the draft.
             self._drafts.discard(content)
             remove_folder(content)
         return Saved(name, None)
 
     def fetch(self) -> Checkpoint | None:
-        """Return the checkpoint that the attempt starts from, as a local copy that was verified; None if there is none.
+        """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch.
 
         Raises:
             CheckpointGone: it no longer exists.
@@ -152,7 +152,7 @@ class Saver:
                 raise type(error)(f"checkpoint {self._start} can't be used: {error}") from None
             return Checkpoint(id=self._start, counters=counters, data=data)
         target = self.folder / _FETCHED
-        # An earlier try may have been interrupted.
+        # What an interrupted fetch has left.
         remove_folder(target)
         counters = self._opened_store().fetch(self._start, target)
         return Checkpoint(id=self._start, counters=counters, path=target)
@@ -170,12 +170,12 @@ class Saver:
         return self._store
 
 
-def check_savable(source: Savable) -> dict[str, Any] | Path:
-    """Return the content of what is to be saved: a dict, or the path of a directory that exists.
+def check_savable(source: Savable) -> Config | Path:
+    """Return what is to be saved: a dict, or the path of a folder that exists.
 
     Raises:
         TypeError: it is something else.
-        ConfigurationError: there is no such directory.
+        ConfigurationError: there is no such folder.
     """
     if isinstance(source, dict):
         return source
@@ -195,7 +195,7 @@ def check_savable(source: Savable) -> dict[str, Any] | Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder of an attempt, unless it is there, and return it.
+    """Make a folder of an attempt, unless it exists, and return its path.
 
     Raises:
         StoreUnavailable: it can't be made.
@@ -214,9 +214,9 @@ def _no_folder(error: OSError) -> StoreUnavailable:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder with all that is in it, if it is there and can be deleted."""
+    """Delete a folder with its content; what can't be deleted stays, without an error."""
     if folder.exists():
-        # With its archives and compressors it would make each trial's process larger.
+        # Its archives and compressors would make each trial's process larger.
         import shutil  # noqa: PLC0415
 
         shutil.rmtree(folder, ignore_errors=True)

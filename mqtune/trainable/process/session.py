@@ -1,4 +1,4 @@
-"""The trial's side of the pipes from and to its worker: what it sends, and how it hears that it should stop or pause."""
+"""The trial's side of the pipes from and to its worker: it sends reports, and reads whether it should stop, pause or save."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.codec import decode_value, encode_value, pack_metrics, report_packer
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, TrialId
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, Metrics, TrialId
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -29,6 +29,7 @@ from mqtune.trainable.process.protocol import (
     RECORD,
     SAVE,
     STOP,
+    StartMessage,
     Told,
 )
 from mqtune.trainable.process.saver import Saver, make_folder
@@ -39,17 +40,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "Session", "StopTrial", "file_of", "seconds"]
 
-#: What one look at the control pipe takes: whole records.
+#: How many bytes are read from the control pipe at once: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
-#: How long, in lockstep, a thread sleeps at most before it looks whether another one has read what it waits for.
+#: How long, in lockstep, a thread sleeps at most before it checks whether another thread has read the record that it waits for.
 _LOOK_AGAIN_MS: Final = 20
 
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
-#: The file of a descriptor that is not open.
+#: What ``file_of`` returns for a descriptor that is not open.
 _NO_FILE: Final = (-1, -1)
+_NO_MESSAGE: Final[StartMessage] = {"config": {}, "timestamp": 0.0, "stdout": "", "stderr": ""}
 
 
-#: How often this process was forked from another one; asking the system at each report would cost more.
+#: How many forks lie between the start of Python and this process; asking for the process id at each report would cost more.
 _forks = 0
 
 
@@ -79,7 +81,7 @@ class StopTrial(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which trial this is; outside a trial all is empty.
+    """Which trial this process runs; all fields are empty outside a trial.
 
     ``folder`` is the attempt's own folder, which begins empty. With ``Process(working_dir="trial")`` it is the current
     directory and is kept as ``keep_working_dir`` says; else it is deleted when the attempt has ended.
@@ -92,60 +94,58 @@ class Context:
 
 
 class Session:
-    """One attempt, in its own process."""
+    """One attempt, in its own process: what it sends to its worker, and what it was told."""
 
     def __init__(self) -> None:
         self.trial = TrialId("")
         self.attempt = 0
         self.experiment = ""
-        self.options: dict[str, Any] = {}
+        self.options: Mapping[str, object] = {}
         #: How many reports were sent.
         self.sequence = 0
-        #: Set by who obeys a pause by itself, between steps: it is then not raised, and is found in ``wanted``.
+        #: Whether the caller handles a pause itself, between steps: then it is not raised, and ``wanted`` has it.
         self.defer_pause = False
-        #: A folder that becomes the checkpoint of the next report that brings none.
+        #: A folder that becomes the checkpoint of the next report without one.
         self.next_checkpoint: Path | None = None
-        #: What the trainable knows of what it was told.
+        #: What the trainable was told and knows of.
         self.heard: Told = ""
         self._told: Told = ""
         self._pipe = self._control = -1
-        #: What tells the pipes from other files that may get their descriptors' numbers, if user code closes them.
+        #: Which files the pipes are: user code may close them, and their descriptors' numbers may be used again.
         self._pipe_file = self._control_file = _NO_FILE
         self._lockstep = False
         self._timestamp = 0.0
         self._epoch_s = time.time() - monotonic()
         self._last_report = b""
-        self._message: Mapping[str, Any] = {}
+        self._message: StartMessage = _NO_MESSAGE
         self._made_saver: Saver | None = None
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._main = threading.main_thread().ident
         self._packer = report_packer()
         self._forks = _forks
-        #: Whether the main thread does what the stop signal may not interrupt, and whether that came meanwhile.
+        #: Whether the main thread may not be interrupted by the stop signal now, and whether that came meanwhile.
         self._busy = False
         self._signalled = False
         self._saving = False
         self._cleared = 0
         self._wishes = self._wishes_met = 0
-        #: Whether the trial has taken the checkpoint that it starts from, whose counters then go on.
+        #: Whether the trial has fetched the checkpoint that it starts from; its counters go on from that.
         self._goes_on = False
         self._iterations_before = 0
-        #: What the last report had, or the checkpoint.
+        #: Those of the last report, or of the checkpoint.
         self._iteration = 0
         self._time_total_s = 0.0
         #: When the last report had returned, or the attempt began.
         self._since = monotonic()
 
-    def open(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+    def open(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Begin an attempt.
 
         Args:
-            message: the start message. Its ``timestamp`` is that of the trial's last report in an earlier attempt; times
-                never go back behind it. Its ``epoch_s`` is the time, by the clock that all machines share, when the
-                monotonic clock was 0; by default by this machine's.
-            fds: write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
-                read end of the control pipe, which does not block.
+            message: the start message.
+            fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
+                the read end of the control pipe, non-blocking.
         """
         self._use(fds)
         self._timestamp = message["timestamp"]
@@ -159,14 +159,14 @@ class Session:
         self._since = monotonic()
 
     def _use(self, fds: Sequence[int]) -> None:
-        """Send to, and hear from, these pipes."""
+        """Use these pipes from now on."""
         self._pipe = fds[0]
         self._control = fds[1] if len(fds) > 1 else -1
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
     @property
     def _saver(self) -> Saver:
-        # Most trials save nothing, and start from nothing.
+        # Made when it is first used: most trials save nothing, and start from scratch.
         if self._made_saver is None:
             message = self._message
             self._made_saver = Saver(
@@ -180,7 +180,7 @@ class Session:
         return self._made_saver
 
     def enter(self) -> None:
-        """Make the working directory and go there, if the attempt has one of its own.
+        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there.
 
         Raises:
             StoreUnavailable: it can't be made.
@@ -190,7 +190,7 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """The attempt's own folder, for its user: the working directory if that is one of its own, else ``scratch``.
+        """The attempt's own folder, as users see it: its working directory if it has one of its own, else ``scratch``.
 
         Raises:
             StoreUnavailable: it can't be made.
@@ -200,27 +200,27 @@ class Session:
 
     @property
     def scratch(self) -> Path:
-        """The attempt's folder for what is deleted when it has ended."""
+        """The attempt's folder for files that are deleted when it has ended."""
         return self._saver.folder
 
     @property
     def has_store(self) -> bool:
-        """Whether a directory can be saved."""
+        """Whether the experiment has a store, so that folders can be saved."""
         return self._saver.has_store
 
     @property
     def context(self) -> Context:
-        """Which trial this is."""
+        """Which trial this process runs."""
         return Context(self.trial, self.attempt, self.experiment, self.folder)
 
     @property
-    def last_metrics(self) -> dict[str, Any]:
-        """The metrics of the last report, or none."""
+    def last_metrics(self) -> Metrics:
+        """The metrics of the last report; empty before the first."""
         return decode_value(self._last_report)[1] if self._last_report else {}
 
     @property
     def wanted(self) -> Told:
-        """What the trial was told; who asks knows it from then on."""
+        """What the trial was told; the trainable counts as knowing it once this was read."""
         self.heard = told = self._told
         return told
 
@@ -229,24 +229,21 @@ class Session:
         """Whether a checkpoint was asked for, and none saved since."""
         if _forks == self._forks:
             with self._undisturbed():
-                self._hear()
+                self._read_control()
         return self._wishes > self._wishes_met
 
     def report(
         self,
-        metrics: dict[str, Any],
+        metrics: Metrics,
         checkpoint: Savable | None = None,
-        counters: Mapping[str, Any] | None = None,
+        counters: Mapping[str, object] | None = None,
     ) -> None:
         """Send one report; see the function of the same name.
 
-        Iteration and times come with it, unless they are among the metrics: how many reports there were, for how long the
-        trial has worked on this one, without what the report before took, and on all.
-
         Args:
             metrics: names and values.
-            checkpoint: what is saved with it.
-            counters: what the checkpoint has counted; None for what is known here.
+            checkpoint: a dict, a folder or a fetched checkpoint, which is saved first.
+            counters: the counters of the checkpoint; None for those that are known here.
         """
         if self._told:
             self._raise_if_told()
@@ -258,7 +255,7 @@ class Session:
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         if checkpoint is not None:
-            # What can't be reported should not be saved.
+            # A checkpoint whose report is invalid should not be saved.
             row = self._counted(metrics, took_s)
             pack_metrics(0.0, row)
             name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
@@ -286,12 +283,12 @@ class Session:
             if is_main:
                 self._busy = False
                 if self._signalled:
-                    self._heed()
+                    self._handle_signal()
         if self._told:
             self._raise_if_told()
 
-    def save(self, checkpoint: Savable, counters: Mapping[str, Any] | None = None) -> CheckpointId:
-        """Save a checkpoint that comes without a report, also when the trial was already told to end; return its id."""
+    def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
+        """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
         if _forks != self._forks:
             raise RuntimeError("save: this is a child process of the trial; save from the trial's own process")
         told = self._told
@@ -306,7 +303,7 @@ class Session:
         return name
 
     def draft(self) -> Path:
-        """Return a new empty folder to write a checkpoint into, where saving it costs least."""
+        """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
         return self._saver.draft()
 
     def get_checkpoint(self) -> Checkpoint | None:
@@ -328,19 +325,19 @@ class Session:
             self._send(FRAME_END, body)
 
     def tell(self, *_: object) -> None:
-        """Handle the stop signal: hear what is wanted and raise StopTrial, but never in the middle of a frame."""
+        """Handle the stop signal: read the control pipe and raise StopTrial, but never in the middle of a frame."""
         self._signalled = True
         if not self._busy:
-            self._heed()
+            self._handle_signal()
 
-    def _heed(self) -> None:
-        """Hear what the signal was sent for, and raise StopTrial once for it."""
+    def _handle_signal(self) -> None:
+        """Read what the signal was sent for, and raise StopTrial once for it."""
         while self._signalled:
             # The signal may come again in here.
             self._busy, self._signalled = True, False
-            # Where nothing can be heard any more, it is told to stop.
+            # If the control pipe can't be read any more, the trial is to stop.
             with contextlib.suppress(ReportingClosed):
-                self._hear()
+                self._read_control()
             self._busy = False
         if not self._told:
             self._told = "stop"
@@ -354,11 +351,11 @@ class Session:
             self.heard = self._told
             raise StopTrial(self._told)
 
-    def _hear(self) -> None:
-        """Take what is on the control pipe, without waiting; the main thread must be undisturbed.
+    def _read_control(self) -> None:
+        """Read the control pipe without waiting; in the main thread only while the stop signal can't raise.
 
         Raises:
-            ReportingClosed: user code has closed it.
+            ReportingClosed: user code has closed the pipe.
         """
         if self._control < 0:
             return
@@ -384,7 +381,7 @@ class Session:
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Keep the stop signal from raising in here; it is heeded on the way out."""
+        """Keep the stop signal from raising within the block; it is handled at its end."""
         if threading.get_ident() != self._main or self._busy:
             yield
             return
@@ -394,18 +391,19 @@ class Session:
         finally:
             self._busy = False
             if self._signalled:
-                self._heed()
+                self._handle_signal()
 
     def _wait_until_cleared(self, sequence: int, *, is_main: bool) -> None:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         while self._cleared < sequence and not self._told and not (is_main and self._signalled):
             poll.poll(_LOOK_AGAIN_MS)
-            self._hear()
+            self._read_control()
 
-    def _counted(self, metrics: dict[str, Any], took_s: float) -> dict[str, Any]:
-        """Return the metrics of the next report with what comes with each; what is no dict is refused by who packs it."""
+    def _counted(self, metrics: Metrics, took_s: float) -> Metrics:
+        """Return the metrics of the next report with its iteration and times; the caller's own values win."""
         if not isinstance(metrics, dict):
+            # An error of pack_metrics.
             return metrics
         row = {
             **metrics,
@@ -418,16 +416,16 @@ class Session:
         row[TIME_TOTAL] = self._time_total_s + seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
         return {**row, **metrics}
 
-    def _counters_of(self, row: Mapping[str, Any], took_s: float) -> dict[str, Any]:
-        """Return the counters of a checkpoint that comes with a report."""
+    def _counters_of(self, row: Metrics, took_s: float) -> dict[str, int | float]:
+        """Return the counters of a checkpoint that is saved with a report."""
         total_s = self._time_total_s + seconds(row[TIME_THIS_ITER], took_s)
         return {
             ITERATION: _whole(row[ITERATION], self.sequence + 1),
             TIME_TOTAL: seconds(row[TIME_TOTAL], total_s),
         }
 
-    def _save(self, checkpoint: Savable, counters: Mapping[str, Any]) -> tuple[CheckpointId, bytes | None]:
-        """Save a checkpoint; a pause that comes meanwhile waits for it, a stop doesn't."""
+    def _save(self, checkpoint: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
+        """Save a checkpoint; a pause that comes meanwhile waits until it is saved, a stop does not."""
         wishes, is_main = self._wishes, threading.get_ident() == self._main
         if is_main:
             self._saving = True
@@ -442,7 +440,7 @@ class Session:
     def _send(self, kind: int, body: bytes) -> None:
         frame = FRAME.pack(len(body), kind) + body
         try:
-            # It costs little beside the write, and the frame would go into a file of the user's.
+            # Otherwise the frame could go into a file that user code has opened.
             if os.fstat(self._pipe)[1:3] != self._pipe_file:
                 raise ReportingClosed(PIPE_CLOSED)
             sent = os.write(self._pipe, frame)
@@ -457,7 +455,7 @@ class Session:
 
 
 def file_of(fd: int) -> tuple[int, int]:
-    """Return what no other file has while this one is open somewhere: its number, and its device's."""
+    """Return the inode and device of a descriptor's file, which no other file has while this one is open somewhere."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -470,7 +468,7 @@ def _whole(value: object, otherwise: int) -> int:
 
 
 def seconds(value: object, otherwise: float) -> float:
-    """Return what a user reported as a time, or what was measured where that is no number."""
+    """Return a time that a user reported, in seconds; *otherwise* if it is not a number."""
     if value.__class__ is float:
         return value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise

@@ -1,20 +1,26 @@
-"""The zygote of one slot: has imported the trainable's module, never touched a device, and makes a trial in a millisecond.
+"""The zygote of one slot: it has imported the trainable's module, has never touched a device, and forks trials in a millisecond.
 
-A worker starts it as ``python -m mqtune.trainable.process.zygote`` with one end of a channel. It keeps one *spare*: a process
-that waits for its start message, forked while the trial before it runs, so that no slot waits for a fork. It is
-the parent and the subreaper of the trial, so that whatever the trial leaves behind comes to it and is killed. It runs
-one trial at a time. A process that may be reused stays behind its trial, if nothing else of that is left, and is given the
-next one (see ``mqtune.trainable.process.reuse``).
+A worker starts it as ``python -m mqtune.trainable.process.zygote`` with one end of a channel. It runs one trial at a time,
+and keeps one *spare*: a process that waits for its start message, forked while the trial before it runs, so that no slot
+waits for a fork. It is the trial's parent and subreaper: orphans of the trial come to it and are killed. A process that may
+be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.reuse``).
 
-User code has run in here, on import, and may have set any signal's handler, so nothing in here goes by signals: all of them
-are blocked, and a trial's end is seen by its pidfd.
+User code has run in the zygote, on import, and may have set any signal's handler. So the zygote relies on no signal: all are
+blocked, and the end of a trial is seen by its pidfd.
 
-From the worker: ``start`` (with the ends of the pipes; it may come while the trial before is on its way out, and then waits
-until that is gone), with the trial's process id ``tell`` and ``end``, and ``drop``, for a process that waits for reuse.
-To the worker: ``ready`` (with the files of the user's code, and the versions of everything) or ``broken``, then for each
-trial ``started`` (with a pidfd, where there are any) and ``ended`` (sent when its process group, and every descendant that
-left it, is gone, but for a process that stays). While that takes long it says ``sweeping``. ``again`` means that a process
-would not be reused: the trial's next ``started`` follows.
+Messages from the worker:
+
+- ``start``, with the ends of the pipes; while the trial before is still ending it waits until that is gone.
+- ``tell`` and ``end``, with the process id of a trial: signal it that there is something to read; send its group a signal.
+- ``drop``: end a process that waits for reuse.
+
+Messages to the worker:
+
+- ``ready``, with the files of the user's code and the versions of everything; or ``broken``, if the import has failed.
+- ``started``, with the process id and a pidfd, where the system has these.
+- ``ended``, when the trial's process group and all descendants that left it are gone, but for a process that stays;
+  ``sweeping``, now and then, while that takes long.
+- ``again``: the process refused to be reused, and the trial's next ``started`` follows.
 """
 
 from __future__ import annotations
@@ -30,7 +36,8 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, cast
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn, cast
 
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable import reporting
@@ -44,30 +51,30 @@ from mqtune.trainable.process.descendants import (
     own_children,
 )
 from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.protocol import STOP_SIGNAL, describe_error
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage, describe_error
 from mqtune.trainable.process.runner import run_attempt, shape_output, take_over_output
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
 __all__ = ["Zygote", "arguments", "main"]
 
-#: How often a killed process group that is not gone yet is looked at: most are gone at the first look, and one that a driver
+#: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
 _SWEEP_POLL_S: Final = 0.001
 _LONGEST_SWEEP_POLL_S: Final = 0.1
 #: How often the worker is told that a trial's processes are not gone yet.
 _SWEEPING_S: Final = 1.0
-#: How often what a running trial has left to this process is looked at; what of that has ended is reaped.
+#: How often dead orphans of a running trial are reaped.
 _REAP_MS: Final = 1_000
-#: How often a trial's process is looked at where the kernel has no descriptor that tells of its end (macOS).
+#: How often it is checked whether a trial's process has ended, where the kernel has no pidfd (macOS).
 _LOOK_MS: Final = 20
-#: How long after a trial's start the next spare is forked: the start itself should have the cores for itself.
+#: How long after a trial's start the next spare is forked: the two should not compete for the cores.
 _SPARE_DELAY_MS: Final = 2
-#: How long a process that waits for reuse may take to clean up once it has to go: the worker waits for it.
+#: How long a process that waits for reuse may take to clean up when it has to exit: the worker waits for it.
 _LEAVE_S: Final = 1.0
 
 
-#: How many files an attempt names that are not as the experiment's; more would not be read.
+#: How many changed files an error names; nobody would read more.
 _MAX_DIFFERING: Final = 5
 
 
@@ -84,32 +91,32 @@ class _Process(NamedTuple):
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
-            # A thread that the user's code has started waits for whatever ends.
+            # A thread of the user's module has reaped it.
             return True
 
     def reap(self) -> int | None:
-        """Wait for its end and return its wait status; None when another thread has taken that."""
+        """Wait for its end and return its wait status; None if a thread of the user's module has taken that."""
         try:
             return os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
             return None
 
-    def let_go(self) -> None:
-        """Close what there is to reach it by; if it waits, it ends."""
+    def close(self) -> None:
+        """Close the channel to it and its pidfd; if it waits, it exits."""
         self.channel.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
 
 
 class Zygote:
-    """Makes trial processes for one slot and buries them.
+    """Makes the trial processes of one slot, and reaps them.
 
     Args:
         channel: to the worker.
         spec: the trainable.
         code_root: the folder below which it is.
-        manifest: says what its code is; None when nothing does.
-        fork: whether spares are forked from here, else they start as processes of their own.
+        manifest: the file that names the experiment's code; None if there is none.
+        fork: whether spares are forked from this process; else they are spawned.
     """
 
     def __init__(
@@ -126,19 +133,19 @@ class Zygote:
         #: The trial's process; or, once its trial has ended, the same process, which waits to be reused.
         self._process: _Process | None = None
         self._reusable = self._waits = False
-        #: What a process that waited was given, and has not taken yet.
-        self._given: tuple[dict[str, Any], list[int]] | None = None
-        #: A start that came while the trial before it was on its way out.
-        self._next: tuple[dict[str, Any], list[int]] | None = None
-        #: What the module started when it was imported; it lives as long as this process.
+        #: The start message that a process that waited for reuse has got and not taken yet.
+        self._given: tuple[Message, list[int]] | None = None
+        #: A start message that came while the trial before it was still ending.
+        self._next: tuple[Message, list[int]] | None = None
+        #: Processes that the module started when it was imported; they live as long as this process.
         self._own: frozenset[int] = frozenset()
         self._poll = select.poll()
-        #: What trials find blocked, and do when a child ends, as the module has left it.
+        #: The signals that trials find blocked, and the handler of SIGCHLD, as the module has left them.
         self._mask: set[int] = set()
-        self._on_child: Any = signal.SIG_DFL
+        self._on_child: Callable[[int, FrameType | None], object] | int | None = signal.SIG_DFL
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies; leaves no process behind."""
+        """Serve the worker until it closes the channel or dies; no process is left."""
         if not self._prepare():
             return
         self._poll.register(self._channel.fileno(), select.POLLIN)
@@ -149,30 +156,30 @@ class Zygote:
         environment = describe_environment(imported, [path for path, _ in files])
         if differs := self._differs():
             environment["differs"] = differs
-        # Those that differ may be put right, also when nothing has imported them yet.
+        # Files that differ may be corrected, also when nothing has imported them yet.
         watched = {**{str(path): _time_of(path) for path in frozen().differing}, **dict(unfrozen(files))}
         self._channel.send({"is": "ready", "files": list(watched.items()), "environment": environment})
         while self._serve():
             pass
 
     def _differs(self) -> list[str]:
-        """Return files that are not as the experiment's, for people."""
+        """Return some files that differ from the experiment's, for an error."""
         return [os.path.relpath(path, self._code_root) for path in frozen().differing[:_MAX_DIFFERING]]
 
     def _serve(self) -> bool:
-        """Wait for one thing to happen, and see to it; False when the worker is gone."""
+        """Wait for one event and handle it; return False when the worker is gone."""
         ready = {fd for fd, _ in self._poll.poll(self._patience_ms)}
         process = self._process
-        # One at a time, as each may close what comes next; and first what was sent first: what is to be done with a
-        # process, what that says, and that it has ended.
+        # One at a time, since each may close the descriptor of the next; in the order in which they can have happened: the
+        # worker's message, a message of the process, its end.
         if self._channel.fileno() in ready:
-            if not self._obey():
+            if not self._handle_message():
                 self._kill_all()
                 return False
         elif process is not None and self._reusable and process.channel.fileno() in ready:
-            self._attend()
+            self._handle_reusable()
         elif process is not None and (ready or process.pidfd is None) and process.has_ended:
-            self._bury(process)
+            self._finish(process)
         elif self._spare is None:
             self._make_spare()
         elif not ready:
@@ -188,14 +195,14 @@ class Zygote:
         return _LOOK_MS if self._process.pidfd is None else _REAP_MS
 
     def _prepare(self) -> bool:
-        """Import the trainable and say so if that fails."""
+        """Import the trainable; if that fails, send why and return False."""
         if not self._fork:
             self._set_signals()
             return True
         try:
             self._trainable = self._spec.load(self._code_root)
             if self._spec.kind == "function":
-                # Looked up here once, and not by each trial.
+                # Cached here, and not looked up by each trial.
                 extras_of(self._trainable)
         except BaseException as error:  # noqa: BLE001 - user code runs on import
             text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
@@ -203,28 +210,28 @@ class Zygote:
                 text = f"{text.rstrip()}\n{', '.join(differs)} there is not as it was when the experiment began"
             self._channel.send({"is": "broken", "error_type": type(error).__name__, "error": text})
             return False
-        # A trial that saves or loads a dict would take longer to import this than for all else until its first report.
+        # For a trial that saves or loads a dict the import would take longer than all else until its first report.
         from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
 
         self._set_signals()
         if threading.active_count() > 1:
-            # A lock that one of these threads holds would stay held for ever in a forked child.
+            # A lock that one of the threads holds would stay locked for ever in a forked child.
             self._fork = False
-        # Collections in a child would otherwise touch, and so copy, everything that was imported.
+        # Garbage collections in a child would otherwise touch, and so copy, everything that was imported.
         gc.collect()
         gc.freeze()
         return True
 
     def _set_signals(self) -> None:
-        """Have no signal do anything in here, whatever the module has made of them; trials get back what that was."""
+        """Block all signals, whatever handlers the module has set; trials get back what the module has left."""
         self._on_child = signal.getsignal(signal.SIGCHLD)
-        # Were it ignored, the kernel would reap the trials.
+        # If it were ignored, the kernel would reap the trials.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         every = signal.valid_signals()
         # The stop signal is blocked in each spare until the trial has its handler.
         self._mask = {*signal.pthread_sigmask(signal.SIG_BLOCK, every), STOP_SIGNAL}
         self._own = frozenset(own_children())
-        # One that is stopped goes on, and sees that its worker is gone.
+        # If it is stopped (SIGSTOP) it goes on when the worker dies, and sees that.
         die_with_parent(os.getppid(), signal.SIGCONT)
 
     def _make_spare(self) -> None:
@@ -233,7 +240,7 @@ class Zygote:
             me = os.getpid()
             pid = os.fork()
             if pid == 0:
-                # Held here too, its end would never be seen.
+                # Open in the child too, its end would never be seen.
                 ours.close()
                 self._become_spare(me, theirs)
         else:
@@ -254,10 +261,10 @@ class Zygote:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             self._channel.close()
             if self._process is not None:
-                self._process.let_go()
+                self._process.close()
             self._forget_given()
             for fd in self._next[1] if self._next is not None else ():
-                # The pipes of the trial that comes next: held here too, their end would never be seen.
+                # The pipes of the next trial: open in the child too, their end would never be seen.
                 os.close(fd)
             die_with_parent(zygote)
             trainable = self._trainable
@@ -266,8 +273,8 @@ class Zygote:
         finally:
             os._exit(1)
 
-    def _obey(self) -> bool:
-        """Carry out one message of the worker; False when there is none any more."""
+    def _handle_message(self) -> bool:
+        """Carry out one message of the worker; return False when the channel is closed."""
         received = self._channel.receive()
         if received is None:
             return False
@@ -285,7 +292,7 @@ class Zygote:
                 self._drop_waiting()
         return True
 
-    def _start(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _start(self, message: Message, fds: list[int]) -> None:
         if self._process is not None:
             process, self._waits = self._process, False
             self._given = message, fds
@@ -294,7 +301,7 @@ class Zygote:
             self._reusable = bool(message.get("reuse"))
             if process.pidfd is not None:
                 self._poll.register(process.pidfd, select.POLLIN)
-        # First, so that the worker knows whom to bury should this process be killed while the trial is running already.
+        # First, so that the worker knows which process to kill if this one dies while the trial is running already.
         self._channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
         process.channel.send(message, fds)
         if self._reusable:
@@ -305,9 +312,9 @@ class Zygote:
 
     def _take_spare(self) -> _Process:
         if self._spare is not None and self._spare.has_ended:
-            # Killed by a person, or by the system for memory: no trial should have to answer for that.
+            # Killed by a person, or by the system for memory: that is no trial's failure.
             self._spare.reap()
-            self._spare.let_go()
+            self._spare.close()
             self._spare = None
         if self._spare is None:
             self._make_spare()
@@ -315,8 +322,8 @@ class Zygote:
         assert spare is not None  # noqa: S101 - just made
         return spare
 
-    def _attend(self) -> None:
-        """Hear a process that may be reused."""
+    def _handle_reusable(self) -> None:
+        """Handle one message of a process that may be reused."""
         process = self._process
         assert process is not None  # noqa: S101 - its channel is polled
         received = process.channel.receive()
@@ -331,7 +338,7 @@ class Zygote:
                 self._waits = True
                 self._end_trial(0, stays=True)
             case None:
-                # It is about to die.
+                # It is about to exit.
                 self._poll.unregister(process.channel.fileno())
 
     def _forget_given(self) -> None:
@@ -341,16 +348,16 @@ class Zygote:
             self._given = None
 
     def _end(self, pid: int, number: int) -> None:
-        """Hear that a trial is being ended; send its group the signal, unless that is 0: the worker has sent it."""
+        """Send a trial's group the signal that ends it, unless that is 0: then the worker has sent it."""
         if self._is_trial(pid):
-            # No other process needs to take what this one was to end.
+            # No other process should take the start message that this one has refused.
             self._forget_given()
             if number:
                 self._signal(pid, number, group=True)
 
     def _is_trial(self, pid: int) -> bool:
-        # What is meant for a trial that has ended must not hit the next. One that is not reaped yet keeps its number, so
-        # this can't hit another process either.
+        # A signal for a trial that has ended must not hit the next. A process that is not reaped yet keeps its id, so no
+        # other process is hit either.
         return self._process is not None and not self._waits and self._process.pid == pid
 
     def _signal(self, pid: int, number: int, *, group: bool) -> None:
@@ -362,8 +369,8 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _bury(self, process: _Process) -> None:
-        """Kill what is left of a process that has ended, reap everything, tell the worker and make the next spare."""
+    def _finish(self, process: _Process) -> None:
+        """Kill the descendants of a process that has ended, reap all, tell the worker, and make the next spare."""
         status, waited = self._remove(process), self._waits
         self._waits = False
         if self._given is not None:
@@ -376,8 +383,8 @@ class Zygote:
             self._make_spare()
 
     def _remove(self, process: _Process) -> int | None:
-        """Kill and reap a process, if it lives, and what it has left; return its wait status."""
-        # Its number is still reserved, so this can't hit another group.
+        """Kill and reap a process and all that it has left; return its wait status."""
+        # Its id is still reserved, so no other group is hit.
         _kill_group(process.pid, signal.SIGKILL)
         status = process.reap()
         self._process = None
@@ -386,7 +393,7 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 if fd is not None:
                     self._poll.unregister(fd)
-        process.let_go()
+        process.close()
         return status
 
     def _end_trial(self, status: int | None, *, stays: bool = False) -> None:
@@ -396,7 +403,7 @@ class Zygote:
             self._start(*waiting)
 
     def _drop_waiting(self) -> None:
-        """Have a process that waits for reuse clean up and end; when it takes too long, kill it."""
+        """End a process that waits for reuse: it may clean up, and is killed if that takes too long."""
         process = self._process
         if process is None or not self._waits:
             return
@@ -408,17 +415,17 @@ class Zygote:
         self._remove(process)
 
     def _orphans(self) -> list[int]:
-        """Return what has come to this process from its trials."""
+        """Return the orphans of trials that have come to this process."""
         kept = {process.pid for process in (self._spare, self._process) if process is not None}
         return [child for child in own_children() if child not in kept and child not in self._own]
 
     def _reap_orphans(self) -> None:
-        """Reap what a running trial has left here and has ended."""
+        """Reap the orphans of the running trial that have ended."""
         for child in self._orphans():
             _reap_if_dead(child)
 
     def _sweep(self, group: int) -> None:
-        """Wait until the group is gone, killing every descendant that has come to this process."""
+        """Kill every orphan that comes to this process, until the process group is gone."""
         pause_s, say_at = _SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
         while True:
             orphans = self._orphans()
@@ -438,7 +445,7 @@ class Zygote:
         if self._process is not None:
             self._remove(self._process)
         if self._spare is not None:
-            # Nobody else would wait for it.
+            # Nothing else would reap it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._spare.pid, signal.SIGKILL)
             self._spare.reap()
@@ -448,7 +455,7 @@ class Zygote:
 
 
 def _time_of(path: Path) -> int:
-    """Return when a file was changed; 0 for one that is gone."""
+    """Return when a file was changed, in nanoseconds; 0 if it is gone."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -465,7 +472,7 @@ def _kill_group(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
         return
-    # One that has just been started may not have made its group yet.
+    # A process that has just been started may not have made its group yet.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -473,22 +480,21 @@ def _kill_group(pid: int, number: int) -> None:
 def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
-    One that may be reused is then kept for further attempts.
-
-    All that can be done before the message comes is done before, since a slot waits for what is done after. The stop
-    signal must be blocked until here, so that one that comes early waits until the trainable is called.
+    If the trial's process may be reused, further attempts follow. All that can be done before the message comes is done before,
+    since a slot waits for what is done after. The stop signal must be blocked by the caller: one that comes early waits until
+    the trainable is called.
     """
     os.setsid()
     current = reporting.current = Session()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(STOP_SIGNAL, current.tell)
-    # Python's own generators are reseeded by fork; NumPy's global one is not, and would give all trials the same numbers.
+    # Python reseeds its own generators after a fork; NumPy's global one would give all trials the same numbers.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     received = channel.receive()
     if received is None:
         os._exit(0)
-    message, fds = received
+    message, fds = cast("StartMessage", received[0]), received[1]
     if message.get("reuse"):
         from mqtune.trainable.process.reuse import run_attempts  # noqa: PLC0415
 
@@ -504,7 +510,7 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
 
 
 def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest: Path | None = None) -> list[str]:
-    """Return the command line by which this process starts a zygote (``fork`` or ``spawn``) or a ``spare``."""
+    """Return the command line that starts a zygote (role ``fork`` or ``spawn``) or a ``spare`` as a child of this process."""
     return [
         sys.executable,
         "-m",
@@ -524,7 +530,7 @@ def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
     role, parent, fd, name, module, script, kind, root, manifest = argv
-    # It came here by inheritance, and must not go on to children, who would hold it open.
+    # It was inherited, and children must not inherit it in turn: they would keep it open.
     os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
     spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind)), Path(root)
@@ -536,12 +542,12 @@ def main(argv: list[str]) -> None:
         die_with_parent(int(parent))
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
         run_spare(channel, lambda: spec.load(code_root), code_root)
-    # While user code is imported nothing watches the channel; afterwards a dead worker is seen there, and what the
-    # trial started can be killed, which a signal that kills the zygote would leave alive.
+    # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there, and the descendants of
+    # the trial are killed; they would survive a signal that kills the zygote.
     die_with_parent(int(parent))
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Libraries whose native threads survive a fork in good order (BLAS) are no reason to warn on each trial.
+    # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     Zygote(channel, spec, code_root, code, fork=role == "fork").run()
 
