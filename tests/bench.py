@@ -297,6 +297,7 @@ class Bench:
             experiment=plan.experiment,
             scheduler=scheduler,
             searcher=self.make_searcher(),
+            space=SPACE,
             limits=plan.limits,
             checkpoints=checkpoints,
             is_lockstep=self.lockstep,

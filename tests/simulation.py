@@ -136,6 +136,7 @@ class Simulation:
             experiment=self.experiment,
             scheduler=self.used_scheduler,
             searcher=self.searcher(),
+            space=SPACE,
             limits=self.limits,
             checkpoints=CheckpointGC(self.experiment, self.retention, None, delete_checkpoints=False),
             is_lockstep=self.lockstep,

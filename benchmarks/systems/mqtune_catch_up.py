@@ -121,6 +121,7 @@ def _driver(journal: RedisJournal, folder: Path) -> Driver:
         experiment=experiment,
         scheduler=scheduler,
         searcher=RandomSearcher(Space({"lr": uniform(0, 1)}), seed=0),
+        space=Space({"lr": uniform(0, 1)}),
         limits=Limits(),
         checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
         is_lockstep=False,

@@ -107,6 +107,7 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
         experiment=experiment,
         scheduler=scheduler,
         searcher=RandomSearcher(space, seed=0),
+        space=space,
         limits=Limits(),
         checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
         is_lockstep=False,

@@ -19,6 +19,7 @@ from mqtune.core.events import (
     Event,
     ExperimentEnded,
     Labelled,
+    RequestAnswered,
     TrialClosed,
     TrialStaged,
 )
@@ -45,6 +46,7 @@ from mqtune.core.trial import (
 from mqtune.journal.base import Assignment, Cleared, DriverSide
 
 __all__ = [
+    "Answer",
     "Begin",
     "Close",
     "Decide",
@@ -91,6 +93,8 @@ class Stage:
     ttl_s: float | None = None
     labels: Labels = NO_LABELS
     holder: Hashable = None
+    #: The id of the request that this carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,8 @@ class Decide:
     sequence: int = 0
     #: With a pause: how the trial runs again at once.
     restart: Restart | None = None
+    #: The id of the request that this carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,8 @@ class Close:
     status: TrialStatus
     by: str
     reason: str
+    #: The id of the request that this carries out; empty for none.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +148,17 @@ class Save:
     """Have a running trial save a checkpoint as soon as it can."""
 
     trial: Trial
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a request: it is carried out, or refused for a reason; ``trial`` is the one that it was about, or made."""
+
+    id: str
+    is_done: bool
+    reason: str = ""
+    trial: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +195,7 @@ class Finish:
     reason: str
 
 
-DriverAction = Stage | Decide | Requeue | Close | Lose | Save | Drop | Label | Begin | Finish
+DriverAction = Stage | Decide | Requeue | Close | Lose | Save | Answer | Drop | Label | Begin | Finish
 
 
 class TrialActions:
@@ -220,6 +239,8 @@ class TrialActions:
                 return self._lose(action, cursor)
             case Save():
                 return self._save(action)
+            case Answer():
+                return self._answer(action, cursor)
             case Drop():
                 return self._drop(action, cursor)
             case Label():
@@ -258,6 +279,7 @@ class TrialActions:
             ttl_s=stage.ttl_s,
             tags=list(stage.labels.tags),
             notes=stage.labels.notes,
+            request=stage.request,
         )
         try:
             packed = event.encode()
@@ -271,7 +293,8 @@ class TrialActions:
     def _decide(self, decide: Decide, cursor: Cursor) -> list[Event]:
         trial = decide.trial
         if trial.attempt.end is not None:
-            close = Close(trial=trial, status=ACTIONS[decide.action].status, by=decide.by, reason=decide.reason)
+            status = ACTIONS[decide.action].status
+            close = Close(trial=trial, status=status, by=decide.by, reason=decide.reason, request=decide.request)
             return self._close(close, cursor)
         check_decision(trial, decide.action)
         decision = DecisionTaken(
@@ -285,6 +308,7 @@ class TrialActions:
             cursor=cursor,
             by=decide.by,
             restart=decide.restart,
+            request=decide.request,
         )
         return self._intend(decision)
 
@@ -332,6 +356,7 @@ class TrialActions:
             by=close.by,
             at=self._clock.time(),
             cursor=cursor,
+            request=close.request,
         )
         self._journal.close_trial(trial.id, trial.attempt.number, event.encode())
         return [event]
@@ -365,6 +390,18 @@ class TrialActions:
                 f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
             )
         return []
+
+    def _answer(self, answer: Answer, cursor: Cursor) -> list[Event]:
+        event = RequestAnswered(
+            id=answer.id,
+            done=answer.is_done,
+            reason=answer.reason,
+            trial=answer.trial,
+            at=self._clock.time(),
+            cursor=cursor,
+        )
+        self._journal.record(event.encode())
+        return [event]
 
     def _drop(self, drop: Drop, cursor: Cursor) -> list[Event]:
         event = CheckpointsDropped(checkpoints=list(drop.checkpoints), at=self._clock.time(), cursor=cursor)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import CheckpointGone, ExperimentFinished, MqtuneError, NothingResumes
-from mqtune.core.events import START, Cursor, DecisionTaken, Event, ExperimentCreated, Reports, decode_event
+from mqtune.core.errors import (
+    CheckpointGone,
+    ConfigurationError,
+    ExperimentFinished,
+    InvalidTransition,
+    MqtuneError,
+    NothingResumes,
+)
+from mqtune.core.events import START, Cursor, DecisionTaken, Event, ExperimentCreated, Reports, Requested, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Action, CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
 from mqtune.core.version import __version__
 from mqtune.driver.actions import (
+    Answer,
     Begin,
     Decide,
     DriverAction,
@@ -25,6 +35,7 @@ from mqtune.driver.actions import (
     Lockstep,
     Lose,
     Requeue,
+    Save,
     Stage,
     TrialActions,
 )
@@ -39,6 +50,7 @@ from mqtune.driver.dispatch import (
 )
 from mqtune.driver.interrupts import Interrupted, Interrupts
 from mqtune.driver.limits import LOOK_S, Limits
+from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.driver.timers import DriverTimers
@@ -48,6 +60,7 @@ from mqtune.journal.restore import RestoringJournal
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
+from mqtune.search.space import Space
 
 __all__ = ["Driver"]
 
@@ -79,6 +92,7 @@ class Driver:
         clock: what everything here goes by.
         interrupts: what may end a wait.
         reading: how reports are read.
+        space: what the configs of requests must fit.
     """
 
     def __init__(
@@ -89,6 +103,7 @@ class Driver:
         experiment: Experiment,
         scheduler: Scheduler,
         searcher: Searcher,
+        space: Space,
         limits: Limits,
         checkpoints: CheckpointGC,
         is_lockstep: bool,
@@ -125,11 +140,12 @@ class Driver:
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits)
+        self._requests = Requests(experiment, self._slots, space)
         self._failures = FailureWatch(experiment, limits.fail_fast)
         self._callback_listener = CallbackListener(experiment, callbacks)
         self._dispatcher = EventDispatcher(experiment, self._deciders, BackendListener(backend))
         # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
-        self._dispatcher.listen(self._slots)
+        self._dispatcher.listen(self._slots, self._requests)
         self._restoring = RestoringJournal(journal, self._reader, copy, owner, clock)
         self._actions = TrialActions(self._restoring, experiment, clock)
         self._lockstep = Lockstep(self._actions, is_on=is_lockstep)
@@ -154,7 +170,9 @@ class Driver:
             return ""
         if not self.backend.slots:
             return self.backend.why_no_slot()
-        return self._timers.held_up_by if self.experiment.live else self._slots.waits_for
+        if self.experiment.live:
+            return self._timers.held_up_by
+        return "a request to resume what a request has paused" if self._requests.has_paused else self._slots.waits_for
 
     def begin(
         self,
@@ -192,6 +210,7 @@ class Driver:
         # What an earlier driver staged, and died before it was published, need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
+        self._carry_out_requests()
 
     def _say_begun(self) -> None:
         """Journal, once, that this driver drives, and does not only look at what has ended."""
@@ -297,7 +316,7 @@ class Driver:
         self._is_replaying = False
         self._deciders.rule_decides = True
         self._deciders.go_live()
-        self._dispatcher.listen(self._checkpoints, self._failures, self._callback_listener)
+        self._dispatcher.listen(self._requests, self._checkpoints, self._failures, self._callback_listener)
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
         self._repair()
@@ -314,6 +333,8 @@ class Driver:
             self._entry, self._number = entry.id, 0
         self._apply(event)
         self._catch_up()
+        if isinstance(event, Requested) and not self._is_replaying:
+            self._carry_out_requests()
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         """Dispatch a batch of reports one by one, and carry out each verdict before the next report."""
@@ -398,12 +419,43 @@ class Driver:
             case Stage():
                 trial = self.experiment.trials[action.trial]
                 self.backend.publish(trial.id, trial.attempt.number, trial.config)
-                for drop in self._checkpoints.hold(action.holder, CheckpointId("")):
-                    self._perform(drop)
+                self._let_go(action)
             case Lose(is_forgotten=False) if events:
                 self.backend.lost(action.trial.id, action.trial.attempt)
             case _:
                 pass
+        if isinstance(action, Stage | Decide | Save) and action.request:
+            self._perform(Answer(action.request, is_done=True, trial=_trial_id(action)))
+
+    def _let_go(self, stage: Stage) -> None:
+        """Keep its checkpoint no longer for who has waited to start from it."""
+        for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
+            self._perform(drop)
+
+    def _carry_out_requests(self) -> None:
+        """Carry out, or refuse, each request that no driver has answered, in the order of the journal."""
+        for request in self._requests.open():
+            self._say_begun()
+            if (trial := self.experiment.carried_out.get(request.id)) is not None:
+                # An earlier driver has carried it out and died before it answered.
+                self.carry_out(Answer(request.id, is_done=True, trial=trial))
+                continue
+            try:
+                action = self._requests.action_for(request)
+                if isinstance(action, Addition):
+                    self._requests.queue(request)
+                    self.add(action)
+                else:
+                    self.carry_out(action)
+            except (InvalidTransition, ConfigurationError) as error:
+                self._refuse(request.id, error)
+        if self._requests.ending is not None:
+            for queued in self._requests.queued():
+                self._refuse(queued.id, ExperimentFinished(f"the experiment ends: {self._requests.ending.reason}"))
+
+    def _refuse(self, request: str, error: MqtuneError) -> None:
+        trial = self.experiment.requests[request].trial
+        self.carry_out(Answer(request, is_done=False, reason=str(error), trial=trial))
 
     def _repair(self) -> None:
         """After lost entries of the journal were put back, drop the checkpoints that Redis has lost with them."""
@@ -412,6 +464,23 @@ class Driver:
                 self._perform(drop)
             for each in restored:
                 self._callbacks.tell("on_restore", *each)
+
+    def steer(self, action: str, trial: str, arguments: dict[str, object]) -> str:
+        """Do at once what a request with these arguments asks for, and return the trial's id.
+
+        What has no event of its own is requested, and done in the next step: to add a trial, to set limits, to end.
+
+        Raises:
+            InvalidTransition: a trial's status doesn't allow it; nothing was done.
+            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was done.
+        """
+        request = Requested(id="", action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
+        wanted = self._requests.action_for(request)
+        if isinstance(wanted, Addition | Answer):
+            self._restoring.request(replace(request, id=secrets.token_hex(16)))
+        else:
+            self.carry_out(wanted)
+        return trial
 
     def stage(self, stage: Stage) -> Trial:
         """Stage an attempt, and return its trial; as ``carry_out``."""
@@ -472,23 +541,43 @@ class Driver:
             self._end_if_over()
             if self._draining or (action := self._slots.next()) is None:
                 return
-            self.carry_out(action)
+            try:
+                self.carry_out(action)
+            except (InvalidTransition, ConfigurationError) as error:
+                if not isinstance(action, Stage) or not action.request:
+                    raise
+                self._refuse(action.request, error)
+                self._let_go(action)
 
     def _end_if_over(self) -> None:
-        """Stop everything once a rule ends the experiment, or a failure does."""
+        """Stop everything once a rule ends the experiment, or a failure or a request does."""
+        ending = self._requests.ending
+        if ending is not None and not ending.now:
+            self._wind_down(ending.reason)
         if self._draining:
             return
-        reason, by = self._failures.stops, "driver"
+        reason, by = ("", "") if ending is None else (ending.reason, "user")
+        if not reason:
+            reason, by = self._failures.stops, "driver"
         if not reason:
             reason, by = self._deciders.stops_experiment(self._clock.time()), "stop rule"
         if reason:
             self.stop_all(reason, by=by)
 
+    def _wind_down(self, reason: str) -> None:
+        """Start nothing more, and stop whatever waits or is paused; what runs goes on to its end."""
+        self._draining = True
+        self.over = reason
+        for trial in list(self.experiment.trials.values()):
+            is_decided = trial.decision is not None and trial.attempt.end is None
+            if not trial.status.is_terminal and trial.status is not TrialStatus.RUNNING and not is_decided:
+                self.carry_out(Decide(trial=trial, action=Action.STOP, by="user", reason=reason))
+
     def _check_that_something_happens(self) -> None:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
         can_happen = experiment.live or self._draining or self.failure is not None or not self.backend.slots
-        if can_happen or self.is_finished:
+        if can_happen or self._requests.has_paused or self.is_finished:
             return
         paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
         shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
@@ -526,6 +615,10 @@ class Driver:
         self._reader.close()
         self._copy.close()
         self._journal.unlock(self._owner)
+
+
+def _trial_id(action: Stage | Decide | Save) -> TrialId:
+    return action.trial if isinstance(action, Stage) else action.trial.id
 
 
 def _is_own(event: Event) -> bool:

@@ -225,6 +225,7 @@ class Running(Control):
             experiment=self._experiment,
             scheduler=plan.scheduler,
             searcher=plan.searcher(),
+            space=plan.space,
             limits=plan.limits,
             checkpoints=CheckpointGC(
                 self._experiment,

@@ -31,6 +31,8 @@ class Addition:
     checkpoint: CheckpointId = CheckpointId("")  # noqa: RUF009 - a string
     ttl_s: float | None = None
     labels: Labels = NO_LABELS
+    #: The id of the request that asked for it; empty for none.
+    request: str = ""
 
 
 class SlotFiller:
@@ -168,6 +170,7 @@ class SlotFiller:
             ttl_s=added.ttl_s if added.ttl_s is not None else self._ttl_s,
             labels=added.labels,
             holder=added,
+            request=added.request,
         )
 
     def _suggestion(self) -> Stage | None:

@@ -456,6 +456,12 @@ class RestoringJournal(DriverSide):
     reconcile = _guarded(DriverSide.reconcile)
     forfeit_leases = _guarded(DriverSide.forfeit_leases)
 
+    def request(self, event: Requested) -> str:
+        """Append a request, as any journal does."""
+        entry = self._surely(lambda: self._journal.request(event))
+        self._wrote(event.encode())
+        return entry
+
     # Calls that the journal answers as it is.
 
     @property

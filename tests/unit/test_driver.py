@@ -437,6 +437,7 @@ class World:
             experiment=experiment,
             scheduler=scheduler,
             searcher=self.make_searcher(),
+            space=SPACE,
             limits=Limits(max_trials=self.max_trials, max_concurrent=self.max_concurrent),
             checkpoints=CheckpointGC(experiment, Retention(), None, delete_checkpoints=False),
             is_lockstep=False,

@@ -1,0 +1,297 @@
+"""Requests: what anybody has asked the driver for, in the journal; each becomes an action, or changes what is in force."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeVar
+
+from mqtune.core.checks import optional_count, optional_seconds
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import (
+    DecisionTaken,
+    DriverStarted,
+    Event,
+    ExperimentEnded,
+    RequestAnswered,
+    Requested,
+)
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import (
+    NO_LABELS,
+    Action,
+    CheckpointId,
+    Config,
+    Restart,
+    Trial,
+    TrialId,
+    TrialStatus,
+    attempt_and_number,
+    trial_of,
+)
+from mqtune.driver.actions import (
+    Answer,
+    Decide,
+    DriverAction,
+    Save,
+    Stage,
+    check_decision,
+    check_paused,
+    resuming,
+)
+from mqtune.driver.slots import Addition, SlotFiller
+from mqtune.results.checkpoints import chosen
+from mqtune.search.space import Space
+
+__all__ = ["Ending", "Requests"]
+
+T = TypeVar("T")
+
+#: Actions that end or pause a trial.
+_DECISIONS: Final = {
+    action.value: action for action in (Action.STOP, Action.PAUSE, Action.COMPLETE, Action.ABANDON, Action.FAIL)
+}
+#: The arguments of each action.
+_ARGUMENTS: Final = {
+    **dict.fromkeys(_DECISIONS, frozenset({"reason"})),
+    "save": frozenset[str](),
+    "resume": frozenset({"config", "checkpoint", "reason"}),
+    "restart": frozenset({"config", "source", "checkpoint", "reason"}),
+    "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes"}),
+    "set": frozenset({"max_trials", "max_concurrent"}),
+    "end": frozenset({"now", "reason"}),
+}
+#: Actions whose effect is their answer: it puts them in force, in a replay too.
+_SETTINGS: Final = frozenset({"set", "end"})
+
+
+class Ending(NamedTuple):
+    """That the experiment is to end, and why: with ``now`` trials that run are stopped, else they end by themselves."""
+
+    now: bool
+    reason: str
+
+
+class Requests:
+    """Turns requests into actions; it checks them, and carries nothing out itself.
+
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. What ``set`` and ``end`` ask for
+    is in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
+    finished.
+
+    Args:
+        experiment: the fold, which has the requests that no driver has answered.
+        slots: whose limits a request may change.
+        space: what configs must fit.
+    """
+
+    def __init__(self, experiment: Experiment, slots: SlotFiller, space: Space) -> None:
+        #: How the experiment is to end, once somebody has asked for that.
+        self.ending: Ending | None = None
+        self._experiment = experiment
+        self._slots = slots
+        self._space = space
+        #: Those that change what is in force, and are not answered.
+        self._settings: dict[str, Requested] = {}
+        #: Those whose trial waits for a slot.
+        self._queued: set[str] = set()
+        #: Trials that were paused by a request.
+        self._paused: set[TrialId] = set()
+
+    def open(self) -> list[Requested]:
+        """Return the open requests, in the order of the journal."""
+        return [request for request in self._experiment.requests.values() if request.id not in self._queued]
+
+    def queued(self) -> list[Requested]:
+        """Return the requests whose trial waits for a slot."""
+        return [request for id_, request in self._experiment.requests.items() if id_ in self._queued]
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether a trial is paused by a request, so that another one may resume it."""
+        trials = self._experiment.trials
+        return any(trials[id_].status is TrialStatus.PAUSED for id_ in self._paused)
+
+    def hear(self, event: Event) -> tuple[()]:
+        """Put in force what an answered request asked for."""
+        match event:
+            case Requested() if event.action in _SETTINGS:
+                self._settings.setdefault(event.id, event)
+            case RequestAnswered():
+                self._queued.discard(event.id)
+                request = self._settings.pop(event.id, None)
+                if request is not None and event.done:
+                    self._put_in_force(request)
+            case DriverStarted():
+                self._change_limits(event.changes)
+            case ExperimentEnded(outcome="finished"):
+                self.ending = None
+            case DecisionTaken() if event.request and event.action == Action.PAUSE.value:
+                self._paused.add(event.trial)
+            case _:
+                pass
+        return ()
+
+    def _put_in_force(self, request: Requested) -> None:
+        if request.action == "end":
+            self.ending = Ending(bool(request.arguments.get("now")), _reason(request))
+        else:
+            self._change_limits(request.arguments)
+
+    def _change_limits(self, changes: Mapping[str, object]) -> None:
+        if "max_trials" in changes:
+            self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
+        if "max_concurrent" in changes:
+            self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
+
+    def action_for(self, request: Requested) -> DriverAction | Addition:
+        """Return the action that carries a request out, or the trial that it adds once a slot is free.
+
+        Raises:
+            InvalidTransition: a trial's status doesn't allow it.
+            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid.
+        """
+        known = _ARGUMENTS.get(request.action)
+        if known is None:
+            raise ConfigurationError(f"there is no action {request.action!r}; there are {', '.join(_ARGUMENTS)}")
+        if unknown := sorted(request.arguments.keys() - known):
+            raise ConfigurationError(
+                f"{request.action} has no argument {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}"
+            )
+        if request.action in _DECISIONS:
+            action = _DECISIONS[request.action]
+            return Decide(
+                trial=self._trial(request.trial), action=action, by="user", reason=_reason(request), request=request.id
+            )
+        match request.action:
+            case "save":
+                return Save(self._trial(request.trial), request.id)
+            case "resume":
+                return self._resume(request)
+            case "restart":
+                return self._restart(request)
+            case "add":
+                return self._add(request)
+            case _:
+                return self._setting(request)
+
+    def queue(self, request: Requested) -> None:
+        """Note that the trial of a request waits for a slot; it is answered when it is staged."""
+        self._queued.add(request.id)
+
+    def _resume(self, request: Requested) -> Stage:
+        trial = self._trial(request.trial)
+        check_paused(trial)
+        changes = _argument(request, "config", dict)
+        wanted = None if changes is None else self._space.changed(trial.config, changes, random.Random(0))
+        source, checkpoint = None, CheckpointId("")
+        if request.arguments.get("checkpoint") is not None:
+            source, checkpoint = self._origin(request, trial)
+        stage = resuming(
+            self._experiment,
+            trial,
+            by="user",
+            reason=_reason(request),
+            config=wanted,
+            source=source,
+            checkpoint=checkpoint,
+        )
+        return replace(stage, request=request.id)
+
+    def _restart(self, request: Requested) -> Stage | Decide:
+        trial, reason = self._trial(request.trial), _reason(request)
+        changes: Config = _argument(request, "config", dict) or {}
+        wanted = self._space.changed(trial.config, changes, random.Random(0))
+        has_ended = trial.attempt.end is not None
+        trial.check(TrialStatus.STAGED) if has_ended else check_decision(trial, Action.PAUSE)
+        source, checkpoint = self._origin(request, trial)
+        if has_ended:
+            return Stage(
+                trial=trial.id,
+                config=wanted,
+                by="user",
+                reason=reason,
+                checkpoint=checkpoint,
+                source=source,
+                ttl_s=trial.ttl_s,
+                request=request.id,
+            )
+        restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
+        return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
+
+    def _add(self, request: Requested) -> Addition:
+        if self.ending is not None:
+            raise ConfigurationError(f"no other trial starts: the experiment ends ({self.ending.reason})")
+        config = _argument(request, "config", dict)
+        if config is None:
+            raise ConfigurationError("add lacks a config")
+        source, checkpoint = self._origin(request, None)
+        tags = _argument(request, "tags", list)
+        return Addition(
+            # The same again, whichever driver it is that samples what the config leaves out.
+            config=self._space.complete(config, random.Random(request.id)),
+            source=source,
+            checkpoint=checkpoint,
+            ttl_s=optional_seconds("ttl_s", request.arguments.get("ttl_s")),
+            labels=NO_LABELS.changed(tags, _argument(request, "notes", str)),
+            request=request.id,
+        )
+
+    def _setting(self, request: Requested) -> Answer:
+        if request.action == "end":
+            _argument(request, "now", bool)
+            _reason(request)
+        else:
+            if not request.arguments:
+                raise ConfigurationError("set changes nothing: give max_trials or max_concurrent")
+            for name, value in request.arguments.items():
+                optional_count(name, value, 1)
+        return Answer(request.id, is_done=True)
+
+    def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
+        """Return the trial whose checkpoint is to be started from, unless it is *trial* itself, and the checkpoint."""
+        source = _argument(request, "source", str)
+        checkpoint = _argument(request, "checkpoint", str)
+        if checkpoint is None and not source:
+            return None, CheckpointId("")
+        if (
+            checkpoint is not None
+            and checkpoint not in ("newest", "best")
+            and not attempt_and_number(CheckpointId(checkpoint))[1]
+        ):
+            raise ConfigurationError(f"checkpoint={checkpoint!r} is neither 'newest' nor 'best' nor a checkpoint's id")
+        origin = self._trial(source).id if source else None
+        if origin is None and trial is not None and checkpoint in ("newest", "best"):
+            origin = trial.id
+        found = chosen(self._experiment, origin, checkpoint or "newest")
+        if not isinstance(found, str):
+            raise ConfigurationError(f"checkpoint={checkpoint!r} is no checkpoint of this experiment")
+        # A trial that has saved nothing yet may pass on what it began with itself, which is another one's.
+        origin = origin or trial_of(found)
+        return (None if trial is not None and origin == trial.id else origin), found
+
+    def _trial(self, trial: str) -> Trial:
+        found = self._experiment.trials.get(TrialId(trial))
+        if found is None:
+            raise ConfigurationError(
+                f"there is no trial {trial!r} in experiment {self._experiment.name!r}; "
+                f"it has {len(self._experiment.trials)}, from '0001' on"
+            )
+        return found
+
+
+def _argument(request: Requested, name: str, kind: type[T]) -> T | None:
+    """Return an argument of a request, or None if it has none.
+
+    Raises:
+        ConfigurationError: it is of another type.
+    """
+    value = request.arguments.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(f"{name}={value!r:.80} of {request.action} is not of type {kind.__name__}")
+    return value
+
+
+def _reason(request: Requested) -> str:
+    return _argument(request, "reason", str) or f"requested by {request.by or 'a user'}"

@@ -1,0 +1,135 @@
+"""Requests at any moment, doubled, and drivers that are killed at any call: each request is answered once, and done at most once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import FOR_EVER_S, MOST_STEPS, NAME, Killed, Simulation
+from worlds import SCHEDULERS, World, worlds
+
+from mqtune.core.events import DriverStarted, RequestAnswered, Requested
+from mqtune.journal.memory import MemoryJournal
+
+#: Those that treat pauses and added trials in different ways.
+SOME = pytest.mark.parametrize("name", ["fifo", "asha-2", "promotion", "hyperband", "pbt"])
+WORLD = World(seed=3, trials=6, slots=2, decision_s=0.5, report_s=0.3, failing=0.3, max_failures=1)
+
+TRIALS = st.sampled_from(["0001", "0002", "0003", "0004", "0009"])
+CONFIGS = st.floats(0, 1, exclude_max=True).map(lambda lr: {"lr": lr})
+#: A trial, an action and its arguments.
+ASKED = st.one_of(
+    st.tuples(
+        TRIALS,
+        st.sampled_from(["stop", "pause", "complete", "abandon", "fail", "save", "resume", "restart"]),
+        st.just({}),
+    ),
+    st.tuples(TRIALS, st.sampled_from(["resume", "restart"]), CONFIGS.map(lambda config: {"config": config})),
+    st.tuples(st.just(""), st.just("add"), CONFIGS.map(lambda config: {"config": config})),
+    st.tuples(st.just(""), st.just("add"), st.just({"config": {"lr": 0.5}, "source": "0001"})),
+    st.tuples(st.just(""), st.just("set"), st.integers(0, 9).map(lambda count: {"max_trials": count})),
+    st.tuples(st.just(""), st.just("set"), st.integers(1, 3).map(lambda count: {"max_concurrent": count})),
+    st.tuples(st.just(""), st.just("end"), st.booleans().map(lambda now: {"now": now})),
+)
+#: What is asked for, and after how many steps of drivers.
+ASKS = st.lists(st.tuples(st.integers(0, 40), ASKED), max_size=8)
+
+
+class Played:
+    """A simulation whose drivers are killed, one after the other, while somebody makes requests.
+
+    Args:
+        world: the fleet and the trainable.
+        name: the scheduler.
+        asks: the requests; each is made twice, the second time some steps later.
+        kills: at which of its calls each driver is killed.
+    """
+
+    def __init__(self, world: World, name: str, asks: list[Any], kills: list[int]) -> None:
+        self.simulation: Simulation = world.simulation(SCHEDULERS[name], keep_journal=True)
+        self.asked = {f"r{number}": asked for number, (_, asked) in enumerate(asks)}
+        self.due = sorted(
+            (step + again, id_) for id_, (step, _) in zip(self.asked, asks, strict=True) for again in (0, 7)
+        )
+        self.steps = 0
+        for kill_at in [*kills, 0]:
+            try:
+                self._drive(kill_at)
+            except Killed:
+                continue
+            break
+
+    def _drive(self, kill_at: int) -> None:
+        driver = self.simulation.driver(kill_at=kill_at)
+        while not driver.is_finished:
+            self._ask()
+            if "request" in driver.waiting_for:
+                # Trials are paused by request, and nobody asks for them any more.
+                self._append("last", ("", "end", {}))
+            driver.step(FOR_EVER_S)
+            self.steps += 1
+            assert self.steps < MOST_STEPS
+        driver.end("finished", driver.over)
+
+    def _ask(self) -> None:
+        while self.due and self.due[0][0] <= self.steps:
+            id_ = self.due.pop(0)[1]
+            self._append(id_, self.asked[id_])
+
+    def _append(self, id_: str, asked: Any) -> None:
+        trial, action, arguments = asked
+        request = Requested(id=id_, action=action, trial=trial, arguments=arguments, by="somebody", at=0.0)
+        server = self.simulation.journal._server
+        MemoryJournal(server, NAME).request(request)
+
+
+def assert_each_was_done_once(played: Played) -> None:
+    events = played.simulation.events()
+    made = [event for event in events if isinstance(event, Requested)]
+    answers = [event for event in events if isinstance(event, RequestAnswered)]
+    effects = Counter(request for event in events if (request := getattr(event, "request", "")))
+
+    assert max(Counter(event.id for event in made).values(), default=1) == 1
+    assert max(Counter(event.id for event in answers).values(), default=1) == 1
+    for answer in answers:
+        action = next(request.action for request in made if request.id == answer.id)
+        has_event = action not in ("save", "set", "end")
+        assert effects.pop(answer.id, 0) == (1 if answer.done and has_event else 0), (action, answer)
+        assert answer.done or answer.reason
+    assert not effects
+    # What waits for a slot is answered when it has one; all else in the order in which it was asked for.
+    waited = {event.id for event in made if event.action == "add"}
+    in_order = [event.id for event in made if event.id not in waited]
+    assert [event.id for event in answers if event.id not in waited] == [
+        id_ for id_ in in_order if id_ in {event.id for event in answers}
+    ]
+    last = max(place for place, event in enumerate(events) if isinstance(event, DriverStarted))
+    early = {event.id for event in events[:last] if isinstance(event, Requested)}
+    assert early <= {event.id for event in answers}
+
+
+@SOME
+def test_a_driver_that_is_killed_at_any_call_is_followed_by_one_that_does_what_is_left(name: str) -> None:
+    asks = [
+        (2, ("0001", "pause", {})),
+        (4, ("", "add", {"config": {"lr": 0.25}})),
+        (6, ("0002", "restart", {"config": {"lr": 0.75}})),
+        (7, ("0002", "stop", {})),
+        (9, ("0001", "resume", {})),
+        (12, ("", "set", {"max_trials": 9, "max_concurrent": 1})),
+        (15, ("0003", "abandon", {})),
+    ]
+    uncut = Played(WORLD, name, asks, [])
+    assert_each_was_done_once(uncut)
+    for call in range(1, uncut.simulation.journal.calls + 1, 3):
+        assert_each_was_done_once(Played(WORLD, name, asks, [call]))
+
+
+@SOME
+@settings(max_examples=30)
+@given(world=worlds(), asks=ASKS, kills=st.lists(st.integers(1, 60), max_size=3))
+def test_whatever_is_asked_for_is_answered_once(name: str, world: World, asks: list[Any], kills: list[int]) -> None:
+    assert_each_was_done_once(Played(world, name, asks, kills))

@@ -1,0 +1,425 @@
+"""Requests: anybody's entries in the journal, which the driver carries out once each, in order, or refuses for a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import NAME, Bench
+
+from mqtune.checkpoints import open_store
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
+from mqtune.core.trial import TrialStatus
+from mqtune.driver.retention import Retention
+from mqtune.journal.memory import MemoryJournal
+from mqtune.schedulers.base import Wait
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two slots, each with a trial that a worker runs."""
+    return Bench(tmp_path).step().start(ONE).start(TWO)
+
+
+def ask(bench: Bench, action: str, trial: str = "", id: str = "", **arguments: Any) -> str:
+    """Append a request, as any client may; return its id."""
+    requests = bench.server.experiments[NAME].requests
+    name = id or f"request {len(requests) + 1}"
+    event = Requested(id=name, action=action, trial=trial, arguments=arguments, by="ann", at=bench.clock.now)
+    MemoryJournal(bench.server, NAME).request(event)
+    return name
+
+
+def request(bench: Bench, action: str, trial: str = "", id: str = "", **arguments: Any) -> RequestAnswered:
+    """Append a request, have the driver hear of it, and return its answer."""
+    name = ask(bench, action, trial, id, **arguments)
+    bench.step()
+    return answer(bench, name)
+
+
+def answer(bench: Bench, id: str) -> RequestAnswered:
+    (found,) = [event for event in bench.of(RequestAnswered) if event.id == id]
+    return found  # type: ignore[no-any-return]
+
+
+def answered(bench: Bench) -> list[str]:
+    return [event.id for event in bench.of(RequestAnswered)]
+
+
+# What may be asked for.
+
+
+@pytest.mark.parametrize("action", ["stop", "pause", "complete", "abandon", "fail"])
+def test_a_running_trial_is_told_what_a_request_says_and_the_answer_names_it(bench: Bench, action: str) -> None:
+    found = request(bench, action, ONE, reason="enough")
+
+    assert (found.done, found.reason, found.trial) == (True, "", ONE)
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.action, decision.trial, decision.reason, decision.by) == (action, ONE, "enough", "user")
+    assert decision.request == found.id
+    assert bench.told(ONE) == {"fail": "stop"}.get(action, action)
+
+
+def test_without_a_reason_it_is_who_asked(bench: Bench) -> None:
+    request(bench, "stop", ONE)
+
+    assert bench.of(DecisionTaken)[0].reason == "requested by ann"
+
+
+def test_a_paused_trial_is_closed_where_it_is(bench: Bench) -> None:
+    request(bench, "pause", ONE)
+    bench.end(ONE)
+
+    found = request(bench, "abandon", ONE)
+
+    assert (found.done, bench.trial().status) == (True, TrialStatus.ABANDONED)
+    assert bench.of(TrialClosed)[0].request == found.id
+
+
+def test_a_paused_trial_is_resumed_with_a_part_of_a_config(bench: Bench) -> None:
+    request(bench, "pause", ONE)
+    bench.end(ONE)
+
+    found = request(bench, "resume", ONE, config={"lr": 0.75})
+
+    assert found.done
+    staged = bench.of(TrialStaged)[-1]
+    assert (staged.trial, staged.config, staged.request) == (ONE, {"lr": 0.75, "depth": 3}, found.id)
+
+
+def test_a_paused_trial_is_resumed_from_its_best_checkpoint(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.create()
+    bench = Bench(tmp_path, store=store, retention=Retention(keep_last=None)).step().start(ONE)
+    names = []
+    for loss in (1.0, 2.0):
+        names.append(bench.new_checkpoint(ONE, in_memory=False))
+        bench.report(ONE, loss, checkpoint=names[-1])
+    request(bench, "pause", ONE)
+    bench.end(ONE)
+
+    assert request(bench, "resume", ONE, checkpoint="best").done
+    assert bench.trial().attempt.checkpoint == names[0]
+
+
+def test_a_running_trial_is_restarted_with_another_config_once_its_process_is_gone(bench: Bench) -> None:
+    found = request(bench, "restart", ONE, config={"lr": 0.75})
+    assert found.done
+    assert bench.told(ONE) == "pause"
+
+    bench.end(ONE)
+
+    assert (bench.trial().attempt.number, bench.trial().config["lr"]) == (2, 0.75)
+
+
+def test_a_paused_trial_is_restarted_from_another_trials_checkpoint(bench: Bench) -> None:
+    saved = bench.save(TWO)
+    request(bench, "pause", ONE)
+    bench.end(ONE)
+
+    assert request(bench, "restart", ONE, source=TWO).done
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (saved, TWO)
+
+
+def test_a_running_trial_saves_a_checkpoint_on_request(bench: Bench) -> None:
+    assert request(bench, "save", ONE).done
+    assert bench.told(ONE) == "save:1"
+
+
+def test_a_trial_is_added_when_a_slot_is_free_and_only_then_answered(bench: Bench) -> None:
+    saved = bench.save(ONE)
+    name = ask(bench, "add", config={"lr": 0.75}, source=ONE, ttl_s=60, tags=["mine"], notes="a guess")
+    bench.step()
+    assert answered(bench) == []
+    assert not bench.driver.is_finished
+
+    bench.end(ONE)
+
+    assert (answer(bench, name).done, answer(bench, name).trial) == (True, THREE)
+    new = bench.trial(THREE)
+    assert (new.config, new.ttl_s, new.labels) == ({"lr": 0.75, "depth": 3}, 60.0, (("mine",), "a guess"))
+    assert (new.attempt.checkpoint, new.attempt.source) == (saved, ONE)
+    assert bench.of(TrialStaged)[-1].request == name
+
+
+def test_what_an_added_config_leaves_out_is_sampled_alike_by_every_driver(tmp_path: Path) -> None:
+    configs = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        bench = Bench(tmp_path / folder, max_trials=1)
+        ask(bench, "add", id="same", config={})
+        bench.step().step()
+        configs.append(bench.trial(TWO).config)
+    assert configs[0] == configs[1]
+
+
+def test_more_trials_and_fewer_at_once_are_set_and_stay_for_the_next_driver(bench: Bench) -> None:
+    assert request(bench, "set", max_trials=4, max_concurrent=1).done
+    bench.end(ONE).end(TWO)
+    assert (len(bench.experiment.trials), bench.experiment.live) == (3, 1)
+
+    bench.begin()
+    bench.step()
+    assert bench.experiment.live == 1
+    bench.start(THREE).end(THREE)
+
+    assert len(bench.experiment.trials) == 4
+
+
+def test_a_script_that_brings_another_limit_later_has_the_last_word(bench: Bench) -> None:
+    request(bench, "set", max_trials=9)
+
+    bench.options["max_trials"] = 3
+    bench.begin()
+    assert bench.driver._slots.max_trials == 3
+    bench.begin()
+
+    assert bench.driver._slots.max_trials == 3
+
+
+def test_an_end_lets_what_runs_end_by_itself_and_starts_nothing_else(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=9).step().start(ONE)
+    assert bench.trial(TWO).status is TrialStatus.STAGED
+
+    assert request(bench, "end").done
+
+    assert bench.trial(TWO).status is TrialStatus.EARLY_STOPPED
+    assert (bench.trial().decision, bench.driver.is_finished) == (None, False)
+    bench.report(ONE, 1.0)
+    bench.end(ONE)
+    assert (bench.trial().status, bench.driver.is_finished) == (TrialStatus.COMPLETED, True)
+    assert bench.driver.over == "requested by ann"
+
+
+def test_an_end_now_stops_what_runs(bench: Bench) -> None:
+    assert request(bench, "end", now=True, reason="the night is over").done
+
+    assert bench.told(ONE) == bench.told(TWO) == "stop"
+    assert bench.trial().reason == "the night is over"
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_an_end_is_in_force_for_a_driver_that_comes_before_all_has_ended(tmp_path: Path, now: bool) -> None:
+    bench = Bench(tmp_path, max_trials=9).step().start(ONE)
+    request(bench, "end", now=now)
+
+    bench.begin()
+    bench.step()
+
+    assert len(bench.experiment.trials) == bench.experiment.counts[TrialStatus.EARLY_STOPPED] + 1
+    bench.end(ONE)
+    assert bench.driver.is_finished
+
+
+def test_an_experiment_that_has_finished_by_request_may_go_on_as_any_other(bench: Bench) -> None:
+    request(bench, "end", now=True)
+    bench.end(ONE).end(TWO)
+    bench.driver.end("finished", bench.driver.over)
+
+    bench.options["max_trials"] = 3
+    bench.begin()
+
+    assert bench.driver._requests.ending is None
+    bench.step()
+    assert bench.trial(THREE).status is TrialStatus.STAGED
+
+
+def test_what_waits_for_a_slot_when_the_experiment_is_ended_is_refused(bench: Bench) -> None:
+    name = ask(bench, "add", config={"lr": 0.75})
+    bench.step()
+
+    request(bench, "end", now=True)
+
+    assert not answer(bench, name).done
+    assert "the experiment ends: requested by ann" in answer(bench, name).reason
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"action": "explode", "trial": ONE}, "there is no action 'explode'; there are stop, pause"),
+        ({"action": "stop", "trial": "0009"}, "there is no trial '0009' in experiment 'x'; it has 2"),
+        ({"action": "stop", "trial": ONE, "now": True}, "stop has no argument 'now'; it has reason"),
+        ({"action": "stop", "trial": ONE, "reason": 5}, "reason=5 of stop is not of type str"),
+        ({"action": "resume", "trial": ONE}, "trial 0001 is RUNNING and can't be resumed"),
+        ({"action": "restart", "trial": ONE, "config": {"lr": 7.0}}, "lr"),
+        ({"action": "restart", "trial": ONE, "config": "lr=7"}, "is not of type dict"),
+        ({"action": "restart", "trial": ONE, "checkpoint": "best"}, "trial 0001 has no checkpoint to start from"),
+        (
+            {"action": "restart", "trial": ONE, "checkpoint": "/etc"},
+            "is neither 'newest' nor 'best' nor a checkpoint's id",
+        ),
+        ({"action": "add"}, "add lacks a config"),
+        ({"action": "add", "config": {"lr": 7.0}}, "lr"),
+        ({"action": "add", "config": {"lr": 0.5}, "source": "0009"}, "there is no trial '0009'"),
+        ({"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"}, "there is no checkpoint 'p-0001-1-9'"),
+        ({"action": "add", "config": {"lr": 0.5}, "ttl_s": -1}, "ttl_s=-1"),
+        ({"action": "add", "config": {"lr": 0.5}, "tags": "mine"}, "tags"),
+        ({"action": "set"}, "set changes nothing"),
+        ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
+        ({"action": "set", "max_concurrent": "2"}, "max_concurrent='2' is not a whole number"),
+        ({"action": "end", "now": "yes"}, "now='yes' of end is not of type bool"),
+    ],
+)
+def test_an_invalid_request_is_refused_for_a_reason_and_nothing_is_done(
+    bench: Bench, asked: dict[str, Any], reason: str
+) -> None:
+    before = len(bench.events())
+
+    found = request(bench, **asked)
+
+    assert not found.done
+    assert reason in found.reason
+    # The request and its answer.
+    assert len(bench.events()) == before + 2
+
+
+def test_of_two_requests_for_one_trial_the_first_counts(bench: Bench) -> None:
+    first, second = ask(bench, "complete", ONE), ask(bench, "stop", ONE)
+    bench.step()
+
+    assert (answer(bench, first).done, answer(bench, second).done) == (True, False)
+    assert "told to complete already" in answer(bench, second).reason
+
+
+def test_a_config_that_is_too_large_is_refused_and_the_experiment_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtune.driver.actions.MAX_CONFIG_BYTES", 100)
+    name = ask(bench, "add", config={"lr": 0.5})
+    bench.step().end(ONE)
+
+    assert not answer(bench, name).done
+    assert "and the most is 100" in answer(bench, name).reason
+    assert list(bench.experiment.trials) == [ONE, TWO]
+
+
+# Exactly once.
+
+
+def test_a_request_that_is_made_twice_is_carried_out_once(bench: Bench) -> None:
+    for _ in range(2):
+        ask(bench, "save", ONE, "once")
+        bench.step()
+
+    assert answered(bench) == ["once"]
+    assert bench.told(ONE) == "save:1"
+
+
+def test_without_a_driver_the_next_one_carries_requests_out_in_order(bench: Bench) -> None:
+    names = [ask(bench, "pause", ONE), ask(bench, "stop", TWO), ask(bench, "set", max_trials=3)]
+
+    bench.begin()
+
+    assert answered(bench) == names
+    assert (bench.told(ONE), bench.told(TWO)) == ("pause", "stop")
+
+
+def test_a_request_brings_an_experiment_that_had_finished_to_life_with_the_next_driver(bench: Bench) -> None:
+    bench.end(ONE).end(TWO)
+    assert bench.driver.is_finished
+    bench.driver.end("finished", "")
+    name = ask(bench, "add", config={"lr": 0.75})
+
+    bench.begin()
+
+    assert not bench.driver.is_finished
+    bench.step()
+    assert answer(bench, name).trial == THREE
+
+
+class Died(BaseException):
+    """The driver's process is gone."""
+
+
+@pytest.mark.parametrize(
+    ("action", "trial", "arguments"),
+    [("stop", ONE, {}), ("restart", ONE, {"config": {"lr": 0.75}}), ("add", "", {"config": {"lr": 0.75}})],
+)
+def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_only_answers(
+    tmp_path: Path, action: str, trial: str, arguments: dict[str, Any]
+) -> None:
+    bench = Bench(tmp_path, slots=3).step().start(ONE).start(TWO)
+    name = ask(bench, action, trial, **arguments)
+
+    def die(*_: Any) -> Any:
+        raise Died
+
+    bench.driver._actions._answer = die  # type: ignore[method-assign]
+    with pytest.raises(Died):
+        bench.step()
+    assert answered(bench) == []
+    before = len(bench.events())
+
+    bench.begin()
+
+    assert answered(bench) == [name]
+    assert answer(bench, name).trial == (trial or THREE)
+    assert len(bench.events()) == before + 2  # that a driver begins, and the answer
+
+
+def test_a_trial_that_waits_for_a_slot_is_added_by_the_next_driver(bench: Bench) -> None:
+    name = ask(bench, "add", config={"lr": 0.75})
+    bench.step()
+
+    bench.begin()
+    bench.end(ONE)
+
+    assert answer(bench, name).trial == THREE
+    assert len(bench.experiment.trials) == 3
+
+
+# While nothing runs.
+
+
+def test_trials_that_a_request_has_paused_wait_for_another_request(bench: Bench) -> None:
+    bench.scheduler.choices.append(Wait("for others"))
+    for trial in (ONE, TWO):
+        request(bench, "pause", trial)
+        bench.end(trial)
+    bench.step()
+    assert not bench.driver.is_finished
+    assert "a request" in bench.driver.waiting_for
+
+    assert request(bench, "resume", ONE).done
+    assert bench.trial().status is TrialStatus.STAGED
+
+
+def test_a_driver_that_looks_on_leaves_requests_to_the_next(bench: Bench) -> None:
+    """Its scheduler has failed, and it decides nothing any more."""
+    bench.driver._deciders.is_broken = True
+    name = ask(bench, "stop", ONE)
+    bench.step()
+    assert answered(bench) == []
+
+    bench.begin()
+
+    assert answered(bench) == [name]
+
+
+# In the driver's own process.
+
+
+def test_in_the_drivers_process_an_action_is_carried_out_at_once(bench: Bench) -> None:
+    assert bench.driver.steer("pause", ONE, {"reason": "later"}) == ONE
+
+    assert bench.told(ONE) == "pause"
+    assert bench.of(Requested) == []
+    with pytest.raises(InvalidTransition, match="trial 0001 can't be told to pause"):
+        bench.driver.steer("pause", ONE, {})
+
+
+def test_in_the_drivers_process_a_trial_that_is_added_outlives_the_driver(bench: Bench) -> None:
+    bench.driver.steer("add", "", {"config": {"lr": 0.75}})
+
+    bench.begin()
+    bench.end(ONE)
+
+    assert bench.trial(THREE).config["lr"] == 0.75
