@@ -43,7 +43,7 @@ from mqtune.core.trial import (
     is_in_memory,
     trial_of,
 )
-from mqtune.journal.base import Assignment, Cleared, DriverSide
+from mqtune.journal.base import Assignment, DriverSide, Released
 
 __all__ = [
     "Answer",
@@ -252,9 +252,9 @@ class TrialActions:
             case _:
                 assert_never(action)
 
-    def release(self, reports: Sequence[Cleared]) -> None:
+    def release(self, reports: Sequence[Released]) -> None:
         """Let trials in lockstep go on after these reports."""
-        self._journal.clear(reports)
+        self._journal.release(reports)
 
     def _stage(self, stage: Stage, cursor: Cursor) -> list[Event]:
         known = self._experiment.trials.get(stage.trial)
@@ -454,11 +454,11 @@ class Lockstep:
     def __init__(self, actions: TrialActions, *, is_on: bool) -> None:
         self.is_on = is_on
         self._actions = actions
-        self._passed: dict[TrialId, Cleared] = {}
+        self._passed: dict[TrialId, Released] = {}
 
     def passed(self, report: Report) -> None:
         """Note that a report's trial may go on."""
-        self._passed[report.trial] = Cleared(report.trial, report.attempt, report.sequence)
+        self._passed[report.trial] = Released(report.trial, report.attempt, report.sequence)
 
     def release(self) -> None:
         """Release the collected trials."""
@@ -474,7 +474,7 @@ class Lockstep:
         for trial in experiment.trials.values():
             attempt = trial.attempts[-1]
             if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
-                self._passed[trial.id] = Cleared(trial.id, attempt.number, attempt.reports)
+                self._passed[trial.id] = Released(trial.id, attempt.number, attempt.reports)
         self.release()
 
 

@@ -18,7 +18,6 @@ __all__ = [
     "Answer",
     "Assignment",
     "Claim",
-    "Cleared",
     "DriverSide",
     "Entry",
     "Grant",
@@ -30,6 +29,7 @@ __all__ = [
     "OnLoss",
     "Reconciled",
     "Refusal",
+    "Released",
     "Segment",
     "entry_order",
 ]
@@ -131,7 +131,7 @@ class Reconciled(NamedTuple):
     under_way: list[bool]
 
 
-class Cleared(NamedTuple):
+class Released(NamedTuple):
     """That, in lockstep, the driver has decided on a report of an attempt, and that its trial may go on."""
 
     trial: TrialId
@@ -221,7 +221,7 @@ class DriverSide(ABC):
         """Have a running attempt save a checkpoint as soon as it can; False when it doesn't run. Each call is another wish."""
 
     @abstractmethod
-    def clear(self, cleared: Sequence[Cleared]) -> None:
+    def release(self, released: Sequence[Released]) -> None:
         """Let trials in lockstep go on behind these reports; repeating it does no harm."""
 
     @abstractmethod

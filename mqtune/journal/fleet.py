@@ -23,7 +23,7 @@ from mqtune.core.machine import describe_process
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying, script
 
-__all__ = ["Fleet", "Hints"]
+__all__ = ["ControlChannel", "Fleet"]
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def _mark(info: WorkerInfo) -> bytes:
     return repr(info.joined_at).encode()
 
 
-class Hints:
+class ControlChannel:
     """A worker's control channel: hints of what the driver wants, which may be lost; whoever is hinted at finds out anyway, later.
 
     One thread uses it.

@@ -18,7 +18,6 @@ from mqtune.journal.base import (
     Answer,
     Assignment,
     Claim,
-    Cleared,
     Entry,
     Grant,
     Held,
@@ -28,6 +27,7 @@ from mqtune.journal.base import (
     OnLoss,
     Reconciled,
     Refusal,
+    Released,
     Segment,
     entry_order,
 )
@@ -241,10 +241,10 @@ class MemoryJournal(Journal):
             state.saves += 1
             return True
 
-    def clear(self, cleared: Sequence[Cleared]) -> None:
+    def release(self, released: Sequence[Released]) -> None:
         with self._lock:
             self._check_epoch()
-            for trial, attempt, sequence in cleared:
+            for trial, attempt, sequence in released:
                 state = self._state.trials.get(trial)
                 if state is not None and (state.attempt, state.state) == (attempt, "running"):
                     state.cleared = max(state.cleared, sequence)

@@ -34,7 +34,6 @@ from mqtune.journal.base import (
     Answer,
     Assignment,
     Claim,
-    Cleared,
     Entry,
     Grant,
     Held,
@@ -43,6 +42,7 @@ from mqtune.journal.base import (
     LastAttempt,
     Reconciled,
     Refusal,
+    Released,
     Segment,
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient
@@ -276,10 +276,10 @@ class RedisJournal(Journal):
         args = [self._epoch, trial, attempt, uuid.uuid4().hex, control_channel(""), self.experiment]
         return bool(self._unless_stale(lambda: self._run("request_save", keys, args)))
 
-    def clear(self, cleared: Sequence[Cleared]) -> None:
-        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in cleared)]
-        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(cleared)]
-        self._unless_stale(lambda: self._run("clear", keys, args))
+    def release(self, released: Sequence[Released]) -> None:
+        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in released)]
+        args = [self._epoch, control_channel(""), self.experiment, *itertools.chain.from_iterable(released)]
+        self._unless_stale(lambda: self._run("release", keys, args))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])

@@ -452,7 +452,7 @@ class RestoringJournal(DriverSide):
     reap = _written(DriverSide.reap, unless=False)
     void = _written(DriverSide.void, unless=False)
     request_save = _guarded(DriverSide.request_save)
-    clear = _guarded(DriverSide.clear)
+    release = _guarded(DriverSide.release)
     reconcile = _guarded(DriverSide.reconcile)
     forfeit_leases = _guarded(DriverSide.forfeit_leases)
 

@@ -26,7 +26,7 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
@@ -401,7 +401,7 @@ class WorkerRuntime:
 
     def _hear(self) -> None:
         """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""
-        hints = Hints(self._client, self.name)
+        hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
             try:
                 hint = hints.next(HEARTBEAT_S)

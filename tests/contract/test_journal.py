@@ -46,8 +46,8 @@ from mqtune.core.errors import BrokerUnavailable, NameTaken
 from mqtune.core.events import VERSION, WorkerInfo
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Claim, Cleared, Entry, Grant, Journal, LastAttempt
-from mqtune.journal.fleet import Fleet, Hints
+from mqtune.journal.base import Claim, Entry, Grant, Journal, LastAttempt, Released
+from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, script
 
@@ -211,7 +211,7 @@ class TestRedisJournal(JournalContract):
     def test_a_worker_gets_a_hint_of_an_intent_on_its_control_channel(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
-        hints = Hints(redis_client, "w")
+        hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
         self.start(driver, worker)
 
@@ -222,7 +222,7 @@ class TestRedisJournal(JournalContract):
     def test_a_worker_gets_a_hint_of_each_wish_for_a_checkpoint(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
-        hints = Hints(redis_client, "w")
+        hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
         self.start(driver, worker)
 
@@ -239,15 +239,15 @@ class TestRedisJournal(JournalContract):
         for number, claim in enumerate(claims):
             driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
             worker.claim(claim, f"w{number % 2}", LONG_S, started(claim))
-        hints = [Hints(redis_client, "w0"), Hints(redis_client, "w1")]
+        hints = [ControlChannel(redis_client, "w0"), ControlChannel(redis_client, "w1")]
         assert [each.next(0.001) for each in hints] == [None, None]
         with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as channel:
             channel.subscribe(control_channel("w0"))
             assert channel.get_message(timeout=DEADLINE_S) is None
 
-            driver.clear([Cleared(claim.trial, 1, 7) for claim in claims])
+            driver.release([Released(claim.trial, 1, 7) for claim in claims])
             # A hint that was lost comes again when the driver repeats itself.
-            driver.clear([Cleared(claims[0].trial, 1, 7)])
+            driver.release([Released(claims[0].trial, 1, 7)])
 
             messages = [eventually(lambda: channel.get_message(timeout=0.1)) for _ in range(2)]
 
@@ -271,7 +271,7 @@ class TestRedisJournal(JournalContract):
             lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
             lambda: worker.saved(Claim(ONE, 1, "t"), HELD, saved(HELD)),
             lambda: driver.request_save(ONE, 1),
-            lambda: driver.clear([Cleared(ONE, 1, 1)]),
+            lambda: driver.release([Released(ONE, 1, 1)]),
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
             lambda: eventually(lambda: driver.reap(ONE, 1, ended())),
             lambda: worker.end(Claim(ONE, 1, "t"), ended()),
@@ -307,7 +307,7 @@ class TestRedisJournal(JournalContract):
         ("reap", 1),
         ("close trial", 1),
         ("request save", 0),
-        ("clear", 0),
+        ("release", 0),
         ("put checkpoint", 0),
         ("saved", 1),
         ("checkpoint", 0),
@@ -344,7 +344,7 @@ class TestRedisJournal(JournalContract):
             "reap": (lambda: driver.reap(reap.trial, 1, ended()), True),
             "close trial": (lambda: driver.close_trial(done.trial, 1, trial_closed(done.trial)), True),
             "request save": (lambda: driver.request_save(report.trial, 1), True),
-            "clear": (lambda: driver.clear([Cleared(report.trial, 1, 3)]), None),
+            "release": (lambda: driver.release([Released(report.trial, 1, 3)]), None),
             "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
             "saved": (lambda: worker.saved(report, HELD, saved(HELD)), ""),
             "checkpoint": (lambda: worker.checkpoint(HELD_TOO), b"data"),
@@ -639,7 +639,7 @@ class TestFleet:
     def test_a_worker_that_is_to_drain_is_woken_by_a_hint_that_it_can_read(
         self, fleet: Fleet, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        hints = Hints(redis_client, INFO.name)
+        hints = ControlChannel(redis_client, INFO.name)
         hints.next(0.1)
 
         fleet.drain(INFO)
@@ -708,7 +708,7 @@ class TestFleet:
         assert fleet.workers() == [INFO]
 
     def test_hints_that_can_not_be_read_are_passed_over(self, redis_client: redis.Redis) -> None:
-        hints = Hints(redis_client, "w")
+        hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
         good = ["x", "0001", 1, "stop"]
         for data in (b"", b"\xc1", encode_value(7), encode_value([[1, 2], 3]), encode_value([good])):
@@ -719,7 +719,7 @@ class TestFleet:
         assert found == [None] * 5 + [good]
 
     def test_hints_come_again_after_the_connection_was_lost(self, redis_client: redis.Redis) -> None:
-        hints = Hints(redis_client, "w")
+        hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
         redis_client.client_kill_filter(_type="pubsub")
 

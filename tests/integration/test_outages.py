@@ -32,7 +32,7 @@ from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal.base import FENCED, GAP, Claim
 from mqtune.journal.connection import open_client
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.fleet import Hints
+from mqtune.journal.fleet import ControlChannel
 from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
 from mqtune.journal.restore import bring_back, bring_back_end, put_back
 
@@ -145,7 +145,7 @@ def test_a_control_channel_that_leads_nowhere_is_made_anew(
 ) -> None:
     """Nobody says that the connection is broken: it is open, and takes what is sent."""
     monkeypatch.setattr("mqtune.journal.fleet.SILENCE_S", TIMEOUT_S)
-    hints = Hints(journal._client, "w")
+    hints = ControlChannel(journal._client, "w")
     assert hints.next(0.01) is None
     line.drop()
 

@@ -33,7 +33,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.resources import Resources
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Report, TrialId
-from mqtune.journal.base import Assignment, Claim, Cleared
+from mqtune.journal.base import Assignment, Claim, Released
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.trainable.experiment_code import fingerprints, read_code
 from mqtune.trainable.spec import TrainableSpec
@@ -545,7 +545,7 @@ def test_in_lockstep_a_trial_goes_no_further_than_it_is_cleared(machine: Machine
     assert not mark.exists()
 
     for sequence in range(1, 4):
-        machine.driver.clear([Cleared(*one.claim[:2], sequence)])
+        machine.driver.release([Released(*one.claim[:2], sequence)])
         one.run.on_answer(f"save:1 go:{sequence}")
         one.has_reported(sequence + 1)
         assert len(one.reports) == sequence + 1

@@ -18,12 +18,12 @@ from mqtune.journal.base import (
     Answer,
     Assignment,
     Claim,
-    Cleared,
     Entry,
     Grant,
     Held,
     LastAttempt,
     OnLoss,
+    Released,
     Segment,
 )
 
@@ -274,10 +274,10 @@ class Model:
         self._hint(trial, run, f"save:{run.wishes}")
         return True
 
-    def clear(self, driver: Driver, cleared: Sequence[Cleared]) -> Any:
+    def release(self, driver: Driver, released: Sequence[Released]) -> Any:
         if refusal := self._refusal(driver):
             return refusal
-        for trial, attempt, sequence in cleared:
+        for trial, attempt, sequence in released:
             run = self.current(trial, attempt)
             if run is not None and run.is_running:
                 run.cleared = max(run.cleared, sequence)

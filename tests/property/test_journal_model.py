@@ -25,13 +25,13 @@ from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal.base import (
     Assignment,
     Claim,
-    Cleared,
     Entry,
     Held,
     Journal,
     LastAttempt,
     OnLoss,
     Reconciled,
+    Released,
     Segment,
 )
 from mqtune.journal.memory import MemoryJournal, MemoryServer
@@ -444,10 +444,10 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(
         driver=driver, trials=st.lists(st.tuples(trial, off, st.integers(1, 5)), max_size=3, unique_by=lambda t: t[0])
     )
-    def clear(self, driver: str, trials: list[tuple[TrialId, int, int]]) -> None:
+    def release(self, driver: str, trials: list[tuple[TrialId, int, int]]) -> None:
         journal, who = self.seat(driver)
-        cleared = [Cleared(trial, self.attempt(trial, off), sequence) for trial, off, sequence in trials]
-        self.by(journal, "clear", cleared, driver=who)
+        cleared = [Released(trial, self.attempt(trial, off), sequence) for trial, off, sequence in trials]
+        self.by(journal, "release", cleared, driver=who)
 
     @rule(driver=driver, names=st.lists(st.tuples(trial, number), max_size=3, unique=True))
     def drop_checkpoints(self, driver: str, names: list[tuple[TrialId, int]]) -> None:

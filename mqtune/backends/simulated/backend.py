@@ -13,7 +13,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, Cleared, Entry, Intended, Reconciled
+from mqtune.journal.base import Assignment, Entry, Intended, Reconciled, Released
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -255,9 +255,9 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.ask_to_save(trial, attempt)
         return runs
 
-    def clear(self, cleared: Sequence[Cleared]) -> None:
-        super().clear(cleared)
-        for trial, attempt, sequence in cleared:
+    def release(self, released: Sequence[Released]) -> None:
+        super().release(released)
+        for trial, attempt, sequence in released:
             self._fleet.let_go_on(trial, attempt, sequence)
 
     def expired(self) -> list[TrialId]:

@@ -32,7 +32,7 @@ from contract.journals.world import (
 from mqtune.core.errors import DriverFenced, NameTaken
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Assignment, Claim, Cleared, Grant, Journal
+from mqtune.journal.base import Assignment, Claim, Grant, Journal, Released
 
 
 class LockContract(InWorld):
@@ -48,8 +48,8 @@ class LockContract(InWorld):
         "forfeit": lambda journal: journal.forfeit_leases(),
         "close trial": lambda journal: journal.close_trial(ONE, 1, trial_closed()),
         "request save": lambda journal: journal.request_save(ONE, 1),
-        "clear": lambda journal: journal.clear([Cleared(ONE, 1, 1)]),
-        "clear nothing": lambda journal: journal.clear([]),
+        "release": lambda journal: journal.release([Released(ONE, 1, 1)]),
+        "release nothing": lambda journal: journal.release([]),
         "drop": lambda journal: journal.drop_checkpoints([HELD], dropped(HELD)),
         "erase": lambda journal: journal.erase([ONE]),
     }

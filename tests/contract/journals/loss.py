@@ -20,7 +20,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import UNDRIVEN, Intent
-from mqtune.journal.base import Claim, Cleared, Journal, LossPolicy, OnLoss
+from mqtune.journal.base import Claim, Journal, LossPolicy, OnLoss, Released
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 
@@ -119,7 +119,7 @@ class LossContract(InWorld):
         driver.lock("driver-1", "process 1 on head", LONG_S)
         held, other = self.start(driver, worker), self.start(driver, worker, TWO)
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
-        driver.clear([Cleared(TWO, 1, 3)])
+        driver.release([Released(TWO, 1, 3)])
         driver.unlock("driver-1")
         world.let_pass(SHORT_S)
 

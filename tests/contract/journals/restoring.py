@@ -68,7 +68,7 @@ class RestoreContract(InWorld):
             lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
             lambda: driver.close_trial(ONE, 1, trial_closed()),
             lambda: driver.request_save(ONE, 1),
-            lambda: driver.clear([]),
+            lambda: driver.release([]),
             lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
             lambda: driver.reap(ONE, 1, ended()),
             driver.forfeit_leases,

@@ -20,7 +20,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Cleared, Journal
+from mqtune.journal.base import FENCED, Claim, Journal, Released
 
 
 class WishContract(InWorld):
@@ -92,31 +92,31 @@ class WishContract(InWorld):
     ) -> None:
         worker.report([segment(held, 1, 3)])
 
-        driver.clear([Cleared(ONE, 1, 1)])
+        driver.release([Released(ONE, 1, 1)])
         assert worker.renew([held], LONG_S) == ["go:1"]
 
-        driver.clear([Cleared(ONE, 1, 2), Cleared(ONE, 1, 3)])
+        driver.release([Released(ONE, 1, 2), Released(ONE, 1, 3)])
         assert worker.renew([held], LONG_S) == ["go:3"]
         assert worker.renew([held], LONG_S) == ["go:3"]
 
     def test_what_was_cleared_stays_cleared(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        driver.clear([Cleared(ONE, 1, 10)])
-        driver.clear([Cleared(ONE, 1, 10)])
-        driver.clear([Cleared(ONE, 1, 9)])
+        driver.release([Released(ONE, 1, 10)])
+        driver.release([Released(ONE, 1, 10)])
+        driver.release([Released(ONE, 1, 9)])
 
         assert worker.renew([held], LONG_S) == ["go:10"]
 
     def test_clearing_is_no_news(self, driver: Journal, held: Claim) -> None:
         before = entries(driver)
 
-        driver.clear([Cleared(ONE, 1, 1)])
+        driver.release([Released(ONE, 1, 1)])
 
         assert entries(driver) == before
 
     def test_many_trials_are_cleared_at_once(self, driver: Journal, worker: Journal) -> None:
         claims = [self.start(driver, worker, TrialId(f"{number:04d}")) for number in range(1, 101)]
 
-        driver.clear([Cleared(claim.trial, 1, number) for number, claim in enumerate(claims, 1)])
+        driver.release([Released(claim.trial, 1, number) for number, claim in enumerate(claims, 1)])
 
         assert worker.renew(claims, LONG_S) == [f"go:{number}" for number in range(1, 101)]
 
@@ -124,7 +124,9 @@ class WishContract(InWorld):
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         worker.end(self.start(driver, worker, THREE), ended(THREE))
 
-        driver.clear([Cleared(ONE, 2, 5), Cleared(TWO, 1, 5), Cleared(THREE, 1, 5), Cleared(TrialId("0009"), 1, 5)])
+        driver.release(
+            [Released(ONE, 2, 5), Released(TWO, 1, 5), Released(THREE, 1, 5), Released(TrialId("0009"), 1, 5)]
+        )
 
         two = Claim(TWO, 1, "t")
         worker.claim(two, "w", LONG_S, started(two))
@@ -134,18 +136,18 @@ class WishContract(InWorld):
     def test_the_next_attempt_is_not_cleared_by_the_one_before_it(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
-        driver.clear([Cleared(ONE, 1, 7)])
+        driver.release([Released(ONE, 1, 7)])
         worker.end(held, ended())
         second = self.start(driver, worker, attempt=2)
 
-        driver.clear([Cleared(ONE, 1, 8)])
+        driver.release([Released(ONE, 1, 8)])
 
         assert worker.renew([second], LONG_S) == [""]
 
     def test_an_intent_goes_before_how_far_a_trial_is_cleared(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
-        driver.clear([Cleared(ONE, 1, 1)])
+        driver.release([Released(ONE, 1, 1)])
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
 
         assert worker.renew([held], LONG_S) == ["stop"]
@@ -153,7 +155,7 @@ class WishContract(InWorld):
     def test_a_renewal_says_both_that_a_checkpoint_is_wished_for_and_how_far_the_trial_is_cleared(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
-        driver.clear([Cleared(ONE, 1, 17)])
+        driver.release([Released(ONE, 1, 17)])
         driver.request_save(ONE, 1)
 
         assert worker.renew([held], LONG_S) == ["save:1 go:17"]
@@ -164,7 +166,7 @@ class WishContract(InWorld):
     ) -> None:
         """What is being reported can't have been decided on; that keeps the answer cheap."""
         worker.report([segment(held, 1)])
-        driver.clear([Cleared(ONE, 1, 1)])
+        driver.release([Released(ONE, 1, 1)])
 
         for _ in range(repeated):
             assert worker.report([segment(held, 2)]) == [""]
