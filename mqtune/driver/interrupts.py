@@ -132,8 +132,11 @@ class _Watch:
 
     def _run(self) -> None:
         numbers: list[int] = []
+        # Not select(), which takes no descriptor above 1,023.
+        signals = select.poll()
+        signals.register(self._read, select.POLLIN)
         while len(numbers) < 2:  # noqa: PLR2004 - the second signal
-            if not select.select([self._read], [], [], ORDERLY_S if numbers else None)[0]:
+            if not signals.poll(ORDERLY_S * 1_000 if numbers else None):
                 os.write(_STDERR, _TOO_LONG)
                 os.kill(os.getpid(), numbers[0])
                 continue

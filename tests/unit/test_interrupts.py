@@ -34,9 +34,19 @@ with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):
 """
 
 
-def test_an_end_in_good_order_that_takes_too_long_is_cut_short() -> None:
+#: More files than select() takes: a script's own, as with a large data set.
+HOLDS_MANY_FILES = """
+import os, resource
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit), limit))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+"""
+
+
+@pytest.mark.parametrize("before", ["", HOLDS_MANY_FILES], ids=["", "with many files"])
+def test_an_end_in_good_order_that_takes_too_long_is_cut_short(before: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", before + WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as waits:
         try:
             assert waits.stdout is not None
