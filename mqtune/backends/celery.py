@@ -1,6 +1,6 @@
-"""The driver's hand on Celery: publishes attempts to the queue of the slots that fit, and knows what the fleet offers.
+"""The Celery backend: publishes attempts to the queues of slots that fit, and looks up what the workers offer.
 
-This is the only module of the driver's side that imports celery.
+This is the only module on the driver's side that imports celery.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Key = tuple[TrialId, int]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """All slots of one shape that fit, and their queue."""
+    """All fitting slots of one shape, and their queue."""
 
     queue: str
     offer: Resources
@@ -48,37 +48,37 @@ class _Shape:
 
     @property
     def size(self) -> tuple[Any, ...]:
-        """Sorts what is scarce behind what is not: tags, then GPU memory, then cores."""
+        """A sort key that puts scarce slots last: by tags, then GPU memory, then cores."""
         tags = sorted(self.offer.tags)
         return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags
 
 
 @dataclass(slots=True)
 class _Load:
-    """Which queue each attempt of this experiment was published to, until it ends."""
+    """The queue that each attempt of this experiment was published to, until it ends."""
 
     queues: dict[_Key, str] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
 
     def put(self, key: _Key, queue: str) -> None:
-        """Count an attempt on a queue, and no longer on another."""
+        """Count an attempt on a queue, instead of any other."""
         self.drop(key)
         self.queues[key] = queue
         self.busy[queue] += 1
 
     def drop(self, key: _Key) -> None:
-        """Count an attempt no longer; one that isn't counted is none the worse for it."""
+        """Stop counting an attempt; one that isn't counted is ignored."""
         if (queue := self.queues.pop(key, None)) is not None:
             self.busy[queue] -= 1
 
     def free(self, shape: _Shape) -> int:
-        """Return how many slots have no attempt of this experiment; below 0, so many attempts wait."""
+        """Return the number of slots without an attempt of this experiment; negative if attempts wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[_Shape]) -> _Shape:
-        """Return the smallest shape with a free slot, so that large slots are left to those who need them.
+        """Return the smallest shape with a free slot, which leaves large slots to trials that need them.
 
-        Where none is free, the one with the fewest attempts for its slots is it.
+        If none is free, return the shape with the fewest attempts per slot.
         """
         free = [shape for shape in shapes if self.free(shape) > 0]
         if free:
@@ -87,29 +87,29 @@ class _Load:
 
 
 class _Channel(OneClient, redis_transport.Channel):
-    """kombu's channel with one client."""
+    """kombu's channel, with a single client."""
 
 
 class CeleryBackend:
-    """Publishes attempts of one experiment.
+    """Publishes the attempts of one experiment to Celery queues.
 
     Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A published
     message may be lost; the driver then publishes it again.
 
     Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
-    attempt of this experiment has. That slot may be another experiment's, or its worker may leave: ``queued`` leaves out an
-    attempt that waits while another shape has room, and the driver then publishes it again, which puts it into that queue
-    too. Whichever worker comes first has it.
+    attempt of this experiment uses. Another experiment may use that slot, or its worker may leave: ``queued`` then leaves out
+    an attempt that waits while another shape has room, and the driver publishes it again, to that queue too. The first
+    worker to claim it runs it.
 
     Args:
         client: a checked connection.
         broker: the same server, as a URL.
         journal: the experiment's journal on that server.
         clock: the server's clock.
-        title: what Flower shows as the task's name.
-        digest: of the experiment's definition.
-        resources: what each trial asks for.
-        patience_s: how long a call goes on trying while the server is away.
+        title: the task's name in Flower.
+        digest: a digest of the experiment's definition.
+        resources: the resources that each trial asks for.
+        patience_s: how long a call retries while the server is away.
         is_local: whether the driver starts the only worker itself.
     """
 
@@ -139,14 +139,14 @@ class CeleryBackend:
         self._resources = resources
         self._workers: list[tuple[WorkerInfo, Resources]] = []
         self._fitting: list[_Shape] = []
-        #: What workers said at the last look of why not all of their slots take trials.
+        #: By worker, why not all of its slots take trials, as of the last refresh.
         self._notes: dict[str, str] = {}
         self._load = _Load()
-        #: Whether this account may use a queue, of those that were asked for.
+        #: By queue, whether this account may use it.
         self._usable: dict[str, bool] = {}
-        #: A worker whose queue it may not use, if there is one.
+        #: A worker whose queue this account may not use, or empty.
         self._barred = ""
-        #: The queues in which an attempt's message was seen at the last look.
+        #: By attempt, the queues in which its message was seen last.
         self._waits_in: dict[_Key, set[str]] = {}
         self._app = Celery("mqtune-driver", set_as_current=False)
         self._app.conf.update(
@@ -157,14 +157,14 @@ class CeleryBackend:
             task_serializer="json",
             accept_content=["json"],
             event_exchange=EVENT_EXCHANGE,
-            # The sent event would show a row without the attempt's name and config.
+            # The sent event would make a row in Flower without the attempt's name and config.
             task_send_sent_event=False,
         )
         self._connection: Any = None
         self._producer: Any = None
 
     def refresh(self) -> None:
-        """Look at which workers there are now."""
+        """Look up the workers in the fleet."""
         self._workers, self._barred = [], ""
         fitting: Counter[tuple[str, Resources]] = Counter()
         for info in self._fleet.workers():
@@ -176,16 +176,16 @@ class CeleryBackend:
             try:
                 offer = Resources(gpus=info.gpus, cpus=info.cpus, gpu_memory_gb=info.gpu_memory_gb, tags=info.tags)
             except ConfigurationError as error:
-                logger.warning("worker %s is left out: %s", info.name, error)
+                logger.warning("worker %s is ignored: %s", info.name, error)
                 continue
             self._workers.append((info, offer))
             if _is_usable(info) and self._resources.fits(offer):
                 fitting[info.queue, offer] += info.slots
         self._fitting = [_Shape(queue, offer, slots) for (queue, offer), slots in fitting.items() if slots > 0]
-        self._pass_on_notes()
+        self._log_notes()
 
     def _may_use(self, queue: str) -> bool:
-        """Whether this account may publish to a queue, and read there what waits; a team's may use those of its workers."""
+        """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
         if queue not in self._usable:
             try:
                 self._fleet.waiting(queue)
@@ -194,8 +194,8 @@ class CeleryBackend:
                 self._usable[queue] = False
         return self._usable[queue]
 
-    def _pass_on_notes(self) -> None:
-        """Log, once for each, why workers don't take as many trials as they have slots."""
+    def _log_notes(self) -> None:
+        """Log, once for each reason, why a worker takes fewer trials than it has slots."""
         notes = {info.name: info.note for info, _ in self._workers if info.note}
         for name, note in notes.items():
             if note != self._notes.get(name):
@@ -204,15 +204,15 @@ class CeleryBackend:
 
     @property
     def slots(self) -> int:
-        """How many slots fit, over all workers, as of the last refresh; other experiments may use them too."""
+        """The number of fitting slots of all workers, as of the last refresh; other experiments may use them too."""
         return sum(shape.slots for shape in self._fitting)
 
     def offered(self, resources: Resources) -> int:
-        """Return how many slots, free or not, offer this, as of the last refresh."""
+        """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
         return sum(self._offered(resources).values())
 
     def free(self, resources: Resources) -> int:
-        """Return how many of them no attempt has: of this experiment as of now, of others as of the last refresh."""
+        """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
         others: Counter[str] = Counter()
         for info, _ in self._workers:
             counts = [count for name, count in info.busy.items() if name != self._busy_as and type(count) is int]
@@ -221,7 +221,7 @@ class CeleryBackend:
         return sum(max(0, slots - self._load.busy[queue] - others[queue]) for queue, slots in found.items())
 
     def _offered(self, resources: Resources) -> Counter[str]:
-        """Return how many slots offer this, by their queue."""
+        """Return the number of slots that offer *resources*, by queue."""
         found: Counter[str] = Counter()
         for info, offer in self._workers:
             if _is_usable(info) and resources.fits(offer):
@@ -229,7 +229,7 @@ class CeleryBackend:
         return found
 
     def has_gpus(self) -> bool | None:
-        """Whether any slot has a GPU; None when there is no slot to ask."""
+        """Return whether any slot has a GPU; None when there is no slot."""
         offers = [offer for info, offer in self._workers if _is_usable(info)]
         return any(offer.gpus > 0 for offer in offers) if offers else None
 
@@ -246,23 +246,23 @@ class CeleryBackend:
         return f"{len(usable)} worker{'s' * (len(usable) > 1)}: {offers}"
 
     def check_offer(self) -> None:
-        """Check, as of the last refresh, that some slot fits, free or not.
+        """Check, as of the last refresh, that at least one slot fits, free or not.
 
         Raises:
-            InsufficientResources: none does; it says what was asked for and what there is.
+            InsufficientResources: none fits; the error says what was asked for and what the workers offer.
         """
         if not self._fitting:
             raise InsufficientResources(self.why_no_slot())
 
     def why_no_slot(self) -> str:
-        """Say what was asked for, and what the workers offer instead."""
+        """Return what was asked for, and what the workers offer instead."""
         if self._is_local and not self._workers:
             return "starting the local worker"
         asked = f"no worker offers a slot with {self._resources}"
         if not self._workers and self._barred:
             return (
-                f"{asked}: worker {self._barred} serves everybody, and this account one team alone; start workers with the "
-                "account's `mqtune worker --experiments …`"
+                f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers with "
+                "the account's `mqtune worker --experiments …`"
             )
         if not self._workers:
             return f"{asked}: no worker is connected; start one with `mqtune worker --broker …`"
@@ -279,34 +279,34 @@ class CeleryBackend:
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Put an attempt's id on a queue; the config travels only as a text for people to read.
+        """Put an attempt's id on a queue; the config is sent only as text, for people.
 
-        One that was seen waiting in a queue goes to another with a free slot, or else stays where it is.
+        One that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
         key = (trial, attempt)
         waits_in = self._waits_in.get(key, set())
         elsewhere = [shape for shape in self._fitting if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
             return
-        # Published again, it takes no place in the queue that it was lost from.
+        # It no longer counts on the queue that lost it.
         self._load.drop(key)
         queue = self._load.choose(elsewhere).queue if elsewhere else queue_name(self._resources)
         if not elsewhere and not self._may_use(queue):
-            # A team's account has queues of the team's workers alone: when one of these joins, this is published again.
+            # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
             return
         self._send(trial, attempt, config, queue)
         self._load.put(key, queue)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Hear which queue an attempt was taken from; it need not be the last that it was published to, nor by this driver."""
+        """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""
         self._load.put((trial, attempt), queue)
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Hear that an attempt has ended, or is taken back: its slot counts as free."""
+        """Note that an attempt has ended, or was withdrawn: its slot counts as free."""
         self._load.drop((trial, attempt))
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Show whoever watches Celery's events how an attempt ended whose worker can't say so; if that fails, no harm is done."""
+        """Send the Celery event of a lost attempt in place of its worker, for Flower; failures are only logged."""
         fields: dict[str, Any] = {
             "uuid": f"{self._experiment}/{trial}/{attempt.number}",
             "name": self._title,
@@ -317,11 +317,11 @@ class CeleryBackend:
             fields["runtime"] = attempt.ended_at - attempt.started_at
         try:
             self._connect()
-            # In the worker's name, so that the row stays where it was.
+            # Sent as the worker, so that its row is updated.
             with self._app.events.Dispatcher(self._connection, hostname=attempt.worker) as dispatcher:
                 dispatcher.send(f"task-{AttemptEnd.LOST.value}", **fields)
-        except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
-            logger.info("Flower could not be told that an attempt of trial %s was lost: %s", trial, error)
+        except Exception as error:  # noqa: BLE001 - monitoring must not disturb the run
+            logger.info("no event for Flower that an attempt of trial %s was lost: %s", trial, error)
             self._disconnect()
 
     def _has_room(self, shapes: Collection[_Shape]) -> bool:
@@ -353,9 +353,9 @@ class CeleryBackend:
         retrying(send, patience_s=self._patience_s, also=(OperationalError, OSError))
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the attempts that wait in a queue that fits; None when one of these is too long to look through.
+        """Return the attempts that wait in a fitting queue; None when one of these is too long to search.
 
-        Left out is who waits while a slot of another shape is free: published again, it goes there.
+        An attempt that waits while a slot of another shape is free is left out: published again, it goes there.
         """
         found: dict[_Key, set[str]] = {}
         for shape in self._fitting:
@@ -375,10 +375,10 @@ class CeleryBackend:
         }
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of what an attempt printed, from the worker that has it.
+        """Return a part of an attempt's output, from the worker that has it.
 
         Raises:
-            LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
+            LogUnavailable: the worker is not connected, does not answer, or no longer has it.
             BrokerUnavailable: no server answers.
         """
         return self._logs.ask(worker, trial, attempt, stream, offset)
@@ -400,10 +400,10 @@ class CeleryBackend:
             self._connection = self._producer = None
 
 
-#: Workers that a message about the fleet names; more would not be read.
+#: The most workers that an error names.
 _SHOWN_WORKERS: Final = 5
 
 
 def _is_usable(info: WorkerInfo) -> bool:
-    """Whether a worker's minor version is this driver's."""
+    """Return whether a worker has the same minor version as this driver."""
     return info.version.split(".")[:2] == __version__.split(".")[:2]

@@ -576,7 +576,7 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
 
     assert world.sent == [], "others would read its config there"
     assert backend.slots == 0
-    assert "worker everybodys@h serves everybody, and this account one team alone" in backend.why_no_slot()
+    assert "worker everybodys@h serves all experiments, and this account is for one team" in backend.why_no_slot()
     world.join(LARGE, 1, experiments="x*")
     backend.refresh()
     publish(backend, 1)

@@ -1,4 +1,4 @@
-"""Everything on this machine: an embedded server and one worker, which end with the driver."""
+"""A worker on this machine that ends with the driver that started it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mqtune.backends.local.server import EmbeddedServer, ExternalServer, binary_
 
 __all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "binary_for", "find_server"]
 
-#: A worker that is asked to end hands its trials back, which takes at most the stop ladder's 15 s.
+#: A worker that shuts down requeues its trials, which takes at most the 15 s of the stop ladder.
 _STOP_TIMEOUT_S: Final = 20.0
-#: Settings of workers in the environment, as ``mqtune worker --help`` has them, but for where things are.
+#: Environment variables of ``mqtune worker`` that are set by operators for workers of their own.
 _OF_OPERATORS: Final = frozenset(
     f"MQTUNE_{name}"
     for name in (
@@ -37,20 +37,20 @@ _OF_OPERATORS: Final = frozenset(
 
 
 class LocalWorker:
-    """A worker process on this machine that ends by itself when the process that started it is gone.
+    """A worker process on this machine; it ends by itself when the process that started it is gone.
 
     Args:
-        broker: the server's URL; it travels in the environment, which other users can't read.
-        folder: the experiment's, for the worker's and the trials' logs.
+        broker: the server's URL; it is passed in the environment, which other users can't read.
+        folder: the experiment's folder, for the logs of the worker and its trials.
         code_root: the folder below which the trainable is.
-        options: what ``mqtune worker`` is told of its slots.
+        options: the options of ``mqtune worker`` about its slots.
     """
 
     def __init__(self, broker: str, *, folder: Path, code_root: Path, options: Sequence[str]) -> None:
         self.log = folder / "worker.log"
         ours_read, self._owner = os.pipe()
         environment = {
-            # What an operator has set for a worker of his own is not meant for this one.
+            # An operator's settings for other workers are not meant for this one.
             **{name: value for name, value in os.environ.items() if name not in _OF_OPERATORS},
             "MQTUNE_BROKER": broker,
             "MQTUNE_CODE_ROOT": str(code_root),
@@ -58,7 +58,7 @@ class LocalWorker:
             "MQTUNE_OWNER_FD": str(ours_read),
         }
         command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
-        # A line for each task that comes and goes says nothing that the journal doesn't.
+        # The lines for each task say nothing that the journal doesn't have.
         command += ["--loglevel", "WARNING"]
         try:
             with self.log.open("ab") as output:
@@ -69,14 +69,14 @@ class LocalWorker:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # Ctrl-C in the terminal is the driver's to handle.
+                    # The driver handles Ctrl-C in the terminal.
                     start_new_session=True,
                 )
         finally:
             os.close(ours_read)
 
     def problem(self) -> str | None:
-        """Return why the worker is not there any more, with the end of its log; None while it is."""
+        """Return why the worker has ended, with the end of its log; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
@@ -84,7 +84,7 @@ class LocalWorker:
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
     def stop(self) -> None:
-        """Have the worker hand its trials back and end; it is gone when this returns."""
+        """Have the worker requeue its trials and shut down; wait until it is gone."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,7 +92,7 @@ class LocalWorker:
         self.kill()
 
     def kill(self) -> None:
-        """End the worker at once; its trials are killed with it."""
+        """Kill the worker; its trials are killed with it."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The simulated backend: the same driver, schedulers and searchers in virtual time, without a broker or a worker."""
+"""The simulated backend: the same driver, schedulers and searchers in virtual time, without broker or workers."""
 
 from __future__ import annotations
 

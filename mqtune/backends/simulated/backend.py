@@ -22,46 +22,46 @@ if TYPE_CHECKING:
 
 __all__ = ["Delay", "Simulated", "SimulatedBackend", "SimulatedJournal"]
 
-#: Seconds: a number, or a function that draws one.
+#: A duration in seconds: a number, or a function that draws one.
 Delay = float | Callable[[random.Random], float]
 
 
 class Simulated:
-    """Runs an experiment in virtual time: hours of many workers pass in as long as it takes to decide on their reports.
+    """Runs an experiment in virtual time: hours of many workers take only the time to decide on their reports.
 
     The same driver, experiment, schedulers and searchers run as over a broker, and write the same journal; only the
     workers and the clock are simulated, and the trainable is not called. Nothing sleeps. A report is decided on before
-    anything later happens, unless delays say otherwise. The same arguments and the same experiment give the same journal,
+    anything later happens, unless there are delays. The same arguments and the same experiment give the same journal,
     byte for byte.
 
-    ``reports`` says what a trial reports, and when:
+    ``reports`` defines what a trial reports, and when:
 
-    - a function of the config that returns, or yields, ``(seconds, metrics)`` for each report: how long it took, and what
-      it says. With an exception in place of the metrics, or of the whole item, the attempt fails there; so it does when
-      the function raises;
-    - a table: a list of rows (dicts), or a dict of columns (lists). The columns are all names of the config, "seconds" (how
-      long the report took) and the metrics. A trial reports the rows with its config's values, in their order.
+    - a function of the config that returns, or yields, ``(seconds, metrics)`` for each report: its duration and its metrics.
+      With an exception in place of the metrics, or of the whole item, the attempt fails there, as it does when the function
+      raises one;
+    - a table: a list of rows (dicts), or a dict of columns (lists). The columns are all names of the config, "seconds" (the
+      duration of the report) and the metrics. A trial reports the rows with its config's values, in order.
 
-    An attempt that starts from a checkpoint goes on behind the report with which that was saved, also in a trial that was
-    forked: with its own config's reports, behind as many as the source had made.
+    An attempt that starts from a checkpoint goes on after the report that the checkpoint was saved with. A forked trial
+    does so too, with the reports of its own config.
 
     Args:
         reports: the function or table.
         slots: number of workers, each with one slot.
-        checkpoints: whether each report comes with a checkpoint; without, an attempt that is resumed starts from scratch.
-        start_delay_s: from when a worker claims an attempt until its trainable begins.
-        report_delay_s: from a report until the driver can read it; reports of one attempt never overtake one another.
-        decision_delay_s: from a decision until the trial hears of it; until then it goes on and its reports are late.
-        stop_delay_s: from when a trial is told to stop or pause until its process is gone and its slot free.
-        life_s: for how long a worker lives; it dies without a word, and its attempt is lost. None for ever.
-        away_s: from a worker's death until it is back.
+        checkpoints: whether each report comes with a checkpoint; if not, a resumed attempt starts from scratch.
+        start_delay_s: the time between a worker's claim of an attempt and the start of its trainable.
+        report_delay_s: the time until the driver can read a report; reports of one attempt never overtake one another.
+        decision_delay_s: the time until a decision reaches its trial, which goes on until then; its reports are late.
+        stop_delay_s: the time between the arrival of a stop or pause and the end of the process, which frees the slot.
+        life_s: the time until a worker dies, without notice, and its attempt is lost; None for never.
+        away_s: the time between a worker's death and its return.
         seed: for delays that are drawn: each of them may be a function of a ``random.Random`` that returns seconds.
-        offer: what each slot offers; by default what trials ask for.
+        offer: the resources that each slot offers; by default those that trials ask for.
         keep_journal: whether the whole journal stays in memory, so that another driver can go on with the experiment in
-            this process. By default only what was not read yet does.
+            this process. By default entries are dropped once they are read.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Simulated:
         self._fleet: SimulatedFleet | None = None
 
     def open(self, experiment: str, resources: Resources | None = None) -> SimulatedBackend:
-        """Return the workers of an experiment: fresh, or where an earlier driver has left them.
+        """Return a session with the workers of an experiment: new ones, or those that an earlier driver left.
 
         Raises:
-            ConfigurationError: they have worked for another experiment, or the journal was not kept.
+            ConfigurationError: they worked for another experiment, or the journal was not kept.
         """
         if self._fleet is None:
             self._fleet = SimulatedFleet(experiment, self._source, self._conditions, keeps_journal=self._keep_journal)
@@ -121,13 +121,13 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """The driver's side of simulated workers.
+    """A driver's session with simulated workers.
 
     Args:
         fleet: the workers.
-        workers: how many there are when none is dead.
-        offer: what the slot of each offers; None for what is asked for.
-        resources: what each trial asks for.
+        workers: the number of workers, dead ones included.
+        offer: the resources that each slot offers; None for those that trials ask for.
+        resources: the resources that each trial asks for.
     """
 
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
@@ -139,46 +139,46 @@ class SimulatedBackend:
         self._offer = offer if offer is not None else resources
         self._takes_all = offer is None
         self._slots = 0
-        #: The attempts that wait or run.
+        #: The attempts that are queued or running.
         self._live: set[tuple[TrialId, int]] = set()
 
     @property
     def slots(self) -> int:
-        """How many slots fit, as of the last refresh."""
+        """The number of fitting slots, as of the last refresh."""
         return self._slots
 
     def refresh(self) -> None:
-        """Look at how many workers live now."""
+        """Count the workers that are alive."""
         self._slots = self.offered(self._resources)
 
     def why_no_slot(self) -> str:
-        """Say what is missing when there is no slot."""
+        """Return what is missing when there is no slot."""
         asked = f"no worker offers a slot with {self._resources}"
         return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Offer a staged attempt to the workers, who know of it since it was staged; doing it twice does no harm."""
+        """Offer a staged attempt to the workers, which may have seen it in the journal already."""
         self._live.add((trial, attempt))
         self._fleet.publish(trial, attempt)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Count it as one that has a slot: an earlier driver may have published it."""
+        """Note that an attempt has a slot: an earlier driver may have published it."""
         self._live.add((trial, attempt))
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Do nothing: simulated workers don't fall silent."""
+        """Do nothing: there is nobody to notify."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Hear that an attempt has ended, or is taken back."""
+        """Note that an attempt has ended, or was withdrawn."""
         self._live.discard((trial, attempt))
         self._fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        """Return how many slots, free or not, offer this."""
+        """Return the number of slots, free or not, that offer *resources*."""
         return self._fleet.alive if self._takes_all or resources.fits(self._offer) else 0
 
     def free(self, resources: Resources) -> int:
-        """Return how many of them no attempt has, nor waits for."""
+        """Return the number of those that no attempt runs in or waits for."""
         return max(0, self.offered(resources) - len(self._live))
 
     def resource_string(self) -> str:
@@ -186,15 +186,15 @@ class SimulatedBackend:
         return f"{self._fleet.alive} of {self._workers} simulated workers: each {self._offer}"
 
     def has_gpus(self) -> bool | None:
-        """Whether the slots have GPUs; None when there is no slot."""
+        """Return whether the slots have GPUs; None when there is no slot."""
         return self._offer.gpus > 0 if self._fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
-        """Return the attempts that wait to be claimed."""
+        """Return the attempts that wait for a slot."""
         return set(self._fleet.queue)
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return nothing: nobody prints anything."""
+        """Return an empty part: simulated trials print nothing."""
         return LogChunk(b"", 0, 0, is_open=False)
 
     def close(self) -> None:
@@ -209,9 +209,9 @@ def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
 
 
 class SimulatedJournal(MemoryJournal):
-    """A journal in memory that tells the simulated workers what the driver wants, and has them work while it waits.
+    """The driver's journal in a simulation: it passes intents on to the workers, and they work while the driver reads.
 
-    Work for one call does not grow with the number of trials. Locks never run out: time passes only while the driver
+    The work for one call does not grow with the number of trials. Locks never expire: time passes only while the driver
     waits.
     """
 
@@ -220,10 +220,10 @@ class SimulatedJournal(MemoryJournal):
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return what there is; if workers have written none of it, let up to *block_s* virtual seconds pass, until they do.
+        """Return the new entries; if none is a worker's, let up to *block_s* virtual seconds pass until one writes.
 
-        The workers act in the order of time, and no further than the first instant that leaves an entry, so that the
-        driver decides on it before anything else happens. For what the driver itself has written, time does not stop.
+        The workers act in the order of time, up to the first instant that leaves an entry, so that the driver decides on
+        it before anything else happens. Entries that the driver itself wrote do not stop the time.
         """
         if block_s > 0 and self._fleet.written_to <= int(after.partition("-")[0]):
             self._fleet.advance(block_s)
@@ -237,7 +237,7 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.is_lockstep = decode_value(definition).get("sync") == "lockstep"
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable; workers know at once, as there is no queue on which it could be lost."""
+        """Make an attempt claimable, and offer it to the workers at once: there is no queue that could lose it."""
         is_staged = super().stage(trial, attempt, assignment, event)
         if is_staged:
             self._fleet.publish(trial, attempt)
@@ -270,7 +270,7 @@ class SimulatedJournal(MemoryJournal):
         return is_reaped
 
     def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
-        """Say that all is as the driver believes; nothing of a simulation gets lost."""
+        """Return that all attempts are under way: a simulation loses nothing."""
         return Reconciled("", [True] * len(attempts))
 
     def forfeit_leases(self) -> None:
@@ -278,5 +278,5 @@ class SimulatedJournal(MemoryJournal):
         self._fleet.lose_all()
 
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        """Return nothing: no attempt is ever lost on its way to a simulated worker."""
+        """Return nothing: no published attempt is ever lost."""
         return []

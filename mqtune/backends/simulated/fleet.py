@@ -43,12 +43,12 @@ __all__ = [
     "WorkersJournal",
 ]
 
-#: When virtual time begins, in seconds since the epoch: the same moment in every run, the first of 2000 (UTC).
+#: The start of virtual time, in seconds since the epoch: the first instant of 2000 (UTC), in every run.
 STARTS_AT: Final = 946_684_800.0
 
 
 class SimulatedClock:
-    """Virtual time; it passes when its agenda is carried out, and only then."""
+    """Virtual time; it passes only when the agenda is carried out."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,19 +58,19 @@ class SimulatedClock:
         return STARTS_AT + self.now
 
     def monotonic(self) -> float:
-        """Return the virtual seconds since the beginning."""
+        """Return the virtual seconds since the start."""
         return self.now
 
 
 class Order(IntEnum):
-    """What comes first of what is due at one instant."""
+    """The order of actions that are due at one instant."""
 
-    HEARD = 0  #: what a worker hears from the driver, and what it does about it
-    DONE = 1  #: what a worker and its trial do by themselves
+    HEARD = 0  #: a worker receives something from the driver, and reacts to it
+    DONE = 1  #: a worker or its trial does something by itself
 
 
 class Agenda:
-    """What is to happen, by time; at one instant by its order, and then by when it was noted down. O(log n) for each."""
+    """The actions to come, by time; at one instant by their order, then by when they were added. O(log n) for each."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
@@ -86,10 +86,10 @@ class Agenda:
         heapq.heappush(self._events, (at, order, self._number, action, subject))
 
     def carry_out_instant(self, until: float) -> bool:
-        """Go to the next instant at which something is due, up to *until*, and do all that was due then when it began.
+        """Go to the next instant with an action, up to *until*, and carry out all that were due then when it began.
 
-        What comes of it at the same instant is the next call's, so that a driver may decide in between. Returns False,
-        with the time at *until*, when there is nothing up to then.
+        Actions that these add at the same instant are left to the next call, so that a driver may decide in between.
+        Returns False, with the time at *until*, when there is none up to then.
         """
         events = self._events
         if not events or events[0][0] > until:
@@ -104,7 +104,7 @@ class Agenda:
 
 
 class WorkersJournal(MemoryJournal):
-    """The workers' hand on the journal, which notes how far they have written."""
+    """The journal as the workers use it; it notes how far they have written."""
 
     def __init__(self, server: MemoryServer, experiment: str) -> None:
         super().__init__(server, experiment)
@@ -117,32 +117,32 @@ class WorkersJournal(MemoryJournal):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """An attempt that was claimed."""
+    """A claimed attempt on its worker."""
 
     claim: Claim
     worker: Worker
     assignment: Assignment
-    #: Its items to come; none before it has begun, and once it does nothing more.
+    #: Its items to come; none before it has begun, or after its end.
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
-    #: The metrics of the report that it works on, or the error that it is about to raise.
+    #: The metrics of its next report, or the error that it will raise.
     next: Metrics | Exception = field(default_factory=dict)
-    #: How long it works on that, and how long it and the attempts that it goes on from have worked on reports so far.
+    #: The duration of that report, and of all reports so far, including those of the attempts that it goes on from.
     seconds: float = 0.0
     total_s: float = 0.0
-    #: How many reports lie before its first, from its checkpoint.
+    #: The number of reports before its first, from its checkpoint.
     begins_behind: int = 0
     sequence: int = 0
     checkpoints: int = 0
-    #: What was sent to it: what it is to do, and up to which report it may go on; a driver may say so again.
+    #: The last intent, and the last released report, that were sent to it; a driver may repeat them.
     sent_intent: Intent = Intent.RUN
     sent_sequence: int = 0
-    #: What it was told to do, once it has heard it.
+    #: The intent that has reached it.
     told: Intent = Intent.RUN
-    #: Whether it reports no more: it was told, has returned or has failed.
+    #: Whether it reports no more: it was told to end, has returned or has failed.
     is_quiet: bool = False
-    #: Whether its end is journaled, or its worker dead: what is still to happen to it doesn't.
+    #: Whether its end is journaled, or its worker dead: actions to come are ignored.
     is_over: bool = False
-    #: Reports that are on their way, and when the last of them arrives.
+    #: Reports on their way to the driver, and when the last of them arrives.
     under_way: deque[Segment] = field(default_factory=deque)
     arrives_at: float = 0.0
     #: In lockstep: whether it waits for the decision on its last report.
@@ -155,7 +155,7 @@ class Run:
 
     @property
     def position(self) -> int:
-        """How many reports of the trial's life lie behind it."""
+        """The number of reports that its trial has made."""
         return self.begins_behind + self.sequence
 
     def new_checkpoint(self) -> CheckpointId:
@@ -164,10 +164,10 @@ class Run:
         return checkpoint_id(self.claim.trial, self.claim.attempt, self.checkpoints, in_memory=True)
 
     def segment(self, timestamp: float, checkpoint: str) -> Segment:
-        """Return its latest report as it travels.
+        """Return its latest report, encoded.
 
         Raises:
-            TypeError: the metrics can't be sent.
+            TypeError: the metrics can't be encoded.
         """
         metrics: Any = self.next
         self.total_s += self.seconds
@@ -179,7 +179,7 @@ class Run:
         return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))
 
     def ended_as_told(self, at: float) -> AttemptEnded:
-        """Return the end that it comes to when it does what it was told."""
+        """Return the end that follows from its intent."""
         return self._ended(INTENTS[self.told].end, at)
 
     def completed(self, at: float) -> AttemptEnded:
@@ -187,7 +187,7 @@ class Run:
         return self._ended(AttemptEnd.COMPLETED, at)
 
     def failed(self, at: float, error: Exception, *, outlived: bool = False) -> AttemptEnded:
-        """Return the end of a trainable that has raised *error*, or has outlived its time; with a traceback if there is one."""
+        """Return the end of a trainable that raised *error*, or ran for too long; with a traceback if there is one."""
         text = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
         kind = type(error).__name__
         return self._ended(AttemptEnd.FAILED, at, kind, text or f"{kind}: {error}", outlived=outlived)
@@ -200,7 +200,7 @@ class Run:
             attempt=self.claim.attempt,
             end=end,
             at=at,
-            # Without one, no process would have been started.
+            # 0 would mean that no process was started.
             pid=self.worker.number,
             exit_code=int(end is AttemptEnd.FAILED),
             error_type=kind,
@@ -211,32 +211,32 @@ class Run:
 
 @dataclass(slots=True, order=True)
 class Worker:
-    """A simulated worker, which has one slot; the free one with the lowest number takes the next attempt."""
+    """A simulated worker with one slot; the free worker with the lowest number claims the next attempt."""
 
     number: int
     is_alive: bool = field(default=True, compare=False)
-    #: Whether it stands among those that wait for an attempt; a dead one may, and is passed over.
+    #: Whether it is among the free workers; a dead one may be, and is skipped.
     is_waiting: bool = field(default=True, compare=False)
     run: Run | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
-        """What the journal calls it."""
+        """Its name in the journal."""
         return f"simulated-{self.number}"
 
 
-#: How long after a worker's death the lease on its attempt runs out, in virtual seconds; as of a real worker.
+#: The time until the lease of a dead worker's attempt expires, in virtual seconds; that of a real worker.
 LEASE_S: Final = 15.0
-#: Waits in succession in which nothing is left that could happen, before that is an error; at the driver's 2 virtual
-#: seconds each they are two days, and a second or two of real time.
+#: The number of waits in a row without any action to come that is an error: at the driver's 2 virtual seconds each, two
+#: days, and a second or two of real time.
 MAX_IDLE_WAITS: Final = 100_000
 HOST: Final = "simulated"
-#: What a simulated checkpoint holds: how many of its reports its trial has made.
+#: The key, in a simulated checkpoint, of the number of reports that its trial has made.
 _POSITION: Final = "position"
 
 
 class TimeToLive(Exception):
-    """An attempt ran for as long as it may."""
+    """An attempt ran for longer than its ``ttl_s``."""
 
 
 Draw = Callable[[], float]
@@ -244,7 +244,7 @@ Draw = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Under which conditions attempts run; see ``Simulated``. Each draw returns seconds."""
+    """The conditions of a simulation; see ``Simulated``. Each draw returns seconds."""
 
     slots: int
     checkpoints: bool
@@ -257,29 +257,29 @@ class Conditions:
 
 
 class SimulatedFleet:
-    """One experiment's simulated workers.
+    """The simulated workers of one experiment.
 
-    Events are carried out in the order of time. Work for one is O(log n) in the number of workers; memory grows with
-    workers and trials, never with reports. One thread calls it.
+    Actions are carried out in the order of time. The work for one is O(log n) in the number of workers; memory grows with
+    workers and trials, not with reports. One thread uses it.
 
     Args:
-        experiment: its name.
-        source: what trials report.
-        conditions: how long everything takes.
-        keeps_journal: whether the journal's entries are kept when they were read.
+        experiment: the experiment's name.
+        source: the reports of each config.
+        conditions: all delays, and the number of slots.
+        keeps_journal: whether the journal keeps entries that were read.
     """
 
     def __init__(self, experiment: str, source: Source, conditions: Conditions, *, keeps_journal: bool) -> None:
         self.experiment = experiment
         self.clock = SimulatedClock()
         self.server = MemoryServer(self.clock.monotonic, forgets=not keeps_journal)
-        #: Whether a trial goes on only once its report is decided on.
+        #: Whether a trial waits for the decision on each report.
         self.is_lockstep = False
-        #: Whether workers came or went since the driver last looked.
+        #: Whether workers joined or left since the driver last looked.
         self.changed = False
-        #: How many workers are there.
+        #: The number of workers that are alive.
         self.alive = conditions.slots
-        #: The attempts that wait for a worker, in the order in which they came.
+        #: The attempts that wait for a worker, first come first served.
         self.queue: dict[tuple[TrialId, int], None] = {}
         self._source = source
         self._conditions = conditions
@@ -287,9 +287,9 @@ class SimulatedFleet:
         self._agenda = Agenda(self.clock)
         self._idle_waits = 0
         self._runs: dict[TrialId, Run] = {}
-        #: When the leases of those attempts run out whose workers are dead.
+        #: By trial, when the lease of an attempt on a dead worker expires.
         self._lost: dict[TrialId, float] = {}
-        #: Reports of one instant, which are journaled in one entry.
+        #: The reports of the current instant, which are journaled in one entry.
         self._batch: list[Segment] = []
         self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
         self._claim_is_due = False
@@ -298,10 +298,10 @@ class SimulatedFleet:
             self._live(worker)
 
     def advance(self, seconds: float) -> None:
-        """Let so many virtual seconds pass, or fewer: no further than the first instant that the driver must see.
+        """Let so many virtual seconds pass, or fewer: up to the first instant that concerns the driver.
 
         Raises:
-            MqtuneError: nothing is left that could ever happen.
+            MqtuneError: nothing can ever happen any more.
         """
         self._idle_waits = 0 if self._agenda else self._idle_waits + 1
         if self._idle_waits > MAX_IDLE_WAITS:
@@ -318,7 +318,7 @@ class SimulatedFleet:
 
     @property
     def written_to(self) -> int:
-        """The number of the last journal entry that a worker has written."""
+        """The number of the last journal entry that a worker wrote."""
         return self._journal.written_to
 
     @property
@@ -326,7 +326,7 @@ class SimulatedFleet:
         """Whether a driver has created the experiment."""
         return self._journal.definition() is not None
 
-    # What the driver wants.
+    # From the driver.
 
     def publish(self, trial: TrialId, attempt: int) -> None:
         """Have an attempt claimed as soon as a worker is free."""
@@ -334,7 +334,7 @@ class SimulatedFleet:
         self._have_claimed()
 
     def tell(self, trial: TrialId, attempt: int, intent: Intent) -> None:
-        """Tell a running attempt what the driver wants; the last word counts, the first one starts its end."""
+        """Send an intent to a running attempt: the first one starts its end, the last one says how it ends."""
         run = self._running(trial, attempt)
         if run is None or intent is run.sent_intent:
             return
@@ -355,7 +355,7 @@ class SimulatedFleet:
             self._in(self._conditions.decision_delay(), Order.HEARD, self._save, run)
 
     def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
-        """Tell an attempt in lockstep that its reports up to *sequence* are decided on."""
+        """Release an attempt in lockstep up to the report *sequence*."""
         run = self._running(trial, attempt)
         if run is None or sequence <= run.sent_sequence:
             return
@@ -369,15 +369,15 @@ class SimulatedFleet:
         self._in(self._conditions.decision_delay(), Order.HEARD, hear)
 
     def expired(self) -> list[TrialId]:
-        """Return the trials whose worker died so long ago that their lease has run out."""
+        """Return the trials whose lease has expired, as their worker is dead."""
         return [trial for trial, at in self._lost.items() if at <= self.clock.now]
 
     def reaped(self, trial: TrialId) -> None:
-        """Forget an attempt that the driver has ended as lost."""
+        """Forget an attempt that the driver ended as lost."""
         self._lost.pop(trial, None)
 
     def lose_all(self) -> None:
-        """Have all running attempts lost at once."""
+        """Let the leases of all running attempts expire now."""
         for run in list(self._runs.values()):
             self._release(run)
             self._lost[run.trial] = self.clock.now
@@ -458,7 +458,7 @@ class SimulatedFleet:
         return True
 
     def _release(self, run: Run) -> None:
-        """Have a run do nothing more, and its worker take another."""
+        """End a run, and free its worker."""
         run.is_over = run.is_quiet = True
         run.items = iter(())
         del self._runs[run.trial]
@@ -482,7 +482,7 @@ class SimulatedFleet:
             run.begins_behind, run.total_s = data[_POSITION], counters[TIME_TOTAL]
         try:
             run.items = self._source(run.assignment.config, run.begins_behind)
-        except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
+        except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
             self._work(run)
@@ -493,7 +493,7 @@ class SimulatedFleet:
             run.seconds, run.next = next(run.items)
         except StopIteration:
             self._in(0.0, Order.DONE, self._return, run)
-        except Exception as error:  # noqa: BLE001 - what user code raises is the trial's failure
+        except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
             self._in(run.seconds, Order.DONE, self._report, run)
@@ -536,7 +536,7 @@ class SimulatedFleet:
             self._batch = []
 
     def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
-        """Keep where a run is as a dict, as a trainable on a worker would."""
+        """Save a checkpoint with a run's position, as a trainable on a worker would."""
         data = encode_dict({_POSITION: run.position}, {ITERATION: run.position, TIME_TOTAL: run.total_s})
         self._journal.put_checkpoint(run.claim, checkpoint, data)
 
@@ -567,7 +567,7 @@ class SimulatedFleet:
         self._end(run, run.ended_as_told(self.clock.time()))
 
     def _end(self, run: Run, ended: AttemptEnded) -> None:
-        """Journal an attempt's end, behind all of its reports."""
+        """Journal an attempt's end, after all of its reports."""
         if run.is_over:
             return
         run.is_quiet = True

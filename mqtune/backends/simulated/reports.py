@@ -1,4 +1,4 @@
-"""What simulated trials report, and after how long: from a function, or from a table."""
+"""Reports of simulated trials: from a function, or from a table."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mqtune.core.trial import Config, Metrics
 
 __all__ = ["SECONDS", "Item", "Reports", "Source", "checked_seconds", "source_of"]
 
-#: A report: how many seconds it took, and its metrics; or an error that the trial fails with after that time.
+#: A report: its duration in seconds, and its metrics; or the error that the trial fails with after that time.
 Item = tuple[float, Metrics | Exception]
-#: What a user gives: a function of the config that yields items (a bare error takes no time), or a table's rows or columns.
+#: A function of the config that yields items (a bare error takes no time), or a table: its rows, or its columns.
 Reports = Callable[[Config], Iterable[Item | Exception]] | Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
-#: Returns the items of a config behind so many reports.
+#: Returns the items of a config after so many reports.
 Source = Callable[[Config, int], Iterator[Item]]
 
-#: The column of a table that says how many seconds a report took.
+#: The column of a table that has the duration of each report, in seconds.
 SECONDS: Final = "seconds"
 
 
 def source_of(reports: Reports) -> Source:
-    """Return where the items of a config come from.
+    """Return the function that gives the items of a config.
 
     Raises:
         ConfigurationError: *reports* is neither a function nor a table with times.
@@ -49,16 +49,16 @@ def source_of(reports: Reports) -> Source:
             raise ConfigurationError(
                 f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, metrics)"
             )
-        return _behind(_checked(items), after) if after else _checked(items)
+        return _after(_checked(items), after) if after else _checked(items)
 
     return source
 
 
 def checked_seconds(what: str, seconds: Any) -> float:
-    """Return how long something takes.
+    """Return a duration as a float.
 
     Raises:
-        ConfigurationError: it is no time.
+        ConfigurationError: it is not a finite number of at least 0.
     """
     is_number = seconds.__class__ is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     if is_number and 0 <= (number := float(seconds)) < math.inf:
@@ -78,8 +78,8 @@ def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:
         yield checked_seconds("an item's time", seconds), metrics
 
 
-def _behind(items: Iterator[Item], reports: int) -> Iterator[Item]:
-    """Skip so many reports; an error among them has happened already."""
+def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
+    """Return the items after so many reports; errors among these have happened already."""
     for item in items:
         reports -= not isinstance(item[1], Exception)
         if reports < 0:
@@ -88,9 +88,9 @@ def _behind(items: Iterator[Item], reports: int) -> Iterator[Item]:
 
 
 class _Table:
-    """Rows with a config's values, the seconds that a report took and its metrics; a config's rows in their order.
+    """A table whose rows have a config's values, a report's duration and its metrics; a config's rows are in order.
 
-    The rows are sorted by config once for each set of names that configs have; a look-up costs no search.
+    The rows are indexed once for each set of names that configs have, so that no look-up searches.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
