@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from mqtune.backends.simulated import Delay, Simulated
+from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
 from mqtune.core.trial import Config, Metrics, Report
+from mqtune.driver.settings import Failures, Run
 from mqtune.results.results import Results
 from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved
@@ -66,11 +68,17 @@ class World:
             keep_journal=True,
         )
 
-    def tuner(self, backend: Simulated, name: str, **arguments: Any) -> Tuner:
+    def tuner(self, backend: Simulated, name: str, *, callbacks: Sequence[Callback] = (), **arguments: Any) -> Tuner:
         """Return a tuner over these workers; *arguments* are more of the tuner's."""
         usual = {"space": SPACE, "metric": "loss", "mode": "min", "max_trials": self.trials, "seed": self.seed}
-        given = {"metric_from": "later", "progress": False, **usual, **arguments}
-        return Tuner(play_unsaved, backend=backend, name=name, **given)
+        return Tuner(
+            play_unsaved,
+            backend=backend,
+            name=name,
+            failures=Failures(metric_from="later"),
+            run=Run(callbacks=callbacks, progress=False),
+            **{**usual, **arguments},
+        )
 
     def _reports(self, time_attr: str) -> Callable[[Config], Iterator[tuple[float, Metrics | Exception]]]:
         attempts: dict[str, int] = defaultdict(int)

@@ -36,4 +36,4 @@ class TestPointsFirst(SearcherContract):
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
         space = Space(self.space)
-        return lambda: PointsFirst(RandomSearcher(space, seed=3), space, [{"lr": 0.1}, {}], seed=2)
+        return lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(space, seed=3), space=space, seed=2)

@@ -482,7 +482,7 @@ def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, cap
     backend = backend_of(SMALL)
 
     assert backend.slots == 1
-    assert "worker odd@h is left out" in caplog.text
+    assert "worker odd@h is ignored" in caplog.text
     assert "'A 100'" in caplog.text
 
 
