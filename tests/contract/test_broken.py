@@ -43,8 +43,13 @@ class Forgets(Plain):
 
 
 class Gambles(Plain):
+    """Stops at a report that no two instances in a row agree on."""
+
+    def __init__(self) -> None:
+        self.stops_at = 1 + next(shared) % 3
+
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        return Decision(Action.STOP, "bad luck") if not next(shared) % 7 else CONTINUE
+        return Decision(Action.STOP, "bad luck") if report.sequence == self.stops_at else CONTINUE
 
 
 class Wavers(Plain):
