@@ -10,6 +10,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,17 +18,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
+from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
 
 __all__ = [
     "COMMAND",
     "DeviceMemory",
     "DeviceQuery",
-    "DriverQuery",
+    "GpuProbe",
     "SlotPlan",
     "find_gpu_memory",
     "find_gpus",
@@ -36,11 +39,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: nvidia-smi answers within a second, and within several on a machine whose driver has to be loaded first.
-_QUERY_TIMEOUT_S: Final = 30
+#: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded first.
+LIST_S: Final = 30.0
 #: Slots offer GPU memory in steps of it, rounded down: GPUs of one kind then share a queue, and people can read its name.
 _MEMORY_STEP_MB: Final = 100
-_BYTES_PER_MIB: Final = 1 << 20
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
 #: What limits the threads of the numeric libraries in a trial to its slot's cores, unless its user says otherwise.
@@ -98,8 +100,7 @@ def _visible_gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return _listed(visible)
-    rows = _query("index", otherwise="this worker has no GPUs unless they are named: --gpus 0,1")
-    return tuple(index for (index,) in rows if index.isdecimal())
+    return tuple(gpu.number for gpu in _installed("this worker has no GPUs unless they are named: --gpus 0,1"))
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
@@ -125,10 +126,8 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
         return memory_mb
     if not gpus:
         return 0
-    rows = _query(
-        "index,uuid,memory.total", otherwise="how much memory its GPUs have is not known: --gpu-memory 24 says it"
-    )
-    found = [_memory_mb(gpu, rows) for gpu in gpus]
+    installed = _installed("how much memory its GPUs have is not known: --gpu-memory 24 says it")
+    found = [_memory_mb(gpu, installed) for gpu in gpus]
     if all(found) and len({*found}) > 1:
         shown = ", ".join(f"{gpu}: {mb / _MB_PER_GB:.1f} GB" for gpu, mb in zip(gpus, found, strict=True))
         logger.warning(
@@ -147,40 +146,24 @@ def _declared_mb(asked: str) -> int:
     raise ConfigurationError(f"--gpu-memory {asked!r} makes no sense; give auto, or the GB of each GPU, such as 24")
 
 
-def _memory_mb(gpu: str, rows: list[tuple[str, ...]]) -> int:
-    """Return a GPU's memory by nvidia-smi's rows of index, UUID and MiB; 0 when they don't say."""
-    for index, uuid, mebibytes in rows:
-        # CUDA takes the beginning of an UUID for it.
-        if gpu == index or (gpu.startswith("GPU-") and uuid.startswith(gpu)):
-            return int(mebibytes) * _BYTES_PER_MIB // _BYTES_PER_MB if mebibytes.isdecimal() else 0
-    return 0
+def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
+    """Return a device's memory; 0 when it is not known."""
+    gpu = matching(device, installed)
+    return gpu.total // _BYTES_PER_MB if gpu is not None else 0
 
 
-def _query(fields: str, *, otherwise: str) -> list[tuple[str, ...]]:
-    """Return what nvidia-smi says of each GPU; nothing where there is no nvidia-smi, or, with a warning, no answer."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
+def _installed(otherwise: str) -> list[Gpu]:
+    """Return the GPUs of this machine; none, with a warning that says *otherwise*, where the driver does not answer."""
+    if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None:
         return []
-    try:
-        answer = subprocess.run(
-            [command, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_QUERY_TIMEOUT_S,
-            env=without_secrets(),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        logger.warning("nvidia-smi did not answer (%s); %s", error, otherwise)
-        return []
-    if answer.returncode:
-        said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
-        logger.warning("nvidia-smi failed (%s); %s", said, otherwise)
-        return []
-    rows = [tuple(value.strip() for value in line.split(",")) for line in answer.stdout.splitlines() if line.strip()]
-    # A driver may print a remark before its answer.
-    return [row for row in rows if len(row) == fields.count(",") + 1]
+    with contextlib.closing(GpuProbe()) as probe:
+        try:
+            return probe.gpus()
+        except _NoAnswer as error:
+            # A machine without a driver may have the package.
+            if not error.is_final:
+                logger.warning("which GPUs there are is not known (%s); %s", error, otherwise)
+            return []
 
 
 def plan_slots(
@@ -248,8 +231,8 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-#: What answers; see there for what it is asked and answers.
-COMMAND: Final = (sys.executable, "-m", "mqtune.worker.nvml")
+#: The process that asks; its module says what it is asked and answers.
+COMMAND: Final = (sys.executable, "-m", "mqtune.worker.gpu_probe")
 #: The driver answers within milliseconds, and within seconds where it is loaded for the question; a broken one may never.
 ANSWER_S: Final = 10.0
 #: For how long a driver that did not answer is not asked again, so that a broken one costs each trial nothing.
@@ -267,10 +250,10 @@ class _NoAnswer(Exception):
         self.is_final = is_final
 
 
-class DriverQuery:
-    """Asks the driver by a process of its own, which is started for the first question and again when it has died.
+class GpuProbe:
+    """Asks NVIDIA's driver through a process of its own, started for the first question and again when it has died.
 
-    Whatever is wrong is logged once, and answered by leaving devices out. Any thread may ask; close it at the end.
+    Every answer has a deadline, so a driver that hangs holds up nobody. Any thread may ask; close it at the end.
 
     Args:
         command: the process.
@@ -283,13 +266,30 @@ class DriverQuery:
         self._asks_from = 0.0
         self._said: set[str] = set()
 
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs of this machine, within some ``LIST_S``.
+
+        Raises:
+            _NoAnswer: the driver can't be asked.
+        """
+        with self._lock:
+            try:
+                answer = self._ask("gpus", LIST_S)
+                return [Gpu(*gpu) for gpu in answer["gpus"]]
+            except _NoAnswer:
+                self._end()
+                raise
+
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the bytes in use on each device, within some ``ANSWER_S``; devices that can't say are left out."""
+        """Return the bytes in use on each device, within some ``ANSWER_S``; devices whose use is unknown are left out.
+
+        It never raises: a fault is logged once, and nobody is asked again for a while.
+        """
         with self._lock:
             if time.monotonic() < self._asks_from:
                 return {}
             try:
-                answer = self._ask(devices)
+                answer = self._ask(list(devices), ANSWER_S)
             except _NoAnswer as error:
                 self._end()
                 self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
@@ -304,7 +304,7 @@ class DriverQuery:
             self._said.add(text)
             logger.warning("%s", text)
 
-    def _ask(self, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _ask(self, question: str | list[str], timeout_s: float) -> dict[str, Any]:
         try:
             if self._process is not None and self._process.poll() is not None:
                 self._end()
@@ -315,27 +315,28 @@ class DriverQuery:
                     stdout=subprocess.PIPE,
                     bufsize=0,
                     env=without_secrets(),
-                    # A Ctrl-C in the worker's terminal is not meant for it.
-                    start_new_session=True,
+                    # A Ctrl-C in the worker's terminal is not meant for it. In the worker's own session it is no orphan (see
+                    # mqtune.worker.processes).
+                    process_group=0,
                 )
             assert self._process.stdin is not None  # noqa: S101 - both are pipes
-            self._process.stdin.write(json.dumps(list(devices)).encode() + b"\n")
-            answer = json.loads(self._read_line())
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(self._read_line(timeout_s))
         except (OSError, ValueError) as error:
             raise _NoAnswer(f"{type(error).__name__}: {error}") from None
         if "error" in answer:
             raise _NoAnswer(answer["error"], is_final=answer["final"])
-        return answer  # type: ignore[no-any-return]
+        return answer
 
-    def _read_line(self) -> bytes:
+    def _read_line(self, timeout_s: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None  # noqa: S101, PT018 - made by the caller
         fd, line = self._process.stdout.fileno(), b""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + timeout_s
         while not line.endswith(b"\n"):
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise _NoAnswer(f"no answer within {ANSWER_S:.0f} s")
+                raise _NoAnswer(f"no answer within {timeout_s:g} s")
             read = os.read(fd, _READ_BYTES)
             if not read:
                 raise _NoAnswer("the process that asks has died")
@@ -349,7 +350,7 @@ class DriverQuery:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-        process.kill()
+        _kill_group(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GONE_S)
 
@@ -358,11 +359,18 @@ class DriverQuery:
         self._asks_from = float("inf")
         process = self._process
         if process is not None:
-            process.kill()
+            _kill_group(process)
         if self._lock.acquire(timeout=_GONE_S):
             self._asks_from = float("inf")
             self._end()
             self._lock.release()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and the nvidia-smi that it may have started."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 #: What a device may have in use beyond what it had before: displays and monitoring move by some ten MiB, while the smallest

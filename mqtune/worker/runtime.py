@@ -30,7 +30,7 @@ from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
-from mqtune.worker.devices import DeviceMemory, DriverQuery, SlotPlan
+from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.processes import MemoryKills, end_leftovers, family, find_counter, memory_limit
 from mqtune.worker.scratch import Scratch
@@ -102,7 +102,7 @@ class WorkerRuntime:
         #: All attempts whose task is here, claimed or not.
         self._here: set[AttemptRun] = set()
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
-        self._memory = DeviceMemory(DriverQuery(), self._on_quarantine) if any(plan.devices) else None
+        self._memory = DeviceMemory(GpuProbe(), self._on_quarantine) if any(plan.devices) else None
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)

@@ -37,7 +37,7 @@ import functools
 from mqtune.worker import devices, runtime
 devices.RETURN_S = {return_s}
 devices.LOOK_S = 0.2
-runtime.DriverQuery = functools.partial(devices.DriverQuery, [{python!r}, {driver!r}])
+runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 
 

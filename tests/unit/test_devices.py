@@ -18,11 +18,20 @@ from mqtune.worker.settings import WorkerSettings
 TWO = ("0", "1")
 
 
+#: Two GPUs of one kind, one of another, and one that doesn't say how much memory it has.
+MEMORY = """
+sys.stdout.write('0, GPU-aaaa-1, 24564, 0\\n1, GPU-aaab-2, 24564, 0\\n2, GPU-cccc-3, 81559, 0\\n3, GPU-dddd-4, [N/A], 0\\n')
+"""
+QUERY = "--query-gpu=index,uuid,memory.total,memory.used --format=csv,noheader,nounits"
+
+
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without GPUs, whatever this one has."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+    (tmp_path / "pynvml.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
 @pytest.fixture
@@ -32,7 +41,7 @@ def nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder.mkdir()
     command = folder / "nvidia-smi"
     monkeypatch.setenv("PATH", str(folder))
-    write(command, "sys.stdout.write('0\\n1\\n2\\n')")
+    write(command, MEMORY)
     return command
 
 
@@ -45,8 +54,8 @@ def write(command: Path, body: str) -> None:
 
 
 def test_auto_asks_nvidia_smi_for_the_indices(nvidia_smi: Path) -> None:
-    assert find_gpus("auto") == ("0", "1", "2")
-    assert nvidia_smi.with_name("called").read_text() == "--query-gpu=index --format=csv,noheader,nounits"
+    assert find_gpus("auto") == ("0", "1", "2", "3")
+    assert nvidia_smi.with_name("called").read_text() == QUERY
 
 
 def test_auto_finds_nothing_where_there_is_no_nvidia_smi() -> None:
@@ -129,11 +138,6 @@ def test_a_device_named_twice_is_refused_with_the_way_out() -> None:
 
 # What memory the GPUs have.
 
-#: Two GPUs of one kind, one of another, and one that doesn't say.
-MEMORY = """
-sys.stdout.write('0, GPU-aaaa-1, 24564\\n1, GPU-aaab-2, 24564\\n2, GPU-cccc-3, 81559\\n3, GPU-dddd-4, [N/A]\\n')
-"""
-
 
 @pytest.mark.parametrize(
     ("gpus", "memory_mb"),
@@ -156,10 +160,7 @@ def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(
     write(nvidia_smi, MEMORY)
 
     assert find_gpu_memory("auto", gpus) == memory_mb
-    assert (
-        nvidia_smi.with_name("called").read_text()
-        == "--query-gpu=index,uuid,memory.total --format=csv,noheader,nounits"
-    )
+    assert nvidia_smi.with_name("called").read_text() == QUERY
 
 
 def test_gpus_that_differ_count_as_the_smallest_and_it_is_said(
@@ -188,10 +189,10 @@ def test_an_nvidia_smi_that_hangs_is_given_up(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(nvidia_smi, "import signal; signal.pause()")
-    monkeypatch.setattr(devices, "_QUERY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(devices, "LIST_S", 1.0)
 
     assert find_gpu_memory("auto", TWO) == 0
-    assert "did not answer" in caplog.text
+    assert "no answer within 1 s" in caplog.text
     assert "--gpu-memory 24" in caplog.text
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import logging
+import json
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.worker import devices as device_query
-from mqtune.worker.devices import COMMAND, DriverQuery
+from mqtune.worker import devices
+from mqtune.worker.devices import COMMAND, GpuProbe
 
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """
@@ -25,7 +27,7 @@ HONEST = """
              "unknown": {d: "no such device" for d in devices if not d.isdecimal()}})
 """
 #: As many as were built.
-Build = Callable[[str], DriverQuery]
+Build = Callable[[str], GpuProbe]
 
 
 @pytest.fixture
@@ -37,16 +39,16 @@ def notes(tmp_path: Path) -> Path:
 @pytest.fixture
 def build(tmp_path: Path, notes: Path) -> Iterator[Build]:
     """Returns a query whose process does what a script says."""
-    built: list[DriverQuery] = []
+    built: list[GpuProbe] = []
 
-    def make(body: str) -> DriverQuery:
+    def make(body: str) -> GpuProbe:
         script = tmp_path / "driver.py"
         script.write_text(
             "import json, os, sys, time\n"
             f"open({str(notes)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
             "def say(answer):\n    print(json.dumps(answer), flush=True)\n" + textwrap.dedent(body)
         )
-        built.append(DriverQuery([sys.executable, str(script)]))
+        built.append(GpuProbe([sys.executable, str(script)]))
         return built[-1]
 
     yield make
@@ -66,7 +68,7 @@ def lives_still(pid: int) -> bool:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == device_query.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == devices.__name__]
 
 
 def test_one_process_answers_all_questions(build: Build, notes: Path) -> None:
@@ -104,7 +106,7 @@ def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, cap
 def test_a_driver_that_does_not_work_now_is_asked_again_later(
     build: Build, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_query, "PAUSE_S", 0.05)
+    monkeypatch.setattr(devices, "PAUSE_S", 0.05)
     query = build(
         f"if len(open({str(notes)!r}).read().split()) == 1:\n"
         "    sys.stdin.readline()\n"
@@ -150,7 +152,7 @@ def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Buil
 def test_a_process_that_gives_no_answer_is_killed(
     build: Build, notes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
-    monkeypatch.setattr(device_query, "ANSWER_S", 1.0)
+    monkeypatch.setattr(devices, "ANSWER_S", 1.0)
     query = build(body)
 
     assert query.used(["0"]) == {}
@@ -161,7 +163,7 @@ def test_a_process_that_gives_no_answer_is_killed(
 
 
 def test_a_command_that_is_not_there_is_no_answer(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    query = DriverQuery([str(tmp_path / "nothing")])
+    query = GpuProbe([str(tmp_path / "nothing")])
 
     assert query.used(["0"]) == {}
 
@@ -190,8 +192,8 @@ def test_the_process_ends_with_its_worker(build: Build, tmp_path: Path, notes: P
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import os, signal, sys\n"
-        "from mqtune.worker.devices import DriverQuery\n"
-        f"assert DriverQuery([sys.executable, {str(tmp_path / 'driver.py')!r}]).used(['1']) == {{'1': 1000}}\n"
+        "from mqtune.worker.devices import GpuProbe\n"
+        f"assert GpuProbe([sys.executable, {str(tmp_path / 'driver.py')!r}]).used(['1']) == {{'1': 1000}}\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
 
@@ -201,17 +203,131 @@ def test_the_process_ends_with_its_worker(build: Build, tmp_path: Path, notes: P
     eventually(lambda: not lives_still(pid))
 
 
-def test_the_real_process_says_what_is_wrong_where_there_is_no_driver(caplog: pytest.LogCaptureFixture) -> None:
-    library = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"
-    if subprocess.run([sys.executable, "-c", library], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-        pytest.skip("this machine has NVIDIA's driver")
-    query = DriverQuery(COMMAND)
+def test_the_process_is_no_orphan_to_the_worker_that_started_it(build: Build, tmp_path: Path, notes: Path) -> None:
+    build(HONEST)
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import sys\n"
+        "from mqtune.worker.devices import GpuProbe\n"
+        "from mqtune.worker.processes import family\n"
+        "family.adopt()\n"
+        f"probe = GpuProbe([sys.executable, {str(tmp_path / 'driver.py')!r}])\n"
+        "for _ in range(3):\n"
+        "    assert probe.used(['1']) == {'1': 1000}\n"
+        "    assert family.clear(5) == []\n"
+    )
 
-    with caplog.at_level(logging.WARNING):
-        assert query.used(["0"]) == {}
+    subprocess.run([sys.executable, str(worker)], timeout=30, check=True)
 
-    assert "libnvidia-ml.so.1" in warnings(caplog)[0]
-    query.close()
+    assert len(processes(notes)) == 1
+
+
+# The process itself, with stand-ins for nvidia-ml-py and nvidia-smi.
+
+#: Two GPUs and a part of one; of which a file says what is wrong with the driver.
+PYNVML = """
+NVML_ERROR_LIBRARY_NOT_FOUND = 12
+class NVMLError(Exception):
+    def __init__(self, value, text):
+        super().__init__(text)
+        self.value = value
+class Memory:
+    total = 80 << 30
+    def __init__(self, used): self.used = used
+DEVICES = {"GPU-aaaa1111-0000": 5 << 32, "GPU-bbbb2222-0000": 7 << 32, "MIG-cccc3333-0000": 1 << 33}
+def nvmlInit():
+    code = INIT
+    if code: raise NVMLError(code, "Driver Not Loaded" if code == 9 else "NVML Shared Library Not Found")
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index):
+    if index >= 2: raise NVMLError(2, "Invalid Argument")
+    return list(DEVICES)[index]
+def nvmlDeviceGetHandleByUUID(uuid):
+    if uuid.decode() not in DEVICES: raise NVMLError(6, "Not Found")
+    return uuid.decode()
+def nvmlDeviceGetUUID(handle): return TEXT(handle)
+def nvmlDeviceGetMemoryInfo(handle): return Memory(DEVICES[handle])
+"""
+SMI = """
+import sys
+if sys.argv[1] != "--query-gpu=index,uuid,memory.total,memory.used": sys.exit(3)
+print("a remark of the driver, as it comes")
+print("0, GPU-aaaa1111-0000, 81920, 20480")
+print("1, GPU-bbbb2222-0000, [N/A], [N/A]")
+"""
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Returns what the process says to some questions, on a machine with these stand-ins; it ends by itself."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+
+    def answers(*questions: object, pynvml: str = "raise ImportError", smi: str = "") -> list[dict[str, Any]]:
+        (tmp_path / "lib" / "pynvml.py").write_text(pynvml)
+        if smi:
+            command = tmp_path / "bin" / "nvidia-smi"
+            command.write_text(f"#!{sys.executable}\n{smi}")
+            command.chmod(0o755)
+        said = subprocess.run(
+            COMMAND,
+            input="".join(json.dumps(question) + "\n" for question in questions),
+            env={**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        assert said.stderr == ""
+        return [json.loads(line) for line in said.stdout.splitlines()]
+
+    return answers
+
+
+def nvml(init: int = 0, text: str = "str") -> str:
+    return PYNVML.replace("INIT", str(init), 1).replace("INIT", str(init)).replace("TEXT", text)
+
+
+@pytest.mark.parametrize("text", ["str", "str.encode"])
+def test_with_nvidia_ml_py_each_device_is_found_as_cuda_would_find_it(ask: Ask, text: str) -> None:
+    asked = ["0", "1", "GPU-bbbb2222-0000", "GPU-bbbb", "MIG-cccc3333-0000", "2", "GPU-dddd", "MIG-cccc"]
+
+    listed, full = ask("gpus", asked, pynvml=nvml(text=text), smi="raise SystemExit(9)")
+
+    assert listed == {"gpus": [["0", "GPU-aaaa1111-0000", 80 << 30], ["1", "GPU-bbbb2222-0000", 80 << 30]]}
+    assert list(full["used"].values()) == [5 << 32, 7 << 32, 7 << 32, 7 << 32, 1 << 33]
+    assert full["unknown"] == {"2": "Invalid Argument", "GPU-dddd": "Not Found", "MIG-cccc": "Not Found"}
+
+
+@pytest.mark.parametrize("pynvml", ["raise ImportError", nvml(init=12)], ids=["no package", "no library"])
+def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvml: str) -> None:
+    listed, full = ask("gpus", ["0", "GPU-aaaa", "1", "MIG-cccc3333-0000"], pynvml=pynvml, smi=SMI)
+
+    assert listed == {"gpus": [["0", "GPU-aaaa1111-0000", 80 << 30], ["1", "GPU-bbbb2222-0000", 0]]}
+    assert full["used"] == {"0": 20 << 30, "GPU-aaaa": 20 << 30}
+    assert set(full["unknown"]) == {"1", "MIG-cccc3333-0000"}
+    assert "mqtune[gpu]" in full["unknown"]["MIG-cccc3333-0000"]
+
+
+@pytest.mark.parametrize("question", ["gpus", ["0"]])
+@pytest.mark.parametrize(
+    ("machine", "reason", "is_final"),
+    [
+        ({}, "mqtune[gpu]", True),
+        ({"pynvml": nvml(init=12)}, "mqtune[gpu]", True),
+        ({"pynvml": nvml(init=9)}, "NVML: Driver Not Loaded", False),
+        ({"smi": "print('No devices were found'); raise SystemExit(6)"}, "failed: No devices were found", False),
+    ],
+    ids=["nothing", "no library", "no driver", "nvidia-smi fails"],
+)
+def test_a_driver_that_can_not_be_asked_is_one_answer_and_the_end(
+    ask: Ask, question: object, machine: dict[str, str], reason: str, is_final: bool
+) -> None:
+    (said,) = ask(question, question, **machine)
+
+    assert reason in said["error"]
+    assert said["final"] is is_final
 
 
 def test_the_real_process_says_how_full_a_gpu_is() -> None:
@@ -224,7 +340,7 @@ def test_the_real_process_says_how_full_a_gpu_is() -> None:
     if seen.returncode or not seen.stdout.strip():
         pytest.skip("this machine has no NVIDIA GPU")
     uuid, mebibytes = seen.stdout.splitlines()[0].split(", ")
-    query = DriverQuery(COMMAND)
+    query = GpuProbe(COMMAND)
 
     used = query.used(["0", uuid, uuid[:12]])
 
