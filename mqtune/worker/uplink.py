@@ -353,6 +353,9 @@ class Uplink:
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._selector.close()
+            self._wake.close()
 
     def _run(self) -> None:
         while not self._closing:

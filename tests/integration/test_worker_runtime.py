@@ -18,6 +18,7 @@ from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
+from mqtune.worker.attempt import AttemptRun
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.runtime import WorkerRuntime
 
@@ -53,6 +54,13 @@ def created(client: redis.Redis, name: str) -> RedisJournal:
     return journal
 
 
+def never_run(run: AttemptRun) -> AttemptRun:
+    """The attempt without its pipes, which its run would have closed."""
+    run._wake.close()
+    run._control.close()
+    return run
+
+
 def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
@@ -84,12 +92,12 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
 ) -> None:
     created(redis_client, "e")
     for number in range(500):
-        runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}")
+        never_run(runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}"))
     for number in range(100):
         created(redis_client, f"e{number}")
-        runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest")
+        never_run(runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest"))
 
     assert runtime.remembered <= 3 * module.REMEMBERED
-    again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
+    again = [never_run(runtime.attempt("e99", TRIAL, number, "token", "digest")) for number in (1, 2)]
     assert again[0].definition is again[1].definition
     assert again[0].journal is again[1].journal

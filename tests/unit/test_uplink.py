@@ -74,7 +74,7 @@ class Sender:
         self.noise: list[str] = []
         self.has_ended = False
         self.stream = Stream(book, self.claim, self)
-        self._sent = 0
+        self.is_closed = False
 
     def on_answer(self, answer: str) -> None:
         self.answers.append(answer)
@@ -90,7 +90,15 @@ class Sender:
         os.write(self.stream.write_end, b"".join(FRAME.pack(len(body), kind) + body for kind, body in frames))
 
     def close(self) -> None:
-        os.close(self.stream.write_end)
+        if not self.is_closed:
+            self.is_closed = True
+            os.close(self.stream.write_end)
+
+    def end(self) -> None:
+        """Leave nothing open."""
+        self.close()
+        if not self.stream.drained.is_set():
+            self.stream.close()
 
 
 def a_report(loss: float = 1.0, checkpoint: str = "") -> tuple[int, bytes]:
@@ -117,7 +125,7 @@ def book() -> Book:
 
 
 @pytest.fixture
-def uplink() -> Iterator[Uplink]:
+def uplink(senders: list[Sender]) -> Iterator[Uplink]:
     uplink = Uplink(time)
     uplink.start()
     yield uplink
@@ -125,8 +133,21 @@ def uplink() -> Iterator[Uplink]:
 
 
 @pytest.fixture
-def sender(book: Book) -> Callable[[str], Sender]:
-    return lambda trial: Sender(book, trial)
+def senders() -> Iterator[list[Sender]]:
+    """Those that a test makes; when the uplink is closed they are, too."""
+    made: list[Sender] = []
+    yield made
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def sender(book: Book, senders: list[Sender]) -> Callable[[str], Sender]:
+    def make(trial: str) -> Sender:
+        senders.append(Sender(book, trial))
+        return senders[-1]
+
+    return make
 
 
 def send_all(uplink: Uplink, *senders: Sender) -> None:
