@@ -12,9 +12,14 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "Counters", "State"]
 
-_NO_COUNTERS: Final[Mapping[str, Any]] = MappingProxyType({})
+#: The content of a checkpoint that is a dict.
+State = dict[str, Any]
+#: Numbers, or strings, that are kept with a checkpoint, by name.
+Counters = Mapping[str, Any]
+
+_NO_COUNTERS: Final[Counters] = MappingProxyType({})
 
 
 class Checkpoint:
@@ -37,8 +42,8 @@ class Checkpoint:
         *,
         id: str = "",  # noqa: A002 - it is what everybody calls it
         path: Path | None = None,
-        data: dict[str, Any] | None = None,
-        counters: Mapping[str, Any] = _NO_COUNTERS,
+        data: State | None = None,
+        counters: Counters = _NO_COUNTERS,
     ) -> None:
         if (path is None) is (data is None):
             raise ConfigurationError("a checkpoint is a folder or a dict: give Checkpoint either path= or data=")
@@ -48,7 +53,7 @@ class Checkpoint:
         self._data = data
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Checkpoint:
+    def from_dict(cls, data: State) -> Checkpoint:
         """Return an unsaved checkpoint that is a dict.
 
         Raises:
@@ -96,7 +101,7 @@ class Checkpoint:
         yield self.path
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> State:
         """The dict; tuples that were saved have become lists.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Trainables that are classes: a trial in steps, between which it can be saved, paused and resumed."""
+"""Trainables that are classes: a trial runs in steps, and can be saved, paused and resumed between them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Config, Metrics
 from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.session import Session, StopTrial, seconds
 
 if TYPE_CHECKING:
-    from mqtune.checkpoints import Checkpoint
+    from mqtune.checkpoints.checkpoint import Checkpoint, State
 
 __all__ = ["Steps", "Trainable", "check_class", "check_reusable", "export_model", "run_class"]
 
 _DONE: Final = "done"
-#: What a step may count, and what becomes of it: for each of them a total that survives a resume.
+#: The metrics of a step that are summed up, and the names of their totals, which go on after a resume.
 _COUNTED: Final = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
 
 
 class Trainable:
-    """A trial in steps; derive from it and give at least ``step``.
+    """Base class of trainables that run in steps: derive from it, and define at least ``step``.
 
-    The worker makes one without arguments, sets the attributes below, calls ``setup``, then ``load_checkpoint`` if there
-    is one to start from, then ``step`` until that says it is done or the trial is stopped or paused, and last
-    ``cleanup``, however it ended. A pause is obeyed between steps: the trial is saved, if it can be and was not in this
-    iteration, and ends. A stop is raised at once (``StopTrial``), also in the middle of a step.
+    The trial's process makes an instance without arguments, sets the attributes below, and calls ``setup``; then
+    ``load_checkpoint`` if the trial starts from a checkpoint; then ``step`` until that returns ``done`` or the trial is stopped
+    or paused; and last ``cleanup``, however the trial ended. A pause takes effect between steps: the trial is saved, if it can
+    be and was not in this iteration, and ends. A stop is raised at once (``StopTrial``), also in the middle of a step.
 
-    Each report has, beside what ``step`` returned, which wins for that report:
+    Each report has these metrics too, unless ``step`` returned them itself:
 
     - ``training_iteration``: steps so far, those before a resume too.
     - ``time_this_iter_s``: seconds that this step took, without the saving and reporting.
@@ -46,13 +45,13 @@ class Trainable:
     - ``iterations_since_restore`` and ``time_since_restore_s``: the same as the first and the third, in this attempt.
 
     With ``Process(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
-    ``reset_config`` takes its config, so that what ``setup`` brought into memory or onto a GPU is there. They stay only after
-    an end in good order, between two steps: completed, stopped or paused; never after an error, an interrupted step, a
-    signal that ended the trial or a ``ttl_s`` that was over, nor with processes, or threads that are no daemons, left.
+    ``reset_config`` takes its config, so that everything that ``setup`` brought into memory or onto a GPU is still there. They
+    stay only if the trial completed, stopped or paused between two steps; never after an error, an interrupted step, a
+    signal that ended the trial or an expired ``ttl_s``, nor if processes or non-daemon threads are left.
     Environment, random generators and the working directory stay as they are; with ``working_dir="trial"`` each trial has its
-    own, already in ``reset_config``. ``cleanup`` is called when the process goes, not between its trials, and has one second if
-    no trial runs there: the worker ends, there was no trial for two minutes, another experiment has the slot, or the code has
-    changed. Only on Linux; elsewhere each trial has a fresh process.
+    own directory, already in ``reset_config``. ``cleanup`` is called when the process exits, not between its trials, and has
+    one second if no trial runs there: the worker exits, there was no trial for two minutes, another experiment has the slot, or
+    the code has changed. Only on Linux; elsewhere each trial has a fresh process.
 
     Attributes:
         config: the trial's config.
@@ -60,49 +59,49 @@ class Trainable:
         folder: the attempt's own folder on the worker; see ``mqtune.get_context``.
         training_iteration: how many steps are done, those before a resume too.
         time_total_s: seconds in steps so far, those before a resume too.
-        checkpoint_every: save with every so many iterations' reports; 0 saves only for a pause and on demand. It may be
-            set in the class, or in ``setup``.
-        checkpoint_at_end: save with the last report too; also when the trial is stopped, unless that interrupts a step.
-        export_formats: what ``export_model`` can write.
+        checkpoint_every: after how many iterations a checkpoint is saved; 0 saves only for a pause and on request. It may
+            be set in the class, or in ``setup``.
+        checkpoint_at_end: whether to save with the last report too; also when the trial is stopped between steps.
+        export_formats: the formats that ``export_model`` can write.
     """
 
     checkpoint_every: int = 0
     checkpoint_at_end: bool = False
     export_formats: tuple[str, ...] = ()
 
-    config: dict[str, Any]
+    config: Config
     trial_id: str = ""
     folder: Path = Path()
     training_iteration: int = 0
     time_total_s: float = 0.0
 
-    def setup(self, config: dict[str, Any]) -> None:
+    def setup(self, config: Config) -> None:
         """Prepare for the first step; may take as long as it needs."""
 
-    def step(self) -> dict[str, Any]:
-        """Do one iteration and return its metrics; ``{"done": True}`` among them, which is not reported, ends the trial."""
+    def step(self) -> Metrics:
+        """Do one iteration and return its metrics; ``"done": True`` among them ends the trial and is not reported."""
         raise NotImplementedError
 
-    def save_checkpoint(self, folder: Path) -> dict[str, Any] | None:
+    def save_checkpoint(self, folder: Path) -> State | None:
         """Save the state: write files into the folder and return None, or return a dict of at most 1 MB and write none."""
         raise NotImplementedError
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Take the state back: from the path of a folder with the files, or the dict, that was saved."""
+        """Restore the state that was saved, from the path of a folder with its files, or from the dict."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Let go of what was taken; called once, however the trial ended. An error in it fails a trial that was well.
+        """Release resources; called once, however the trial ended. An error in it fails a trial that had not failed.
 
-        With ``reuse`` it is called for the instance's last trial, or later, when an error in it is only shown.
+        With ``reuse`` it is called after the instance's last trial; when that has been reported an error is only printed.
         """
 
-    def reset_config(self, config: dict[str, Any]) -> bool:
-        """Take another trial's config in place of ``setup``, and return True; anything else has a fresh process set up.
+    def reset_config(self, config: Config) -> bool:
+        """Take another trial's config in place of ``setup``, and return True; otherwise a fresh process runs the trial.
 
-        Only for ``Process(reuse=True)``. On True the instance is as ``setup`` leaves one with this config: nothing of the
-        former trial that a result depends on is left. ``self.config`` is still the former trial's in here; ``trial_id``
-        and ``folder`` are the new one's, and the fields that count begin at 0. Nothing can be reported or saved yet.
+        Only for ``Process(reuse=True)``. If it returns True the instance must be as ``setup`` would leave it with this config:
+        nothing of the trial before that a result depends on is left. ``self.config`` is still that trial's in here;
+        ``trial_id`` and ``folder`` are the new one's, and the counters are 0. Nothing can be reported or saved yet.
         """
         return False
 
@@ -115,7 +114,7 @@ def check_class(trainable: type) -> None:
     """Check that a class can be tuned.
 
     Raises:
-        TrainableNotFound: it can't.
+        TrainableNotFound: it can't; the message says why.
     """
     name = trainable.__name__
     if not issubclass(trainable, Trainable) or trainable is Trainable:
@@ -134,7 +133,7 @@ def check_class(trainable: type) -> None:
             f"trainable {name!r} asks for checkpoints and has no save_checkpoint; give it one, and a load_checkpoint"
         )
     if trainable.__init__ is object.__init__:
-        # Its signature would be read from text.
+        # inspect would have to parse its signature from text.
         return
     try:
         inspect.signature(trainable).bind()
@@ -146,14 +145,14 @@ def check_class(trainable: type) -> None:
 
 
 def check_reusable(trainable: object) -> None:
-    """Check that a trainable's processes can be used again.
+    """Check that a trainable's processes can be reused.
 
     Raises:
-        ConfigurationError: it is no class, or has no reset_config.
+        ConfigurationError: it is not a class, or has no reset_config.
     """
     if not isinstance(trainable, type):
         raise ConfigurationError(
-            f"reuse=True is for a class with a reset_config method, and {trainable!r} is none; leave reuse out"
+            f"reuse=True is for a class with a reset_config method, and {trainable!r} is not a class; leave reuse out"
         )
     if not _defines(trainable, "reset_config"):
         raise ConfigurationError(
@@ -162,13 +161,13 @@ def check_reusable(trainable: object) -> None:
         )
 
 
-def run_class(trainable: type[Trainable], config: dict[str, Any], current: Session) -> None:
+def run_class(trainable: type[Trainable], config: Config, current: Session) -> None:
     """Run a trial of a class from its setup to its cleanup.
 
     Raises:
-        StopTrial: it was told to stop, or to pause and has.
-        TypeError: a step or a save returned something else than it should.
-        BaseException: whatever the class raises. An error in cleanup does not hide one before it.
+        StopTrial: the trial was told to stop, or was paused.
+        TypeError: ``step`` or ``save_checkpoint`` returned a value of a wrong type.
+        BaseException: whatever the class raises. An error in cleanup does not hide an earlier one.
     """
     steps = Steps(trainable(), current)
     current.defer_pause = True
@@ -183,19 +182,19 @@ def run_class(trainable: type[Trainable], config: dict[str, Any], current: Sessi
 
 def export_model(
     trainable: type[Trainable],
-    config: dict[str, Any],
+    config: Config,
     checkpoint: Checkpoint | None,
     format: str,  # noqa: A002 - it is what everybody calls it
     folder: Path,
 ) -> None:
-    """Make a trial's model again from its checkpoint, in this process, and have it written into a folder.
+    """Export a trial's model: restore an instance from its checkpoint in this process, and call its ``export_model``.
 
     Args:
         trainable: the class that was tuned.
         config: the trial's config.
-        checkpoint: what the model is in; None for a class without checkpoints.
+        checkpoint: the trial's checkpoint; None for a class without checkpoints.
         format: one of the class's ``export_formats``.
-        folder: where the files go; it is made if it isn't there.
+        folder: where the files go; it is made unless it exists.
 
     Raises:
         ConfigurationError: the class does not write this format.
@@ -216,32 +215,32 @@ def export_model(
 
 
 class Steps:
-    """One attempt of a class."""
+    """Runs one attempt of a class, step by step."""
 
     def __init__(self, trainable: Trainable, current: Session) -> None:
         self._trainable = trainable
         self._session = current
         self._name = type(trainable).__name__
         self._can_save = _defines(type(trainable), "save_checkpoint")
-        self._totals: dict[str, Any] = {}
+        self._totals: Metrics = {}
         self._steps = 0
         self._seconds = 0.0
         #: The iteration of the newest checkpoint; before the first step there is nothing to save.
         self._saved_at = 0
-        #: Whether the last save was a dict: then no folder need lie in the store.
+        #: Whether the last save was a dict: then the next folder is not made in the store.
         self._saves_dicts = False
-        self._refused_wish = False
-        #: Whether it is between two steps, and none was interrupted.
+        self._refused_request = False
+        #: Whether the instance is between two steps, of which none was interrupted.
         self.is_whole = False
 
-    def set_up(self, config: dict[str, Any]) -> None:
+    def set_up(self, config: Config) -> None:
         """Set up a new instance."""
         trainable = self._trainable
         trainable.config, trainable.trial_id, trainable.folder = config, self._session.trial, self._session.folder
         trainable.setup(config)
 
-    def reset(self, config: dict[str, Any]) -> object:
-        """Give the instance of an earlier attempt another config, and return what its reset_config said."""
+    def reset(self, config: Config) -> object:
+        """Give the instance of an earlier attempt another config, and return what its reset_config returned."""
         trainable = self._trainable
         trainable.trial_id, trainable.folder = self._session.trial, self._session.folder
         trainable.training_iteration, trainable.time_total_s = 0, 0.0
@@ -250,17 +249,17 @@ class Steps:
         return answer
 
     def run(self) -> None:
-        """Load the checkpoint, if there is one to start from, and do all steps."""
+        """Load the checkpoint, if the trial starts from one, and run all steps."""
         self._restore()
         self.is_whole = not self._session.heard
         done = False
         while not done:
-            self._obey()
+            self._handle_requests()
             done = self._step()
 
     def clean_up(self, first: BaseException | None) -> None:
-        """Call cleanup, whose error is told, but doesn't hide *first*."""
-        # From here on a late stop changes nothing.
+        """Call cleanup; its error is added to *first*, if there is one, and does not hide it."""
+        # A stop that comes now changes nothing.
         signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         try:
             self._trainable.cleanup()
@@ -287,28 +286,28 @@ class Steps:
         self._trainable.time_total_s = float(counters.get(TIME_TOTAL, 0.0))
         self._totals = {total: counters[total] for total in _COUNTED.values() if total in counters}
 
-    def _obey(self) -> None:
-        """Do what was asked for meanwhile: save, pause, or both."""
+    def _handle_requests(self) -> None:
+        """Save, pause or both, if that was requested meanwhile."""
         told = self._session.wanted
         if told:
             if told == "pause" and self._can_save and self._saved_at != self._trainable.training_iteration:
                 self._save()
             raise StopTrial(told)
-        if not self._session.save_wanted or self._refused_wish:
+        if not self._session.save_wanted or self._refused_request:
             return
         if self._can_save:
             self._save()
         else:
-            self._refused_wish = True
+            self._refused_request = True
             sys.stderr.write(f"a checkpoint was asked for, and {self._name} has no save_checkpoint\n")
 
     def _step(self) -> bool:
-        """Do a step and report it; True when it was the last."""
+        """Run one step and report it; return whether it was the last."""
         trainable = self._trainable
         began = time.monotonic()
         self.is_whole = False
         metrics = trainable.step()
-        # It may have caught the StopTrial that was raised in it.
+        # User code may have caught the StopTrial that was raised in it.
         self.is_whole = not self._session.heard
         elapsed_s = time.monotonic() - began
         if not isinstance(metrics, dict):
@@ -319,19 +318,19 @@ class Steps:
         due = (done and trainable.checkpoint_at_end) or (every > 0 and trainable.training_iteration % every == 0)
         try:
             if due:
-                self._session.report(row, self._draw_up(), self._counters())
+                self._session.report(row, self._saved_state(), self._counters())
                 self._saved_at = trainable.training_iteration
             else:
                 self._session.report(row)
         except StopTrial as stop:
-            # Told between two steps, it is in good order, and can still be saved.
+            # The stop came between two steps, so the state is consistent and can be saved.
             if stop.action == "stop" and trainable.checkpoint_at_end and not due:
                 self._save()
             raise
         return done
 
-    def _count(self, metrics: dict[str, Any], elapsed_s: float) -> dict[str, Any]:
-        """Count a step, and return its report."""
+    def _count(self, metrics: Metrics, elapsed_s: float) -> Metrics:
+        """Update the counters after a step, and return the metrics of its report."""
         trainable = self._trainable
         self._steps += 1
         trainable.training_iteration += 1
@@ -351,7 +350,7 @@ class Steps:
             **metrics,
         }
 
-    def _counters(self) -> Mapping[str, Any]:
+    def _counters(self) -> Metrics:
         trainable = self._trainable
         return {
             ITERATION: trainable.training_iteration,
@@ -361,7 +360,7 @@ class Steps:
 
     def _save(self) -> None:
         """Save without a report."""
-        self._session.save(self._draw_up(), self._counters())
+        self._session.save(self._saved_state(), self._counters())
         self._saved_at = self._trainable.training_iteration
 
     def _scratch(self) -> Path:
@@ -369,12 +368,12 @@ class Steps:
         folder.mkdir()
         return folder
 
-    def _draw_up(self) -> dict[str, Any] | Path:
-        """Have the trainable save its state, and return that: a dict, or the folder with the files."""
+    def _saved_state(self) -> State | Path:
+        """Call save_checkpoint, and return the state: a dict, or the folder with the files."""
         folder = self._scratch() if self._saves_dicts else self._session.draft()
         was_whole, heard, self.is_whole = self.is_whole, self._session.heard, False
         try:
-            saved: Any = self._trainable.save_checkpoint(folder)
+            saved: object = self._trainable.save_checkpoint(folder)
             self.is_whole = was_whole and self._session.heard == heard
             if isinstance(saved, dict):
                 if any(folder.iterdir()):
@@ -394,7 +393,7 @@ class Steps:
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Whether older code returns, as it may, the folder or something in it."""
+    """Whether a path is a folder or lies in it: save_checkpoint of older code returns such a path."""
     return path.resolve().is_relative_to(folder.resolve())
 
 

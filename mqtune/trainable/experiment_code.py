@@ -1,7 +1,7 @@
-"""An experiment's code: the trainable's file and those that it imports, as far as they lie below the code root.
+"""Finds an experiment's code: the trainable's file and those that it imports, below the code root.
 
-What it is was written down when the experiment began, as a fingerprint of each file. A fingerprint leaves out what stands
-below ``if __name__ == "__main__":``, which no trial runs, so that a script may go on with more trials and the same code.
+The experiment's definition has a fingerprint of each file, from when it began. A fingerprint leaves out the block below
+``if __name__ == "__main__":``, which no trial runs, so that a script can go on with more trials and the same code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["changed_files", "fingerprints", "read_code", "resolve"]
 
-#: The most files that an experiment's code has; those that the trainable imports first are the first.
+#: The most files that an experiment's code has; the first are those that the trainable imports itself.
 MOST_FILES: Final = 200
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 _LONGEST_NAME: Final = 4_096
@@ -35,7 +35,7 @@ def fingerprints(spec: TrainableSpec, sources: Mapping[str, bytes]) -> dict[str,
 
 
 def changed_files(now: Mapping[str, str], before: object) -> list[str]:
-    """Return the files whose fingerprints differ; what either doesn't have comes with another that differs, which imports it."""
+    """Return the files whose fingerprints differ; one that only one side has is imported by another that differs."""
     kept = before if isinstance(before, dict) else {}
     return sorted(name for name, found in now.items() if kept.get(name, found) != found)
 
@@ -43,8 +43,8 @@ def changed_files(now: Mapping[str, str], before: object) -> list[str]:
 def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
     """Return the files of a trainable's code, by their paths from the folder of its own file, which is the first.
 
-    They are found by what their import statements say, wherever those stand; nothing is run. Of a script that is that file alone.
-    It is empty where the trainable's file isn't found below the code root.
+    They are found by their import statements; nothing is run. Of a script it is that file alone. It is empty if the trainable's
+    file is not below the code root.
     """
     found: dict[str, bytes] = {}
     try:
@@ -69,9 +69,9 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
 
 
 def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[Path, str]:
-    """Return the fingerprints that an experiment's definition has, by the paths of the files here; of none but its own code.
+    """Return the fingerprints in an experiment's definition by the paths of the files on this machine.
 
-    What is no path of code below the code root, or no fingerprint, is left out: it came over the wire.
+    They come over the wire: paths that are not below the code root, and malformed fingerprints, are left out.
     """
     try:
         folder = spec.locate(code_root).parent
@@ -94,12 +94,12 @@ def _is_own(path: Path, code_root: Path) -> bool:
 
 
 def _own_path(code_root: Path) -> list[Path]:
-    """Return the folders below the code root where Python looks for modules here, such as that of an editable install."""
+    """Return the folders of ``sys.path`` below the code root, such as that of an editable install."""
     return [path for path in map(Path, sys.path) if _is_own(path, code_root)]
 
 
 def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
-    """Yield the files that a file's import statements may name, in their order."""
+    """Yield the files that a file's import statements may name, in order."""
     for node in ast.walk(ast.Module(body_of(without_main(source)), [])):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -110,7 +110,7 @@ def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
             if node.level and not module:
                 yield from _files_of([], within)
             for alias in node.names:
-                # What is imported from a package may be a module of it.
+                # A name that is imported from a package may be a module of it.
                 yield from _files_of([*module, alias.name], within)
 
 

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import source_hash
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.codec import decode_value, encode_value
 
@@ -34,28 +34,28 @@ __all__ = [
     "without_main",
 ]
 
-#: Below an experiment's folder: each file of its code, by its fingerprint. No trial is called so.
+#: The folder, below an experiment's, with each file of its code under its fingerprint. No trial can have this name.
 CODE_FOLDER: Final = ".code"
-#: More than a file has that a person wrote.
+#: The largest file that counts as code: a person writes no larger one.
 MOST_BYTES: Final = 1 << 20
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
-    """Return what tells a file's content from others; of one that *is_run* and not imported, all of it counts."""
-    # Python's own, by which it tells versions of a source apart; better ones would add megabytes to each trial.
+    """Return the fingerprint of a file's content, without its main block unless the file *is_run* and not imported."""
+    # The hash by which Python tells versions of a source apart; a better one would add megabytes to each trial.
     return source_hash(source if is_run else without_main(source)).hex()
 
 
 class FrozenCode:
-    """An experiment's files with the content that they had when it began.
+    """The files of an experiment with the content that they had when it began.
 
-    A file that is as it was is read from the disk, and kept in the code folder; for one that has changed since, the kept content
-    is taken. Where nothing was kept, as on a machine that never had it, what is on the disk counts, and it is in ``differing``.
+    An unchanged file is read from the disk and kept in the code folder; for one that has changed the kept content is taken. If
+    nothing was kept, as on a machine that never had the file, the content on the disk is used, and the file is in ``differing``.
 
     Args:
         folder: the experiment's code folder.
         files: the fingerprint of each file, by its path here.
-        is_run: whether they are a script that is run, and not imported.
+        is_run: whether they are a script that is run and not imported.
     """
 
     def __init__(self, folder: Path, files: Mapping[Path, str], *, is_run: bool = False) -> None:
@@ -68,37 +68,37 @@ class FrozenCode:
             except OSError:
                 here = None
             if here is not None and fingerprint(here, is_run=is_run) == wanted:
-                # A program that is no Python can only be run as it lies there.
+                # A program in another language can only be run from the disk.
                 if path.suffix == ".py":
                     self._sources[str(path)] = here
                     keep_source(folder, wanted, here)
             elif path.suffix == ".py" and (kept := kept_source(folder, wanted, is_run=is_run)) is not None:
                 self._sources[str(path)] = kept
             elif here is not None:
-                # One that isn't there is no other, and if it is needed the import says so.
+                # A file that does not exist does not differ; if it is needed, its import fails.
                 self.differing.append(path)
-        #: The last words of the names of its modules.
+        #: The last parts of the names of its modules.
         self._names = {
             path.parent.name if path.name == "__init__.py" else path.stem for path in map(Path, self._sources)
         }
 
     def source(self, path: str) -> bytes | None:
-        """Return a file's content as it is here for good; None for one that is no part of this, or differs."""
+        """Return the content of a file; None if it is not one of these, or differs."""
         return self._sources.get(path)
 
     def loader(self, name: str, path: str) -> SourceFileLoader | None:
-        """Return what loads a module from a file's content; None for one that is loaded as ever."""
+        """Return a loader of a module with a file's content; None if the module is not one of these."""
         return _Loader(name, path, self._sources[path]) if path in self._sources else None
 
     def install(self) -> None:
-        """Have all imports in this process, and those forked from it, come from here."""
+        """Make all imports in this process, and those forked from it, use these files."""
         if self._sources:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module as ever, and have it loaded from here."""
+        """Find a module on the path, and load it from these files."""
         if fullname.rpartition(".")[2] not in self._names:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -109,18 +109,18 @@ class FrozenCode:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module from content that was read before; its file is the one on the disk."""
+    """Loads a module from content in memory; its ``__file__`` is the one on the disk."""
 
     def __init__(self, fullname: str, path: str, source: bytes) -> None:
         super().__init__(fullname, path)
         self._source = source
 
     def get_code(self, fullname: str) -> CodeType:
-        # What Python has compiled before is of what lies on the disk.
+        # Python's compiled file is that of the content on the disk.
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
 
-    def get_data(self, path: Any) -> bytes:
+    def get_data(self, path: str) -> bytes:
         return self._source if path == self.path else super().get_data(path)
 
 
@@ -128,11 +128,11 @@ _installed = FrozenCode(Path(), {})
 
 
 def freeze(manifest: Path, *, is_run: bool) -> None:
-    """Have this process, and those forked from it, import what a manifest says; one that is gone says nothing.
+    """Make this process, and those forked from it, import the files that a manifest names; a missing manifest names none.
 
     Args:
-        manifest: a file in an experiment's code folder, with what ``encode_files`` returns.
-        is_run: whether it is of a script that is run.
+        manifest: a file in an experiment's code folder, which ``encode_files`` has encoded.
+        is_run: whether it is a script that is run and not imported.
     """
     global _installed  # noqa: PLW0603 - a process runs trials of one experiment
     try:
@@ -144,12 +144,12 @@ def freeze(manifest: Path, *, is_run: bool) -> None:
 
 
 def frozen() -> FrozenCode:
-    """Return the code that this process has frozen; without any it has no files."""
+    """Return the frozen code of this process; it has no files unless ``freeze`` was called."""
     return _installed
 
 
 def run_as_it_was() -> None:
-    """Run a copy of a Python script as if it lay where the script does: the arguments are the script, the copy, and its own."""
+    """Run a copy of a Python script as if it were the script; the arguments are the script, the copy, and the script's own."""
     path, copy = sys.argv[1:3]
     sys.argv[:3] = [path]
     sys.path[0] = str(Path(path).parent)
@@ -159,7 +159,7 @@ def run_as_it_was() -> None:
 
 
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
-    """Return the files below the code root that were imported, and the script, with their times in nanoseconds."""
+    """Return the files below the code root that were imported, and the script, with their modification times in nanoseconds."""
     root = str(code_root) + os.sep
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     if script is not None:
@@ -173,12 +173,12 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
 
 
 def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return those files that count as they lie on the disk."""
+    """Return those of the files that are used as they are on the disk."""
     return [(path, mtime) for path, mtime in files if frozen().source(path) is None]
 
 
 def are_current(files: Iterable[tuple[str, int]]) -> bool:
-    """Whether these files are there and have these times."""
+    """Whether these files exist and have these modification times."""
     try:
         return all(os.stat(path).st_mtime_ns == mtime for path, mtime in files)
     except OSError:
@@ -186,7 +186,7 @@ def are_current(files: Iterable[tuple[str, int]]) -> bool:
 
 
 def keep_source(folder: Path, wanted: str, source: bytes) -> None:
-    """Keep a file's content in an experiment's code folder; where it can't be written, it isn't kept."""
+    """Keep a file's content in an experiment's code folder, unless that can't be written."""
     kept = folder / wanted
     with contextlib.suppress(OSError):
         if not kept.exists():
@@ -197,24 +197,24 @@ def keep_source(folder: Path, wanted: str, source: bytes) -> None:
 
 
 def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | None:
-    """Return the content that is kept in a code folder for a fingerprint; None when there is none, or it is not that."""
+    """Return the content that is kept in a code folder under a fingerprint; None if there is none, or it was changed."""
     source = read_source(folder / wanted)
     return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
 
 
 def encode_files(files: Mapping[Path, str]) -> bytes:
-    """Return resolved files as one process tells another."""
+    """Return the fingerprints of files, by path, as the bytes of a manifest."""
     return encode_value({str(path): wanted for path, wanted in files.items()})
 
 
 def decode_files(data: bytes) -> dict[Path, str]:
-    """Return what ``encode_files`` was given."""
-    found: dict[str, Any] = decode_value(data)
+    """Return the fingerprints of files, by path, from the bytes of a manifest."""
+    found: dict[str, str] = decode_value(data)
     return {Path(path): wanted for path, wanted in found.items()}
 
 
 def read_source(path: Path) -> bytes | None:
-    """Return a file's content; None for one that can't be read, or is too large to be a person's code."""
+    """Return a file's content; None if it can't be read, or is too large to be code."""
     try:
         with path.open("rb") as file:
             source = file.read(MOST_BYTES + 1)
@@ -224,14 +224,14 @@ def read_source(path: Path) -> bytes | None:
 
 
 def without_main(source: bytes) -> bytes:
-    """Return a source without its ``if __name__ == "__main__":``."""
+    """Return a source without its ``if __name__ == "__main__":`` block."""
     if b"__main__" not in source:
         return source.rstrip()
     lines = source.splitlines(keepends=True)
     for node in reversed(body_of(source)):
         if isinstance(node, ast.If) and not node.orelse and _is_main(node.test) and node.end_lineno is not None:
             del lines[node.lineno - 1 : node.end_lineno]
-    # What stood before it may end in any number of empty lines.
+    # Empty lines at the end don't count.
     return b"".join(lines).rstrip()
 
 

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.trial import Config, Metrics
 from mqtune.trainable.process.saver import make_folder, remove_folder
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import here
-from mqtune.trainable.spec import extras_of
+from mqtune.trainable.spec import Function, extras_of
 
 __all__ = ["Reporter", "checkpoint_dir", "run_function"]
 
 _DONE: Final = "done"
-#: The file in which a function that takes a folder finds a checkpoint that is a dict.
+#: The file with a checkpoint that is a dict, for a function that takes a folder.
 _DICT_FILE: Final = "checkpoint.msgpack"
 
 
+#: The generator that a function with ``yield`` returns.
+_Reports = Generator[object, None, object]
+
+
 class _Done(BaseException):
-    """The function has said that it is done; a BaseException, so that ``except Exception`` doesn't swallow it."""
+    """The function has reported ``done``; a BaseException, so that ``except Exception`` doesn't swallow it."""
 
 
 class Reporter:
-    """What a function ``f(config, reporter)`` reports with; ``mqtune.report`` does the same for any function.
+    """Reports metrics for a function ``f(config, reporter)``; ``mqtune.report`` does so for any function.
 
     Attributes:
         trial_id: the trial's id.
@@ -44,8 +49,8 @@ class Reporter:
         """The attempt's own folder on the worker; see ``mqtune.get_context``."""
         return str(self._session.folder)
 
-    def __call__(self, **metrics: Any) -> None:
-        """Report metrics; ``done`` is none of them: true ends the trial here, as COMPLETED.
+    def __call__(self, **metrics: object) -> None:
+        """Report metrics; ``done=True`` is not reported and ends the trial here, as COMPLETED.
 
         Raises:
             TypeError: a value can't be sent.
@@ -60,17 +65,17 @@ class Reporter:
 
 @contextlib.contextmanager
 def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - in older code it names the folder
-    """Give a new empty folder; what it holds at the end of the ``with`` block is the checkpoint of the next report.
+    """Yield a new empty folder; its content at the end of the ``with`` block is the checkpoint of the next report.
 
-    If no report follows and the function returns, it is saved all the same. If the block raises, or another checkpoint
-    is made before the next report, it is dropped. Outside a trial the folder is removed again.
+    If no report follows and the function returns, it is saved without one. If the block raises, or another checkpoint
+    is made before the next report, it is discarded. Outside a trial the folder is deleted after the block.
 
     Args:
-        step: how far the trial is, as older code says; a checkpoint has its counters from its report.
+        step: ignored; older code passes it. A checkpoint has the counters of its report.
     """
     current = here()
     if current is None:
-        # It brings much with it that no trial needs.
+        # It imports much that no trial needs.
         import tempfile  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -87,23 +92,23 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - 
     current.next_checkpoint = draft
 
 
-def run_function(function: Callable[..., Any], config: dict[str, Any], current: Session) -> None:
+def run_function(function: Function, config: Config, current: Session) -> None:
     """Call a function with the config, and a reporter or the folder of a checkpoint if it takes them.
 
-    What it yields is reported, and what it returns too, unless the last report has it already. StopIteration ends it
-    cleanly.
+    The values that it yields are reported, and the one that it returns unless the last report has it already. StopIteration
+    ends the trial as completed.
 
     Raises:
-        TypeError: it returned or yielded something that is no report.
+        TypeError: it returned or yielded something that is not a report.
         BaseException: whatever it raises.
     """
-    extras: dict[str, Any] = {}
+    extras: dict[str, object] = {}
     for name in extras_of(function):
         extras[name] = Reporter(current) if name == "reporter" else _start_folder(current)
     try:
         returned = function(config, **extras)
         if inspect.isgenerator(returned):
-            returned = _report_yielded(cast(Generator[Any, None, Any], returned), function.__name__, current)
+            returned = _report_yielded(cast("_Reports", returned), function.__name__, current)
     except (StopIteration, _Done):
         returned = None
     last = _as_metrics(returned, f"{function.__name__} returned", current)
@@ -115,7 +120,7 @@ def run_function(function: Callable[..., Any], config: dict[str, Any], current: 
 
 
 def _start_folder(current: Session) -> str | None:
-    """Return the local folder of the checkpoint that the trial starts from, or None; a dict is a file in one."""
+    """Return the local folder of the checkpoint that the trial starts from, or None; a dict is written into a file."""
     checkpoint = current.get_checkpoint()
     if checkpoint is None:
         return None
@@ -126,10 +131,10 @@ def _start_folder(current: Session) -> str | None:
     return str(folder)
 
 
-def _report_yielded(generator: Generator[Any, None, Any], name: str, current: Session) -> Any:
-    """Report what a generator yields, and return what it returns.
+def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
+    """Report each value that a generator yields, and return the one that it returns.
 
-    What a report raises is raised at the yield, so that the function's ``finally`` blocks run and its line is named.
+    An error of a report is raised at the yield, so that the function's ``finally`` blocks run and the traceback has its line.
     """
     try:
         value = next(generator)
@@ -146,8 +151,8 @@ def _report_yielded(generator: Generator[Any, None, Any], name: str, current: Se
         generator.close()
 
 
-def _as_metrics(value: object, what: str, current: Session) -> dict[str, Any]:
-    """Return what a function returned or yielded as metrics; None is no metrics at all."""
+def _as_metrics(value: object, what: str, current: Session) -> Metrics:
+    """Return a value that a function returned or yielded as metrics; None is empty."""
     if value is None:
         return {}
     if isinstance(value, dict):
@@ -159,13 +164,13 @@ def _as_metrics(value: object, what: str, current: Session) -> dict[str, Any]:
     raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give a number, a dict of metrics, or nothing")
 
 
-def _has_all(reported: dict[str, Any], metrics: dict[str, Any]) -> bool:
+def _has_all(reported: Metrics, metrics: Metrics) -> bool:
     """Whether a report has all of the metrics already."""
     return all(name in reported and _same(reported[name], value) for name, value in metrics.items())
 
 
 def _same(reported: object, value: object) -> bool:
-    # NaN is not equal to itself, but is the same report; an array has no plain equality.
+    # NaN is not equal to itself, but is the same value; comparing arrays gives an array.
     try:
         return encode_value(reported) == encode_value(value) or bool(reported == value)
     except (TypeError, ValueError):

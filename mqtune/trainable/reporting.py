@@ -1,13 +1,14 @@
-"""What a trainable calls while it runs: ``report`` and its kin; outside a trial they do no harm."""
+"""The functions that a trainable calls while it runs, such as ``report``; outside a trial they do no harm."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtune.core.codec import pack_metrics
+from mqtune.core.trial import Metrics
 from mqtune.trainable.process.protocol import RELAY
 from mqtune.trainable.process.saver import check_savable
 from mqtune.trainable.process.session import Context, Session
@@ -34,35 +35,34 @@ def here() -> Session | RelayedSession | None:
     return current
 
 
-def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
+def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
     """Report metrics from a trainable, and with them perhaps a checkpoint.
 
-    In a trial the report gets the next sequence number and this machine's time, and goes to the driver in order and
-    exactly once; the call returns when the worker has it or the pipe to the worker has room for it, and waits while
-    both are full. With ``sync="lockstep"`` it returns when the scheduler has decided on it, and raises StopTrial instead
-    if that ends the trial. NumPy scalars and tensors without a dimension become numbers; NaN and infinity are allowed.
-    Any thread of the trial's own process may call it. Outside a trial it logs the metrics, and saves nothing.
+    In a trial the report gets the next sequence number and a time, and reaches the driver in order and exactly once. The call
+    returns when the report is in the pipe to the worker, and waits while that is full. With ``sync="lockstep"`` it returns
+    when the scheduler has decided on the report, or raises StopTrial if that ends the trial. NumPy scalars and
+    zero-dimensional tensors become numbers; NaN and infinity are allowed. Any thread of the trial's own process may call it.
+    Outside a trial it logs the metrics, and saves nothing.
 
     A checkpoint is complete before the report that names it is sent.
 
-    With each report of a trial come, unless they are among the metrics, whose own values win for that report:
+    Each report of a trial has these metrics too, unless the caller reports them itself:
 
     - ``training_iteration``: how many reports the trial has made.
-    - ``time_this_iter_s``: seconds since the report before, or since the attempt began, without those that the report
-      before took, such as for saving.
+    - ``time_this_iter_s``: seconds since the last call of ``report`` returned, or since the attempt began.
     - ``time_total_s``: the sum of these.
 
-    The first and the last go on over attempts, from the checkpoint that the trial starts from once it has fetched that
-    (``get_checkpoint``); one that doesn't begins anew.
+    The first and the last continue from the checkpoint that the trial starts from once it has fetched that
+    (``get_checkpoint``); otherwise they begin at 0.
 
     Args:
         metrics: names and values, among them the metric that the experiment optimises.
-        checkpoint: the trial's state: a dict of at most 1 MB, kept in Redis, or the path of a directory, which is copied
-            to the experiment's store, or a ``Checkpoint``.
+        checkpoint: the trial's state: a dict of at most 1 MB, kept in Redis; the path of a folder, which is copied to the
+            experiment's store; or a ``Checkpoint``.
 
     Raises:
-        TypeError: a value can't be sent, or a name is not a string; the message names it, and nothing was sent.
-        ReportTooLarge: it has more than 1 MiB, packed; the message names the largest value, and nothing was sent.
+        TypeError: a value can't be sent, or a name is not a string; nothing was sent, and the message names it.
+        ReportTooLarge: it has more than 1 MiB, packed; nothing was sent, and the message names the largest value.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
         StopTrial: the trial should end.
@@ -76,17 +76,17 @@ def report(metrics: dict[str, Any], checkpoint: Savable | None = None) -> None:
         _check(checkpoint)
     logger = logging.getLogger("mqtune.report")
     if not logger.hasHandlers():
-        # Run as a plain script, without logging set up, the metrics should be seen.
+        # In a plain script without logging set up the metrics should be seen.
         logger.addHandler(logging.StreamHandler(sys.stderr))
         logger.setLevel(logging.INFO)
     logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint that this trial starts from, or None: it starts from scratch, or this is no trial.
+    """Return the checkpoint that this trial starts from; None if it starts from scratch, or outside a trial.
 
-    A directory is fetched and verified at the first call. The copy is the trial's own and is deleted when the attempt
-    has ended.
+    A folder is fetched and verified at the first call. The copy belongs to the trial and is deleted when the attempt has
+    ended.
 
     Raises:
         CheckpointGone: it no longer exists.
@@ -100,8 +100,8 @@ def get_checkpoint() -> Checkpoint | None:
 def save_checkpoint(checkpoint: Savable) -> None:
     """Save a checkpoint without a report, also after StopTrial was raised; outside a trial it is only checked.
 
-    It counts as one of the trial's state after its last report. After StopTrial it must be done within the grace: 10
-    seconds when the trial's worker is going or the trial is to stop, 10 minutes when it is to pause.
+    It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10 seconds
+    if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause.
 
     Args:
         checkpoint: as in ``report``.
@@ -118,13 +118,13 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether somebody has asked for a checkpoint (``Tuner.save_trial``) and none was saved since; False outside a trial."""
+    """Whether a checkpoint was requested by a person and none was saved since; False outside a trial."""
     current = here()
     return current is not None and current.save_wanted
 
 
 def get_context() -> Context:
-    """Return which trial this is, and which folder is its own.
+    """Return which trial this process runs, and its folder; all is empty outside a trial.
 
     Raises:
         StoreUnavailable: the folder can't be made.

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, Config, Metrics
 from mqtune.trainable.frozen_code import frozen
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending, Message
 from mqtune.trainable.process.relay import address_of
 from mqtune.trainable.process.session import Session, StopTrial
 
 if TYPE_CHECKING:
-    from mqtune.checkpoints import Checkpoint
+    from mqtune.checkpoints.checkpoint import Checkpoint, State
 
 __all__ = ["MetricLines", "WatchedFolder", "arguments_of", "run_script"]
 
@@ -55,10 +55,10 @@ _MAX_LINE_BYTES: Final = 2**20
 _SHOWN_BYTES: Final = 1_000
 
 
-def arguments_of(config: Mapping[str, Any]) -> list[str]:
-    """Return a config as arguments, ``--name value`` each: text as it is, numbers, booleans and None as Python writes them.
+def arguments_of(config: Mapping[str, object]) -> list[str]:
+    """Return a config as arguments ``--name value``: text as it is, numbers, booleans and None as Python writes them.
 
-    Lists and dicts become JSON. No shell sees them, so spaces, quotes and newlines arrive unchanged.
+    Lists and dicts become JSON. No shell is involved, so spaces, quotes and newlines arrive unchanged.
 
     Raises:
         ConfigurationError: a value can't be an argument.
@@ -74,13 +74,12 @@ def arguments_of(config: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def run_script(path: Path, config: dict[str, Any], current: Session, stderr: Path) -> Ending:
-    """Run a script to its end, and say how it ended.
+def run_script(path: Path, config: Config, current: Session, stderr: Path) -> Ending:
+    """Run a script to its end, and return how it ended.
 
-    A file that ends in .py is run by this process's Python, any other must be executable. What it prints goes to the
-    trial's own output, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM.
-    Which trial it is stands in its environment: ``MQTUNE_EXPERIMENT``, ``MQTUNE_TRIAL``, ``MQTUNE_ATTEMPT``, and the attempt's
-    own folder in ``MQTUNE_TRIAL_FOLDER``.
+    A file that ends in .py is run by this process's Python, any other must be executable. Its output goes to the trial's own
+    files, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM. Its environment
+    has ``MQTUNE_EXPERIMENT``, ``MQTUNE_TRIAL``, ``MQTUNE_ATTEMPT``, and the attempt's own folder in ``MQTUNE_TRIAL_FOLDER``.
 
     Args:
         path: the script.
@@ -89,15 +88,14 @@ def run_script(path: Path, config: dict[str, Any], current: Session, stderr: Pat
         stderr: the file that the script's errors go to.
 
     Raises:
-        StopTrial: it was told to end, and has.
-        ConfigurationError: the config can't be passed to it.
-        OSError: it can't be started.
+        StopTrial: the trial was told to end, and the script has ended.
+        ConfigurationError: the config can't be passed to the script, or it can't be started.
     """
     return _ScriptRun(path, config, current, stderr).run()
 
 
 def _run_by(path: Path, current: Session) -> list[str]:
-    """Return the command that runs a script, without its arguments: one that has changed since it was frozen runs as it was."""
+    """Return the command that runs a script, without its arguments; a script that has changed since runs from a copy."""
     if path.suffix != ".py":
         return [str(path)]
     source = frozen().source(str(path))
@@ -111,27 +109,27 @@ def _run_by(path: Path, current: Session) -> list[str]:
 class _ScriptRun:
     """One attempt of a script; all of it runs in the main thread."""
 
-    def __init__(self, path: Path, config: dict[str, Any], current: Session, stderr: Path) -> None:
+    def __init__(self, path: Path, config: Config, current: Session, stderr: Path) -> None:
         self._path = path
         self._stderr = stderr
         self._session = current
         self._folder: WatchedFolder | None = None
         self._lines = MetricLines()
         self._told: StopTrial | None = None
-        #: Whether the stop signal may raise now, and whether it came while it could not.
-        self._heeds = False
+        #: Whether the stop signal may raise now, and whether it came while it might not.
+        self._may_raise = False
         self._signalled = False
         self._command = _run_by(path.absolute(), current)
         self._command += self._arguments(config)
 
-    def _arguments(self, config: dict[str, Any]) -> list[str]:
+    def _arguments(self, config: Config) -> list[str]:
         if self._session.options.get("pass_config") == "json":
             file = self._session.scratch / "config.json"
             file.write_text(json.dumps(config), encoding="utf-8")
             arguments = [_CONFIG_ARGUMENT, str(file)]
         else:
             arguments = arguments_of(config)
-        # A script that knows nothing of checkpoints would refuse the argument; where all runs on one machine there is always a store.
+        # A script without checkpoints would refuse the argument, and on one machine there is always a store.
         if self._session.has_store and self._session.options.get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
@@ -140,7 +138,7 @@ class _ScriptRun:
         return arguments
 
     def run(self) -> Ending:
-        # SIGTERM is for the group: the script ends by it, and this process tells how.
+        # SIGTERM goes to the group: it ends the script, and this process reports how that ended.
         signal.signal(signal.SIGTERM, lambda *_: None)
         self._raise_stop = signal.signal(STOP_SIGNAL, self._on_signal)
         output, theirs = os.pipe()
@@ -148,14 +146,14 @@ class _ScriptRun:
         self._channel, inherited = Channel.pair()
         process = self._start(theirs, inherited)
         try:
-            self._attend(process, output)
+            self._serve(process, output)
         except StopTrial as stop:
             self._told = stop
-            # What was over before it was told has ended by itself.
+            # A script that had exited before ended by itself.
             was_over = process.poll() is not None
             if not was_over:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
-            self._attend(process, output)
+            self._serve(process, output)
             if not was_over:
                 self._save_rest(process.returncode >= 0)
                 raise
@@ -186,8 +184,8 @@ class _ScriptRun:
             os.close(output)
             channel.close()
 
-    def _attend(self, process: subprocess.Popen[bytes], output: int) -> None:
-        """Do what the script asks for, until it has ended."""
+    def _serve(self, process: subprocess.Popen[bytes], output: int) -> None:
+        """Carry out the script's requests, until it has exited."""
         end = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         poll = select.poll()
         poll.register(output, select.POLLIN)
@@ -196,7 +194,7 @@ class _ScriptRun:
             poll.register(end, select.POLLIN)
         try:
             while True:
-                with self._heeding():
+                with self._interruptible():
                     ready = {fd for fd, _ in poll.poll(None if end >= 0 else _LOOK_MS)}
                 over = process.poll() is not None
                 if output in ready and not self._pass_on(output):
@@ -205,7 +203,7 @@ class _ScriptRun:
                     poll.unregister(self._channel.fileno())
                 if over:
                     break
-            # What it printed last fits into the pipe; a process that it left behind may keep on writing to that.
+            # The last output fits into the pipe; a process that the script has left may write to it for ever.
             for _ in range(0, _PIPE_BYTES, _READ_BYTES):
                 if not self._pass_on(output):
                     break
@@ -215,12 +213,12 @@ class _ScriptRun:
                 os.close(end)
 
     def _pass_on(self, output: int) -> bool:
-        """Write what the script printed to the log, and report what is in it; False when nothing more can come."""
+        """Copy the script's output to the log, and send the reports in it; return False at its end."""
         try:
             data = os.read(output, _READ_BYTES)
         except BlockingIOError:
             return True
-        # A full disk should not end a trial whose output can't be written.
+        # A full disk should not end the trial.
         with suppress(OSError):
             rest = memoryview(data)
             while rest:
@@ -228,8 +226,8 @@ class _ScriptRun:
         self._take(self._lines.feed(data))
         return bool(data)
 
-    def _take(self, found: Iterable[dict[str, Any] | str]) -> None:
-        """Report what was printed; what comes after the trial was told to end is late."""
+    def _take(self, found: Iterable[Metrics | str]) -> None:
+        """Send the reports that were printed, but not those that come after the trial was told to end."""
         for metrics in found:
             if self._told is not None:
                 return
@@ -243,28 +241,28 @@ class _ScriptRun:
             except (TypeError, ReportTooLarge) as error:
                 sys.stderr.write(f"no report: {reprlib.repr(metrics)} was printed: {error}\n")
 
-    def _report(self, metrics: dict[str, Any], checkpoint: dict[str, Any] | Path | None, before: float) -> None:
+    def _report(self, metrics: Metrics, checkpoint: State | Path | None, before: float) -> None:
         if checkpoint is None and self._folder is not None:
             checkpoint = self._folder.take(self._session.draft, before)
-        with self._heeding():
+        with self._interruptible():
             self._session.report(metrics, checkpoint)
 
     def _save_rest(self, ended_well: bool) -> None:
-        """Save what the script wrote after its last report; if it was cut short, that may be half written."""
+        """Save the files that the script wrote after its last report, unless it was killed while it may have written them."""
         if ended_well and self._folder is not None:
             rest = self._folder.take(self._session.draft)
             if rest is not None:
                 self._session.save(rest)
 
     def _answer(self) -> bool:
-        """Answer one question; False when there will be no more."""
+        """Answer one request; return False when the channel is closed."""
         received = self._channel.receive()
         if received is None:
             return False
-        question = received[0]
+        request = received[0]
         told = None
         try:
-            answer = {"is": "done", **self._carry_out(question)}
+            answer = {"is": "done", **self._carry_out(request)}
         except StopTrial as stop:
             told, answer = stop, {"is": "told", "action": stop.action}
         except (TypeError, RuntimeError, OSError, MqtuneError) as error:
@@ -274,9 +272,9 @@ class _ScriptRun:
             raise told
         return True
 
-    def _carry_out(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _carry_out(self, request: Message) -> Message:
         current = self._session
-        match question["do"]:
+        match request["do"]:
             case "join":
                 which = current.context
                 context = {"trial": which.trial, "attempt": which.attempt, "experiment": which.experiment}
@@ -284,10 +282,10 @@ class _ScriptRun:
             case "report":
                 if self._told is not None:
                     raise StopTrial(self._told.action)
-                # The script waits meanwhile, so what is in its folder was written before.
-                self._report(question["metrics"], _content(question["checkpoint"]), math.inf)
+                # The script waits meanwhile, so all files in its folder were written before.
+                self._report(request["metrics"], _content(request["checkpoint"]), math.inf)
             case "save":
-                content = _content(question["checkpoint"])
+                content = _content(request["checkpoint"])
                 if content is not None:
                     current.save(content)
             case "wishes":
@@ -297,24 +295,24 @@ class _ScriptRun:
             case "draft":
                 return {"folder": str(current.draft())}
             case "fetch":
-                with self._heeding():
+                with self._interruptible():
                     return {"checkpoint": _description(current.get_checkpoint())}
         return {}
 
     @contextmanager
-    def _heeding(self) -> Iterator[None]:
-        """Let the stop signal raise in here; anywhere else it could tear a message or lose the script."""
-        self._heeds = True
+    def _interruptible(self) -> Iterator[None]:
+        """Let the stop signal raise within the block; elsewhere it could cut a message short, or leave the script running."""
+        self._may_raise = True
         try:
             if self._signalled:
                 self._on_signal()
             yield
         finally:
-            self._heeds = False
+            self._may_raise = False
 
     def _on_signal(self, *_: object) -> None:
         self._signalled = True
-        if self._heeds and self._told is None:
+        if self._may_raise and self._told is None:
             self._signalled = False
             self._session.tell()
 
@@ -342,15 +340,15 @@ class _ScriptRun:
             return ""
 
 
-def _content(checkpoint: dict[str, Any] | None) -> dict[str, Any] | Path | None:
-    """Return what the script wants saved: a dict, or the path of a folder."""
+def _content(checkpoint: Message | None) -> State | Path | None:
+    """Return the content of the checkpoint in a request: a dict, or the path of a folder."""
     if checkpoint is None:
         return None
-    data: dict[str, Any] | None = checkpoint["data"]
+    data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 
 
-def _description(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+def _description(checkpoint: Checkpoint | None) -> Message | None:
     if checkpoint is None:
         return None
     return {
@@ -362,13 +360,16 @@ def _description(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
 
 
 class MetricLines:
-    """Finds reports in a script's output, which comes in pieces of any size."""
+    """Finds reports in a script's output, which comes in pieces of any size.
+
+    Each is a line such as Syne Tune's reporter prints: ``[tune-metric]: {"loss": 0.1}``.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[dict[str, Any] | str]:
-        """Take a piece of output; yield the metrics of each report that is complete now, or what is wrong with it."""
+    def feed(self, data: bytes) -> Iterator[Metrics | str]:
+        """Take a piece of output; yield the metrics of each report that is complete now, or why it can't be read."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         rest = data[end:]
@@ -378,25 +379,25 @@ class MetricLines:
         if not self._rest and _TAG in rest:
             yield f"no report: a line of more than {_MAX_LINE_BYTES:,} bytes was printed: {_beginning(rest)}"
 
-    def finish(self) -> Iterator[dict[str, Any] | str]:
-        """Yield what is in the last line, which need not have an end."""
+    def finish(self) -> Iterator[Metrics | str]:
+        """Yield the report in the last line, which need not end in a newline."""
         rest, self._rest = self._rest, b""
         yield from _reports_in(rest)
 
 
-def _reports_in(text: bytes) -> Iterator[dict[str, Any] | str]:
+def _reports_in(text: bytes) -> Iterator[Metrics | str]:
     for line in text.splitlines():
         if _TAG in line:
             yield _report_in(line)
 
 
-def _report_in(line: bytes) -> dict[str, Any] | str:
+def _report_in(line: bytes) -> Metrics | str:
     found = _LINE.search(line)
     try:
-        metrics: dict[str, Any] = json.loads(found[1] if found else line.partition(_TAG)[2])
+        metrics: Metrics = json.loads(found[1] if found else line.partition(_TAG)[2])
         if found:
             return metrics
-        problem = "there is no {…} behind the tag"
+        problem = "there is no {…} after the tag"
     except ValueError as error:
         problem = str(error)
     return f"no report: {_beginning(line)} can't be read as metrics: {problem}"
@@ -407,10 +408,10 @@ def _beginning(line: bytes) -> str:
 
 
 class WatchedFolder:
-    """Notices what was written, and copies it only when nothing is written meanwhile.
+    """Watches the folder that a script writes its checkpoints into, and copies it only if nothing is written meanwhile.
 
     Args:
-        path: the folder, which need not be there yet; what it holds now is not new.
+        path: the folder, which need not exist yet; its present content does not count as new.
     """
 
     def __init__(self, path: Path) -> None:
@@ -418,16 +419,16 @@ class WatchedFolder:
         self._taken = self._look()
 
     def take(self, draft: Callable[[], Path], before: float = math.inf) -> Path | None:
-        """Return a copy of the folder, or None: nothing is new since the last copy, or it may be half written.
+        """Return a copy of the folder; None if nothing is new since the last copy, or files may be half written.
 
         Args:
-            draft: gives a new empty folder for the copy.
-            before: a file that was written after this is too new, in seconds since the epoch.
+            draft: returns a new empty folder for the copy.
+            before: a time, in seconds since the epoch; files that were written later are too new.
         """
         seen = self._look()
         if not seen or seen == self._taken:
             return None
-        # From after the present is what was written before the clock was set back, or by another machine's clock.
+        # A time in the future comes from before the clock was set back, or from another machine's clock.
         if before * 1e9 < max(changed_ns for _, changed_ns in seen.values()) <= time.time_ns():
             return None
         copy = draft()

@@ -20,18 +20,28 @@ from typing import Any, Final, Literal, NoReturn, cast, get_args
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.frozen_code import frozen
 
-__all__ = ["AnyTrainable", "Kind", "Loaded", "TrainableSpec", "extras_of", "imported_on_worker", "refuse_on_import"]
+__all__ = [
+    "AnyTrainable",
+    "Function",
+    "Kind",
+    "Loaded",
+    "TrainableSpec",
+    "extras_of",
+    "imported_on_worker",
+    "refuse_on_import",
+]
 
+Function = Callable[..., Any]
 #: What can be tuned: a function, a class that derives from ``mqtune.Trainable``, or the path of a script.
-AnyTrainable = Callable[..., Any] | str | os.PathLike[str]
+AnyTrainable = Function | str | os.PathLike[str]
 #: What a process runs: a function, a class, or a script's path.
-Loaded = Callable[..., Any] | Path
-#: What a trainable is.
+Loaded = Function | Path
+#: The kinds of trainables.
 Kind = Literal["function", "class", "script"]
 
-#: More than any path has that a system takes.
+#: Longer than any path that a system accepts.
 _LONGEST_NAME: Final = 4_096
-#: What a function may take beside the config, by these names.
+#: The parameters that a function may have beside the config, by name.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
 _SCRIPT_MODULE: Final = "__mqtune_script__"
@@ -62,26 +72,26 @@ class TrainableSpec:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
-        """Return what ``encode`` made the values of; unknown fields are ignored.
+        """Return the spec that ``encode`` made the values of; unknown fields are ignored.
 
         Raises:
-            TrainableNotFound: they name nothing that could be below a code root.
+            TrainableNotFound: they are malformed.
         """
         found = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
         if not is_named or found.get("kind", "function") not in get_args(Kind):
             raise TrainableNotFound(
-                f"{reprlib.repr(found)} names no trainable: its driver is another mqtune's, or none"
+                f"{reprlib.repr(found)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
             )
         return cls(**found)
 
     @classmethod
     def of(cls, trainable: object) -> tuple[TrainableSpec, Path]:
-        """Return the name of a function, class or script, and the code root below which it was found here.
+        """Return the spec of a function, class or script, and the code root below which it was found here.
 
         Raises:
-            TrainableNotFound: it can't be a trainable, or has no name that another process could find it by.
+            TrainableNotFound: it can't be a trainable, or has no name by which another process could import it.
         """
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
@@ -102,7 +112,7 @@ class TrainableSpec:
         return cls._name(trainable, "function")
 
     @classmethod
-    def _name(cls, trainable: Any, kind: Kind) -> tuple[TrainableSpec, Path]:
+    def _name(cls, trainable: Function, kind: Kind) -> tuple[TrainableSpec, Path]:
         name, module = trainable.__qualname__, trainable.__module__
         if "<" in name:
             raise TrainableNotFound(
@@ -128,7 +138,7 @@ class TrainableSpec:
         """Return the file below *code_root* that holds the trainable.
 
         Raises:
-            TrainableNotFound: there is none.
+            TrainableNotFound: there is no such file.
         """
         what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
         what = f"{what} of trainable {self.name!r}"
@@ -155,12 +165,12 @@ class TrainableSpec:
         path = self.locate(code_root)
         if self.kind == "script":
             _check_executable(path)
-            # Once, here, and not in each trial.
+            # Here, once, and not in each trial.
             importlib.import_module("mqtune.trainable.script")
             return path
-        # A script finds what lies beside it, as it does when Python runs it.
+        # A script can import modules from its own folder, as when Python runs it.
         for folder in dict.fromkeys((str(code_root), str(path.parent) if self.script else str(code_root))):
-            # Before all else, so that no installed module of the same name is imported instead.
+            # In front, so that no installed module of the same name is imported instead.
             if sys.path[0] != folder:
                 sys.path.insert(0, folder)
         with imported_on_worker(path):
@@ -171,26 +181,26 @@ class TrainableSpec:
                 f"module {self.module!r} is {file or 'built into Python'} here, and not {path} below the code root: give the "
                 "trainable's module another name"
             )
-        found: Any = module
+        found: object = module
         for part in self.name.split("."):
             found = getattr(found, part, None)
-        # What the module has imported from elsewhere is not below the code root: subprocess.call would take a config too.
+        # A function that the module has imported from elsewhere is not below the code root: subprocess.call takes a config too.
         is_own = getattr(found, "__module__", None) == module.__name__
         if not callable(found) or not is_own or inspect.isclass(found) is not (self.kind == "class"):
             raise TrainableNotFound(
                 f"{path} does not define the {self.kind} {self.name!r}; is the code on this machine up to date?"
             )
-        if self.kind == "class":
+        if isinstance(found, type):
             _check_class(found)
         return cast("Loaded", found)
 
 
 def _check_inside(path: Path, code_root: Path, what: str) -> None:
-    """Raise TrainableNotFound unless a file below the code root is one of the operator's own."""
+    """Raise TrainableNotFound if a file is a link out of the code root, or belongs to an installed package."""
     real = path.resolve()
     if code_root.resolve() not in real.parents:
         raise TrainableNotFound(f"{what} is a link to {real}, which is not below the code root {code_root}")
-    # A project's folder often has its virtual environment in it, whose programs run whatever their arguments say.
+    # A project's folder often has a virtual environment, whose programs could run anything.
     for folder in path.relative_to(code_root).parents:
         if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
             raise TrainableNotFound(
@@ -199,13 +209,13 @@ def _check_inside(path: Path, code_root: Path, what: str) -> None:
 
 
 @functools.cache
-def extras_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return which of ``reporter`` and ``checkpoint_dir`` a function takes beside the config, by its signature.
+def extras_of(function: Function) -> tuple[str, ...]:
+    """Return which of the parameters ``reporter`` and ``checkpoint_dir`` a function has.
 
-    Only a parameter of that name counts: ``**kwargs`` asks for neither.
+    Only parameters of these names count: ``**kwargs`` asks for neither.
 
     Raises:
-        TrainableNotFound: it can't be called with the config and these.
+        TrainableNotFound: it can't be called with the config and these alone.
     """
     signature = inspect.signature(function)
     # The first parameter is the config, whatever it is called.
@@ -221,7 +231,7 @@ def extras_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return extras
 
 
-def _check_function(function: Callable[..., Any]) -> None:
+def _check_function(function: Function) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableNotFound(
             f"trainable {function.__name__!r} is an async function; write a plain one that calls asyncio.run"
@@ -231,7 +241,7 @@ def _check_function(function: Callable[..., Any]) -> None:
 
 
 def _check_class(trainable: type) -> None:
-    # A function needs nothing of it.
+    # Functions don't need the import.
     from mqtune.trainable.class_ import check_class  # noqa: PLC0415
 
     check_class(trainable)
@@ -249,7 +259,7 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
 def _below_root(path: Path) -> tuple[str, Path]:
     """Return a file's path below its code root, and that."""
     path = Path(os.path.normpath(path.absolute()))
-    # Workers are started in the project's folder as a rule, and so is the script.
+    # Both workers and scripts are usually started in the project's folder.
     root = Path.cwd() if Path.cwd() in path.parents else path.parent
     return str(path.relative_to(root)), root
 
@@ -284,10 +294,10 @@ def _root_of(module: ModuleType, name: str | None = None) -> Path:
 
 @contextmanager
 def imported_on_worker(path: Path) -> Iterator[None]:
-    """Have the code that is imported from *path* run no experiment and read no input.
+    """Refuse, within the block, that the code imported from *path* runs an experiment or reads standard input.
 
     Raises:
-        TrainableNotFound: it did.
+        TrainableNotFound: it tried to.
     """
     _importing.append(path)
     stdin, sys.stdin = sys.stdin, _NoInput(path)
@@ -299,17 +309,17 @@ def imported_on_worker(path: Path) -> Iterator[None]:
 
 
 def refuse_on_import() -> None:
-    """Refuse to run an experiment because some code is imported.
+    """Refuse to run an experiment while a worker imports user code.
 
     Raises:
-        TrainableNotFound: that is the case; it names the file, and the line that it lacks.
+        TrainableNotFound: a worker imports user code; the message names the file and the line that it lacks.
     """
     if _importing:
         raise TrainableNotFound(f"{_importing[-1]} runs an experiment when it is imported, and {_WAY_OUT}")
 
 
 class _NoInput(io.TextIOBase):
-    """In the place of standard input, which a worker has none of."""
+    """Takes the place of standard input, which a worker does not have, and refuses to be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -321,5 +331,5 @@ class _NoInput(io.TextIOBase):
 
     @property
     def buffer(self) -> NoReturn:
-        """What bytes would be read from."""
+        """The binary stream, which is refused too."""
         self._refuse()
