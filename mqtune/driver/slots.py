@@ -202,7 +202,8 @@ class SlotFiller:
         """In a replay, have the searcher suggest again each config that it had suggested."""
         if not isinstance(event, TrialStaged) or event.attempt != 1 or not event.suggested:
             return ()
-        suggested = self._ask_searcher(f"trial {event.trial}")
+        with self._deciders.asking(self._searcher, "suggest", f"trial {event.trial}"):
+            suggested = self._searcher.replay(event.config)
         self._suggested += 1
         if suggested != event.config:
             logger.warning(

@@ -42,6 +42,17 @@ class Searcher(Registered, ABC):
     def suggest(self) -> Config | None:
         """Return a new config that belongs to the caller, or None: there will be no other."""
 
+    def replay(self, config: Config) -> Config | None:
+        """Suggest again at the place where the journal has *config*, which is what counts, and return what is suggested now.
+
+        A driver that resumes calls this for each suggestion that an earlier one asked for. Where the two differ, as an
+        earlier version of the searcher may have suggested something else, the searcher goes by the journal.
+        """
+        suggested = self.suggest()
+        if suggested != config:
+            self.avoid(config)
+        return suggested
+
     def avoid(self, config: Config) -> None:
         """Take note that *config*, complete, is tried anyway and need not be suggested."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from numbers import Integral, Real
+from statistics import NormalDist
 from typing import Any, Final
 
 from mqtune.core import checks
@@ -54,6 +55,10 @@ class Domain(ABC):
         """Return one value; the same state of *rng* gives the same value."""
 
     @abstractmethod
+    def at(self, share: float) -> Any:
+        """Return the value below which *share*, from 0 up to 1, of all that is sampled lies."""
+
+    @abstractmethod
     def check(self, value: Any) -> Any:
         """Return *value* as :meth:`sample` would have given it.
 
@@ -82,6 +87,9 @@ class Constant(Domain):
     value: Any
 
     def sample(self, rng: random.Random) -> Any:
+        return copy_value(self.value)
+
+    def at(self, share: float) -> Any:
         return copy_value(self.value)
 
     def check(self, value: Any) -> Any:
@@ -113,10 +121,16 @@ class Interval(Domain):
     log: bool
 
     def sample(self, rng: random.Random) -> float:
+        return self.at(rng.random())
+
+    def at(self, share: float) -> float:
         if not self.log:
-            return _between(rng, self.low, self.high)
-        value = math.exp(_between(rng, math.log(self.low), math.log(self.high)))
-        return min(max(value, self.low), self.high)
+            return _between(self.low, self.high, share)
+        return min(max(math.exp(_between(*self._logs, share)), self.low), self.high)
+
+    @cached_property
+    def _logs(self) -> tuple[float, float]:
+        return math.log(self.low), math.log(self.high)
 
     def check(self, value: Any) -> float:
         plain = number(str(self), "value", value)
@@ -151,6 +165,14 @@ class Multiples(Domain):
         return Fraction(str(self.q))
 
     @cached_property
+    def _ratio(self) -> tuple[int, int]:
+        return self._step.as_integer_ratio()
+
+    @cached_property
+    def _logs(self) -> tuple[float, float]:
+        return math.log(self._first - 0.5), math.log(self._last + 0.5)
+
+    @cached_property
     def _first(self) -> int:
         return math.ceil(Fraction(str(self.low)) / self._step)
 
@@ -159,12 +181,19 @@ class Multiples(Domain):
         return math.floor(Fraction(str(self.high)) / self._step)
 
     def _value(self, steps: int) -> int | float:
-        return int(steps * self._step) if self.whole else float(steps * self._step)
+        # Python divides whole numbers exactly, and then rounds once.
+        numerator, denominator = self._ratio
+        return steps * numerator // denominator if self.whole else steps * numerator / denominator
 
     def sample(self, rng: random.Random) -> int | float:
         if not self.log:
             return self._value(rng.randint(self._first, self._last))
-        steps = math.exp(_between(rng, math.log(self._first - 0.5), math.log(self._last + 0.5)))
+        return self.at(rng.random())
+
+    def at(self, share: float) -> int | float:
+        if not self.log:
+            return self._value(self._first + _part(share, self.size))
+        steps = math.exp(_between(*self._logs, share))
         return self._value(min(max(round(steps), self._first), self._last))
 
     def check(self, value: Any) -> int | float:
@@ -203,6 +232,14 @@ class Normal(Domain):
     def sample(self, rng: random.Random) -> float:
         return rng.normalvariate(self.mean, self.sd)
 
+    def at(self, share: float) -> float:
+        # At 0 lies minus infinity.
+        return self._distribution.inv_cdf(max(share, _LEAST_SHARE))
+
+    @cached_property
+    def _distribution(self) -> NormalDist:
+        return NormalDist(self.mean, self.sd)
+
     def check(self, value: Any) -> float:
         return float(number(str(self), "value", value))
 
@@ -222,6 +259,9 @@ class Choice(Domain):
 
     def sample(self, rng: random.Random) -> Any:
         return copy_value(rng.choice(self.options))
+
+    def at(self, share: float) -> Any:
+        return copy_value(self.options[_part(share, len(self.options))])
 
     def check(self, value: Any) -> Any:
         plain = plain_value(value, "the value")
@@ -261,6 +301,9 @@ class Derived(Domain):
     def sample(self, rng: random.Random) -> Any:
         raise SpaceError(f"{self} has no value of its own; a Space computes it")
 
+    def at(self, share: float) -> Any:
+        raise SpaceError(f"{self} has no value of its own; a Space computes it")
+
     def check(self, value: Any) -> Any:
         return plain_value(value, "the value")
 
@@ -278,15 +321,23 @@ class Derived(Domain):
         return f"sample_from({self.describe()['function']})"
 
 
-def _between(rng: random.Random, low: float, high: float) -> float:
-    """Return a float from *low* to *high*; unlike ``rng.uniform``, it never rounds or overflows past them."""
-    share = rng.random()
+def _between(low: float, high: float, share: float) -> float:
+    """Return the float that lies at *share*, from 0 to 1, of the way; it never rounds or overflows past the bounds."""
     return min(max((1 - share) * low + share * high, low), high)
+
+
+def _part(share: float, parts: int) -> int:
+    """Return in which of so many equal parts *share* lies; where there are more parts than shares, some are left out evenly."""
+    return int(share * _SHARES) * parts // _SHARES
 
 
 #: Bounds of the integers that msgpack carries.
 LOWEST_INT: Final = -(2**63)
 HIGHEST_INT: Final = 2**64 - 1
+
+#: How many different shares there are from 0 up to 1, as generators of random floats give them, and the least above 0.
+_SHARES: Final = 2**53
+_LEAST_SHARE: Final = 1 / _SHARES
 
 #: Levels of lists and dicts in one value; deeper is a value that contains itself, or a mistake.
 MAX_DEPTH: Final = 64

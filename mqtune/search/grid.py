@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
+from mqtune.search.random import generator
 from mqtune.search.space import Space
 
 __all__ = ["GridSearcher"]
@@ -37,7 +37,7 @@ class GridSearcher(Searcher):
             )
         self._space = space
         self._seed = seed
-        self._rng = random.Random(seed)
+        self._draws = space.draws(generator(seed))
         self._points = space.grid_points()
         self._avoided: set[str] = set()
 
@@ -45,10 +45,19 @@ class GridSearcher(Searcher):
         """Return the config for the grid's next point, or None after the last."""
         for point in self._points:
             for _ in range(_SAMPLES):
-                config = self._space.sample(self._rng, point)
+                config = self._space.config(next(self._draws) | point)
                 if fingerprint(config) not in self._avoided:
                     return config
         return None
+
+    def replay(self, config: Config) -> Config | None:
+        """Go on to the next point, and return *config* if it is one with that point's values of the grid.
+
+        What is sampled may differ where an earlier version, which drew other values from the same seed, began the experiment.
+        """
+        suggested = self.suggest()
+        is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)
+        return config if is_point else suggested
 
     def avoid(self, config: Config) -> None:
         """Pass over the point of the grid that gives *config*, if there is one."""

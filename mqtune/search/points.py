@@ -97,12 +97,21 @@ class PointsFirst(Searcher):
 
     def suggest(self) -> Config | None:
         """Return the next point, or the other searcher's next config."""
+        point = self._point()
+        return self._searcher.suggest() if point is None else point
+
+    def replay(self, config: Config) -> Config | None:
+        """Return the next point, or have the other searcher replay."""
+        point = self._point()
+        return self._searcher.replay(config) if point is None else point
+
+    def _point(self) -> Config | None:
         while self._next < len(self._points):
             config: Config = copy_value(self._points[self._next])
             self._next += 1
             if fingerprint(config) not in self._abandoned:
                 return config
-        return self._searcher.suggest()
+        return None
 
     def avoid(self, config: Config) -> None:
         """Tell the other searcher."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
 from mqtune.core.trial import Config, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
+from mqtune.search.domains import copy_value
 from mqtune.search.space import Space
 
-__all__ = ["RandomSearcher"]
+__all__ = ["RandomSearcher", "generator"]
 
 #: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and to look
 #: through all of them for what is left would hold the driver up.
@@ -45,7 +47,8 @@ class RandomSearcher(Searcher):
         check_arguments("RandomSearcher", space, seed)
         self._space = space
         self._seed = seed
-        self._rng = random.Random(seed)
+        self._rng = generator(seed)
+        self._draws = space.draws(self._rng)
         self._points = self._walk_grid()
         size = space.size
         self._counts = size is not None and size <= MAX_COUNTED
@@ -67,6 +70,17 @@ class RandomSearcher(Searcher):
                 return config
         return None
 
+    def replay(self, config: Config) -> Config:
+        """Count *config* as proposed in place of what would be proposed now, and return it.
+
+        The two differ where an earlier version, which drew other configs from the same seed, began the experiment.
+        """
+        suggested = self.suggest()
+        if self._counts and suggested is not None and suggested != config:
+            self._seen.discard(fingerprint(suggested))
+            self.avoid(config)
+        return config
+
     def avoid(self, config: Config) -> None:
         """Count *config* as proposed."""
         if self._counts:
@@ -83,7 +97,7 @@ class RandomSearcher(Searcher):
 
     def _sample(self, point: dict[str, Any], samples: int, without: set[str]) -> Config | None:
         for _ in range(samples):
-            config = self._space.sample(self._rng, point)
+            config = self._space.config(next(self._draws) | point)
             if not without or fingerprint(config) not in without:
                 return config
         return None
@@ -94,19 +108,26 @@ class RandomSearcher(Searcher):
     def _take_left(self, point: dict[str, Any]) -> Config | None:
         key = fingerprint(point)
         if key not in self._left:
-            self._left[key] = list(self._space.configs(point))
-            self._rng.shuffle(self._left[key])
-        while self._left[key]:
-            config = self._left[key].pop()
-            if fingerprint(config) not in self._seen:
-                return config
+            configs = list(self._space.configs(point))
+            self._left[key] = [configs[index] for index in self._rng.permutation(len(configs))]
+        left = self._left[key]
+        while left and fingerprint(left[-1]) in self._seen:
+            left.pop()
+        if left:
+            found: Config = copy_value(left[-1])
+            return found
         # All were proposed: it starts over, without those that were abandoned.
         del self._left[key]
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))
         self._seen |= self._abandoned
-        config = self._space.sample(self._rng, point)
+        config = self._space.config(next(self._draws) | point)
         if fingerprint(config) not in self._abandoned:
             return config
         allowed = [one for one in configs if fingerprint(one) not in self._abandoned]
-        return self._rng.choice(allowed) if allowed else None
+        return allowed[self._rng.integers(len(allowed))] if allowed else None
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Return a generator of random numbers that depends on *seed* alone, which may be below 0."""
+    return np.random.default_rng(seed if seed >= 0 else [-seed, 1])

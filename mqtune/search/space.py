@@ -6,17 +6,24 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
 from mqtune.search.domains import MAX_DEPTH, Constant, Derived, Domain, Grid, copy_value, domain_of, plain_value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 __all__ = ["Space", "nested", "space_of"]
 
 
 #: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
+
+#: How many configs are drawn at once, at first and at most: the first ones mustn't wait, and more gain nothing.
+_FIRST_BLOCK: Final = 4
+_LARGEST_BLOCK: Final = 256
 
 #: A definition's shape: a dict for each dict, and a path for each entry.
 _Tree = dict[str, Any]
@@ -89,6 +96,41 @@ class Space:
         """
         return self._build(grid_point or {}, lambda entry: entry.sample(rng))
 
+    def grid_point(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values, by path, that *config* has of the grid.
+
+        Raises:
+            SpaceError: it is not in the space.
+        """
+        return {path: value for path, value in self._match(config).items() if path in self._grid}
+
+    def draws(self, rng: Generator) -> Iterator[dict[str, Any]]:
+        """Yield, without end, values by path for what neither a grid nor a function gives; :meth:`config` makes a config of them.
+
+        They are drawn in blocks, which grow: NumPy takes as long for one number as for dozens. The same state of *rng*, and
+        the same use of it in between, give the same values.
+        """
+        drawn = [
+            (p, entry.at) for p, entry in self._entries.items() if p not in self._grid and p not in self._functions
+        ]
+        size = _FIRST_BLOCK
+        while True:
+            for shares in rng.random((size, len(drawn))).tolist():
+                yield {path: at(share) for (path, at), share in zip(drawn, shares, strict=True)}
+            size = min(2 * size, _LARGEST_BLOCK)
+
+    def config(self, values: dict[str, Any]) -> Config:
+        """Return the config of these values by path, which it takes over, with those that its functions compute.
+
+        Raises:
+            SpaceError: a ``sample_from`` function fails.
+        """
+        if self._functions:
+            resolution = _Resolution(self._tree, values, self._functions)
+            for path in self._functions:
+                resolution.value(path)
+        return _grow(self._tree, values)
+
     def configs(self, grid_point: Mapping[str, Any] | None = None) -> Iterator[Config]:
         """Yield each config of a space whose ``size`` is a number, or each one that has the values of *grid_point*."""
         fixed = grid_point or {}
@@ -151,16 +193,13 @@ class Space:
                 raise SpaceError(f"{path}: {error}") from None
 
     def _build(self, fixed: Mapping[str, Any], fill: Callable[[Domain], Any] | None = None) -> Config:
-        values = {}
+        values: dict[str, Any] = {}
         for path, entry in self._entries.items():
             if path in fixed:
                 values[path] = copy_value(fixed[path])
             elif fill is not None and path not in self._functions:
                 values[path] = fill(entry)
-        resolution = _Resolution(self._tree, values, self._functions)
-        for path in self._functions:
-            resolution.value(path)
-        return _grow(self._tree, values)
+        return self.config(values)
 
 
 class _Resolution:

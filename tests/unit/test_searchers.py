@@ -301,6 +301,85 @@ def test_the_searcher_behind_the_points_hears_everything() -> None:
     assert searcher.adaptive
 
 
+# Journals that were begun with other configs
+
+
+@patient
+@given(seed=st.integers(0, 99), count=st.integers(0, 12), began=st.randoms(use_true_random=False))
+def test_a_finite_space_is_covered_also_if_the_journal_has_other_configs(seed: int, count: int, began: Any) -> None:
+    """As an earlier version drew other ones from the same seed."""
+    space = Space({"x": randint(1, 6), "y": choice(["p", "q"])})
+    tried = began.sample([{"x": x, "y": y} for x in range(1, 7) for y in "pq"], count)
+    searcher = RandomSearcher(space, seed)
+
+    replayed = [searcher.replay(config) for config in tried]
+
+    assert replayed == tried
+    assert different(tried + take(searcher, 12 - count)) == 12
+    assert different(take(searcher, 12)) == 12
+
+
+def test_each_grid_point_is_covered_also_if_the_journal_has_other_configs() -> None:
+    space = Space({"g": grid_search([1, 2]), "y": choice(["p", "q", "r"])})
+    tried = [{"g": 1, "y": "r"}, {"g": 2, "y": "r"}, {"g": 1, "y": "q"}]
+    searcher = RandomSearcher(space, 3)
+
+    for config in tried:
+        searcher.replay(config)
+
+    assert different(tried + take(searcher, 3)) == 6
+
+
+def test_a_replay_of_what_was_suggested_changes_nothing(space: Space, grid: Space) -> None:
+    finite = Space({"x": randint(1, 9)})
+    for make in (
+        lambda: RandomSearcher(space, 5),
+        lambda: RandomSearcher(finite, 5),
+        lambda: GridSearcher(grid, 5),
+        lambda: PointsFirst(RandomSearcher(finite, 5), finite, [{"x": 3}, {"x": 1}]),
+    ):
+        first, second = make(), make()
+        suggested = take(first, 4)
+        assert [second.replay(config) for config in suggested] == suggested
+        assert take(second, 2) == take(first, 2)
+
+
+def test_a_grid_goes_on_after_the_points_that_the_journal_has(grid: Space) -> None:
+    searcher = GridSearcher(grid)
+    tried = {"a": 1, "x": 0.25, "b": "p"}
+
+    assert searcher.replay(tried) == tried
+    assert searcher.replay({"a": 2, "x": 0.5, "b": "p"}) != {"a": 2, "x": 0.5, "b": "p"}
+    assert [(config["a"], config["b"]) for config in take(searcher, 4)] == [(1, "r"), (2, "p"), (2, "q"), (2, "r")]
+
+
+def test_a_searcher_of_ones_own_suggests_again_and_hears_what_was_tried_instead() -> None:
+    class Fixed(Listening):
+        def suggest(self) -> Config:
+            return {"x": 1}
+
+    searcher = Fixed()
+
+    assert searcher.replay({"x": 1}) == {"x": 1}
+    assert searcher.replay({"x": 2}) == {"x": 1}
+    assert searcher.heard == [{"x": 2}]
+
+
+def test_points_come_before_what_the_other_searcher_replays() -> None:
+    space = Space({"x": randint(1, 6)})
+    searcher = PointsFirst(RandomSearcher(space), space, [{"x": 3}])
+
+    assert searcher.replay({"x": 3}) == {"x": 3}
+    assert searcher.replay({"x": 5}) == {"x": 5}
+    assert {config["x"] for config in take(searcher, 4)} == {1, 2, 4, 6}
+
+
+@pytest.mark.parametrize("seed", [-3, 0, 2**70])
+def test_any_whole_number_is_a_seed(seed: int, space: Space) -> None:
+    assert take(RandomSearcher(space, seed), 2) == take(RandomSearcher(space, seed), 2)
+    assert take(RandomSearcher(space, seed), 2) != take(RandomSearcher(space, seed + 1), 2)
+
+
 # Arguments
 
 

@@ -6,6 +6,7 @@ import enum
 import itertools
 import math
 import random
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -164,6 +166,75 @@ def test_every_sample_of_a_nested_space_passes_its_own_check_and_survives_the_wi
     assert repr(space.complete(config, random.Random(0))) == repr(config)
     assert repr(space.sample(random.Random(seed))) == repr(config)
     msgpack.packb(space.describe())
+
+
+@patient
+@given(definition=definitions, seed=seeds)
+def test_every_config_that_is_drawn_at_once_with_others_is_in_the_space_and_survives_the_wire(
+    definition: dict[str, Any], seed: int
+) -> None:
+    space = Space(definition)
+    point = next(space.grid_points())
+
+    drawn, again = space.draws(np.random.default_rng(seed)), space.draws(np.random.default_rng(seed))
+
+    for _ in range(6):
+        config = space.config(next(drawn) | point)
+        space.check(config, partial=False)
+        assert repr(msgpack.unpackb(msgpack.packb(config))) == repr(config)
+        assert repr(space.config(next(again) | point)) == repr(config)
+
+
+shares = st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_max=True))
+
+
+@patient
+@given(low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), share=shares)
+def test_an_integer_at_a_share_is_within_its_bounds(low: int, width: int, share: float) -> None:
+    high = min(low + width, 2**64 - 1)
+
+    value = randint(low, high).at(share)
+
+    assert type(value) is int
+    assert low <= value <= high
+
+
+@patient
+@given(low=st.floats(allow_nan=False, allow_infinity=False), high=st.floats(allow_nan=False), share=shares)
+def test_a_float_at_a_share_is_within_its_bounds_however_far_apart(low: float, high: float, share: float) -> None:
+    assume(low < high < math.inf)
+
+    assert low <= uniform(low, high).at(share) <= high
+
+
+@patient
+@given(one=shares, other=shares)
+def test_what_lies_at_a_larger_share_is_no_smaller(one: float, other: float) -> None:
+    first, second = sorted([one, other])
+
+    for domain in (uniform(-1, 1), loguniform(1e-9, 1), quniform(0, 1, 0.01), lograndint(1, 99), normal(0, 1)):
+        assert domain.at(first) <= domain.at(second)
+    assert math.isfinite(normal(0, 1).at(one))
+
+
+def test_what_is_drawn_at_once_comes_as_often_as_what_is_sampled_alone() -> None:
+    space = Space({"n": randint(1, 4), "c": choice(["a", "a", "b"]), "l": lograndint(1, 8), "x": normal(3, 2)})
+    drawn, rng = space.draws(np.random.default_rng(1)), random.Random(1)
+
+    many, alone = [next(drawn) for _ in range(8000)], [space.sample(rng) for _ in range(8000)]
+
+    for key in ("n", "c", "l"):
+        counted, expected = Counter(row[key] for row in many), Counter(row[key] for row in alone)
+        assert counted.keys() == expected.keys()
+        assert all(abs(counted[value] - expected[value]) < 320 for value in expected), (key, counted, expected)
+    assert abs(sum(row["x"] for row in many) / 8000 - 3) < 0.1
+
+
+def test_naming_a_space_does_not_import_numpy() -> None:
+    """A trial's module may name one, and its process must not wait for what it doesn't use."""
+    code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 # Domains: how the values are spread
