@@ -139,7 +139,9 @@ def test_a_finished_one_is_read_again_by_a_driver_that_finds_the_same(
 
     # One was ended by hand, and its searcher has more.
     number = sum(trial["history"][0][3] == "searcher" for trial in recorded(name)["trials"])
-    results = mqtune.Tuner.attach(name, broker=redis_server.url, max_trials=number, progress=False).run()
+    results = mqtune.Tuner.attach(
+        name, backend=redis_server.url, run=mqtune.Run(progress=False), max_trials=number
+    ).run()
 
     assert results.outcome == "finished"
     assert [without_dicts(trial) for trial in said(results)["trials"]] == [
@@ -176,8 +178,8 @@ def test_an_unfinished_one_is_gone_on_with_by_its_script(
         name="cut-asha",
         metric="loss",
         mode="min",
-        local_slots=2,
-        progress=False,
+        backend=mqtune.Local(slots=2),
+        run=mqtune.Run(progress=False),
         seed=7,
         scheduler=mqtune.ASHA(9),
         max_trials=14,
@@ -193,7 +195,7 @@ def test_an_unfinished_one_is_gone_on_with_from_its_checkpoints_without_its_scri
     monkeypatch.delenv("MQTUNE_BROKER", raising=False)
     moved("cut-pbt", mqtune_home, store=True)
 
-    results = mqtune.Tuner.attach("cut-pbt", progress=False).run()
+    results = mqtune.Tuner.attach("cut-pbt", run=mqtune.Run(progress=False)).run()
 
     check_that_it_went_on("cut-pbt", results, caplog)
     then = {trial["id"]: trial for trial in recorded("cut-pbt")["trials"]}

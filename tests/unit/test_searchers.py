@@ -336,7 +336,7 @@ def test_a_replay_of_what_was_suggested_changes_nothing(space: Space, grid: Spac
         lambda: RandomSearcher(space, 5),
         lambda: RandomSearcher(finite, 5),
         lambda: GridSearcher(grid, 5),
-        lambda: PointsFirst(RandomSearcher(finite, 5), finite, [{"x": 3}, {"x": 1}]),
+        lambda: PointsFirst([{"x": 3}, {"x": 1}], RandomSearcher(finite, 5), space=finite),
     ):
         first, second = make(), make()
         suggested = take(first, 4)
@@ -367,7 +367,7 @@ def test_a_searcher_of_ones_own_suggests_again_and_hears_what_was_tried_instead(
 
 def test_points_come_before_what_the_other_searcher_replays() -> None:
     space = Space({"x": randint(1, 6)})
-    searcher = PointsFirst(RandomSearcher(space), space, [{"x": 3}])
+    searcher = PointsFirst([{"x": 3}], RandomSearcher(space), space=space)
 
     assert searcher.replay({"x": 3}) == {"x": 3}
     assert searcher.replay({"x": 5}) == {"x": 5}
