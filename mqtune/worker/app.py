@@ -48,7 +48,7 @@ from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.privileges import become, conceal
-from mqtune.worker.processes import family
+from mqtune.worker.processes import reaper
 from mqtune.worker.runtime import LEASE_S, WorkerRuntime
 from mqtune.worker.settings import (
     WorkerSettings,
@@ -61,19 +61,19 @@ from mqtune.worker.settings import (
     owned_settings,
     take_name,
 )
-from mqtune.worker.shutdown import THREADS_END_S, Leaving, end_with_owner, leave_s
+from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 from mqtune.worker.uplink import Wake
 
 __all__ = [
     "Consumer",
-    "ConsumingWatch",
+    "ConsumerWatch",
     "TrialApp",
     "TrialChannel",
     "TrialPool",
     "TrialTransport",
     "TrialWorker",
     "create_app",
-    "watch_consuming",
+    "watch_consumer",
 ]
 
 logger = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class TrialWorker(Worker):
         super().install_platform_tweaks(worker)
         # Celery's own wait for trials to end by themselves, and then call them terminated by a person.
         self.app.trials = self.pool
-        leaving = Leaving(self._leave, self.app.hand_back_all, leave_s(self.app.settings.grace_s))
+        leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(self.app.settings.grace_s))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
 
@@ -349,10 +349,10 @@ class TrialApp(Celery):
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
 
-    def hand_back_all(self) -> None:
+    def requeue_all(self) -> None:
         """End all attempts so that their trials can run elsewhere, and start nothing more."""
         if self.trials.runtime is not None:
-            self.trials.runtime.hand_back_all("its worker was shut down")
+            self.trials.runtime.requeue_all("its worker was shut down")
 
 
 class RuntimeStep(bootsteps.StartStopStep):
@@ -368,7 +368,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         app: TrialApp = worker.app
         settings = app.settings
         # A zygote that is killed leaves its trial to this process.
-        family.adopt()
+        reaper.adopt()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
@@ -386,11 +386,11 @@ class RuntimeStep(bootsteps.StartStopStep):
             token=app.token,
         )
         self._runtime.start()
-        watch_consuming(worker, self._runtime, is_leaving=lambda: state.should_stop is not None)
+        watch_consumer(worker, self._runtime, is_leaving=lambda: state.should_stop is not None)
 
     def stop(self, worker: Any) -> None:
         if self._runtime is not None:
-            worker.app.hand_back_all()
+            worker.app.requeue_all()
             if tasks := worker.consumer.task_consumer:
                 # A message that Redis hands out in this moment goes back into the queue now, not when all trials have ended.
                 ignore_errors(worker.consumer, tasks.channel.close)
@@ -457,10 +457,10 @@ class TrialChannel(OneClient, redis_transport.Channel):
         """Do nothing: the worker's queue is consumed without acknowledgements."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        return _unless_nonsense(partial(super()._brpop_read, **options))
+        return _unless_malformed(partial(super()._brpop_read, **options))
 
     def _receive_one(self, client: Any) -> Any:
-        return _unless_nonsense(partial(super()._receive_one, client))
+        return _unless_malformed(partial(super()._receive_one, client))
 
 
 class TrialTransport(redis_transport.Transport):
@@ -469,7 +469,7 @@ class TrialTransport(redis_transport.Transport):
     Channel = TrialChannel
 
 
-def _unless_nonsense(read: Callable[[], Any]) -> Any:
+def _unless_malformed(read: Callable[[], Any]) -> Any:
     """Read a message and have it dealt with; one that is none of Celery's is thrown away, where it would end the worker."""
     try:
         return read()
@@ -511,7 +511,7 @@ class Consumer(Protocol):
         """Hand the running trials back and begin the whole process anew."""
 
 
-class ConsumingWatch:
+class ConsumerWatch:
     """Counts the looks in a row at which trials waited and nothing was taken; one thread uses it."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -570,17 +570,17 @@ class _CelerysConsumer:
         self._worker.consumer.hub.call_soon(_lose_connection)
 
     def restart(self) -> None:
-        self._runtime.hand_back_all("its worker took nothing any more and started anew")
+        self._runtime.requeue_all("its worker took nothing any more and started anew")
         self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
         if not self._is_leaving():
-            _begin_anew()
+            _restart_process()
 
 
 def _lose_connection() -> NoReturn:
     raise ConnectionError("nothing comes through it")
 
 
-def _begin_anew() -> NoReturn:
+def _restart_process() -> NoReturn:
     """Run this process's command line in its place; its number and its open files stay, so that its supervisor sees nothing.
 
     Where that can't be done the process ends, and says that trying again may help.
@@ -596,7 +596,7 @@ def _begin_anew() -> NoReturn:
         os._exit(os.EX_TEMPFAIL)
 
 
-def watch_consuming(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable[[], bool]) -> None:
+def watch_consumer(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable[[], bool]) -> None:
     """Look now and then, in a thread of its own, whether a worker takes trials, until it closes.
 
     Args:
@@ -604,7 +604,7 @@ def watch_consuming(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable
         runtime: the worker behind it.
         is_leaving: whether an operator has told it to end.
     """
-    watch = ConsumingWatch(_CelerysConsumer(worker, runtime, is_leaving))
+    watch = ConsumerWatch(_CelerysConsumer(worker, runtime, is_leaving))
 
     def look_now_and_then() -> None:
         while not runtime.closing.wait(LOOK_S):

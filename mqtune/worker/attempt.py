@@ -23,7 +23,7 @@ from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Config, Int
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
 from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import Evidence
+from mqtune.worker.outcome import AttemptOutcome
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_in
@@ -243,21 +243,21 @@ class AttemptRun:
             return
         for word in answer.split():
             try:
-                self._obey(word)
+                self._apply(word)
             except ValueError as error:
                 # Of a driver that is newer, or none at all. Who calls serves other trials too.
                 what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
                 logger.warning("%s was told %.100r, which this mqtune can't obey: %s", what, word, error)
 
-    def _obey(self, word: str) -> None:
+    def _apply(self, word: str) -> None:
         what, _, number = word.partition(":")
         if what == "save":
-            self._control.request_save(_counted(number))
+            self._control.request_save(_count_in(number))
         elif what == "go":
-            self._control.release(_counted(number))
+            self._control.release(_count_in(number))
         elif what == UNDRIVEN:
             self._reason_type = UNDRIVEN
-            self.hand_back("nobody drives the experiment any more")
+            self.requeue("nobody drives the experiment any more")
         else:
             self._want(Intent(what))
 
@@ -272,7 +272,7 @@ class AttemptRun:
         self._noise = what
         self._want(Intent.STOP, kill=True)
 
-    def hand_back(self, reason: str) -> None:
+    def requeue(self, reason: str) -> None:
         """End the attempt, within the worker's grace, so that the trial can run again elsewhere."""
         self._reason = reason
         self._want(Intent.HAND_BACK, grace_s=self._worker.grace_s)
@@ -457,7 +457,7 @@ class AttemptRun:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:
                     zygote.tell(pid)
-                gone = self._climb(zygote, pid)
+                gone = self._watch(zygote, pid)
                 if not gone.again:
                     break
                 pid = zygote.wait_started()
@@ -496,7 +496,7 @@ class AttemptRun:
                 logger.warning("trial %s attempt %d: %s; a fresh one starts it", *self.claim[:2], error)
             zygote, is_fresh = import_in(turn, zygote.key), True
 
-    def _climb(self, zygote: ZygoteHandle, pid: int) -> Gone:
+    def _watch(self, zygote: ZygoteHandle, pid: int) -> Gone:
         """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.
 
         The end of the trial's process is seen here, too: a zygote that doesn't reap it in time is killed, and this
@@ -547,7 +547,7 @@ class AttemptRun:
 
     def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
         said = self.stream.end if self.stream is not None else None
-        end, error_type, error = ending = Evidence(
+        end, error_type, error = ending = AttemptOutcome(
             intent=self._intent,
             said=None if said is None else decode_value(said),
             problem=problem,
@@ -610,7 +610,7 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
     logger.info("experiment %s, trial %s: %s before it ran", journal.experiment, trial, REVOKED)
 
 
-def _counted(text: str) -> int:
+def _count_in(text: str) -> int:
     """Return the number in a word of an answer; the trial's pipe carries 64 bits."""
     if (number := int(text)) not in range(2**64):
         raise ValueError(f"{number:.3g} is no count")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from mqtune.core.trial import INTENTS, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
-__all__ = ["Ending", "Evidence"]
+__all__ = ["AttemptOutcome", "Ending"]
 
 #: What the journal keeps of an attempt's output; the files have all of it.
 TAIL_BYTES: Final = 2_000
@@ -48,7 +48,7 @@ class Ending(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class AttemptOutcome:
     """What is known of an attempt whose process group is gone.
 
     Attributes:
@@ -97,7 +97,7 @@ class Evidence:
             # Where it never ran, another worker may do better.
             return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)
         if said is None:
-            error = _exit_words(self.status)
+            error = _exit_text(self.status)
         if not self.forced and _was_killed(self.status):
             if self.memory_ran_out():
                 error = ("OutOfMemory", f"{error[1]}\n{_OUT_OF_MEMORY}")
@@ -128,7 +128,7 @@ def _was_killed(status: int | None) -> bool:
     )
 
 
-def _exit_words(status: int | None) -> tuple[str, str]:
+def _exit_text(status: int | None) -> tuple[str, str]:
     """Return type and text for a process that ended without a word."""
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

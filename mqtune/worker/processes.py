@@ -23,14 +23,14 @@ from mqtune.trainable.process.descendants import become_subreaper, own_children,
 
 __all__ = [
     "MARK",
-    "Family",
     "MemoryKills",
+    "Reaper",
     "end_leftovers",
-    "family",
     "find_counter",
     "mark_of",
     "memory_limit",
     "own_mark",
+    "reaper",
 ]
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ _LOOK_S: Final = 0.001
 _DIE_S: Final = 5.0
 
 
-class Family:
+class Reaper:
     """This process's children; any thread may call it.
 
     What a zygote starts is never in the worker's session, and whatever else the worker starts is. So a child in another
@@ -243,8 +243,8 @@ class Family:
         return os.getpid() != 1 or mark_of(orphan) == own_mark()
 
 
-#: A process has one family.
-family: Final = Family()
+#: A process has one reaper.
+reaper: Final = Reaper()
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")

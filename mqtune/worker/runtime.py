@@ -32,9 +32,9 @@ from mqtune.journal.redis import RedisJournal
 from mqtune.worker.attempt import AttemptRun, RunResult, WorkerServices, revoke
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.logs import Logs, LogServer
-from mqtune.worker.processes import MemoryKills, end_leftovers, family, find_counter, memory_limit
+from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.shutdown import KILL_GRACE_S, leave_s
+from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.zygotes import CodeManifests
@@ -138,7 +138,7 @@ class WorkerRuntime:
         self._revoker = threading.Thread(target=self._carry_out_revokes, name="mqtune-revoker", daemon=True)
         self._heart = threading.Thread(target=self._beat, name="mqtune-heartbeat", daemon=True)
         self._tidier = threading.Thread(target=self._tidy, name="mqtune-tidier", daemon=True)
-        self._control = threading.Thread(target=self._hear, name="mqtune-control", daemon=True)
+        self._control = threading.Thread(target=self._follow_control, name="mqtune-control", daemon=True)
 
     @property
     def running(self) -> list[AttemptRun]:
@@ -211,7 +211,7 @@ class WorkerRuntime:
             tags=sorted(offer.tags),
             note=self._note,
             experiments=self._experiments,
-            leaves_within_s=leave_s(self.services.grace_s),
+            leaves_within_s=shutdown_s(self.services.grace_s),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
         )
 
@@ -287,12 +287,12 @@ class WorkerRuntime:
         """
         return self._fleet.waiting(self.queue)
 
-    def hand_back_all(self, reason: str) -> None:
+    def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials can run elsewhere; the first reason counts."""
         self._leaves = self._leaves or reason
         # One that is not claimed yet will not be.
         for run in tuple(self._here):
-            run.hand_back(self._leaves)
+            run.requeue(self._leaves)
         if self._memory is not None:
             # Nothing will start for which it would have to be back.
             self._memory.close()
@@ -304,7 +304,7 @@ class WorkerRuntime:
 
         Whatever happens, it returns within some seconds of that, also while Redis is away.
         """
-        self.hand_back_all("its worker was shut down")
+        self.requeue_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
             for slot in self._slots.all:
                 slot.zygotes.end_all()
@@ -350,7 +350,7 @@ class WorkerRuntime:
 
     def _steps(self) -> Iterator[Callable[[], object]]:
         """Yield what a heartbeat consists of, experiment by experiment."""
-        yield self._tell_fleet
+        yield self._keep_in_fleet
         yield self.services.memory_kills.look
         yield self.services.scratch.keep
         for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
@@ -363,7 +363,7 @@ class WorkerRuntime:
         while not self.closing.wait(HEARTBEAT_S):
             try:
                 self._slots.trim(ZYGOTE_IDLE_S)
-                family.clear(0)
+                reaper.clear(0)
             except Exception:
                 logger.exception("what the slots don't need could not be closed; the next look follows")
 
@@ -378,28 +378,28 @@ class WorkerRuntime:
             run.on_answer(answer)
             self._show(run)
 
-    def _tell_fleet(self) -> None:
+    def _keep_in_fleet(self) -> None:
         """Stay in the fleet, say what has changed, and hear whether to drain."""
         info = self._info()
         has_changed = (info.note, info.slots) != self._told
         self._told = (info.note, info.slots)
         try:
             if self._fleet.keep(info, LEASE_S):
-                self._go("told to drain", "its worker was drained")
+                self._shut_down("told to drain", "its worker was drained")
         except NameTaken as error:
             # It was cut off, or frozen, for so long that another could take it for dead.
-            self._go(str(error), "another worker has its worker's name")
+            self._shut_down(str(error), "another worker has its worker's name")
         if has_changed:
             self._fleet.announce(self.name, "changed")
 
-    def _go(self, why: str, reason: str) -> None:
+    def _shut_down(self, why: str, reason: str) -> None:
         if not self.draining:
             logger.warning("%s: the trials are requeued, and then this worker ends", why)
-            self.hand_back_all(reason)
+            self.requeue_all(reason)
             # From here it is as if an operator had ended it.
             os.kill(os.getpid(), SIGTERM)
 
-    def _hear(self) -> None:
+    def _follow_control(self) -> None:
         """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""
         hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
@@ -410,9 +410,9 @@ class WorkerRuntime:
                 self.closing.wait(HEARTBEAT_S)
                 continue
             if hint is not None:
-                self._obey(*hint)
+                self._apply(*hint)
 
-    def _obey(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
+    def _apply(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
         if not experiment:
             # It concerns the worker, and what is wanted of that stands in the register.
             self._look.set()

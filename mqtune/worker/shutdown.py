@@ -13,7 +13,7 @@ from typing import Final
 
 from mqtune.worker.attempt import stop_s
 
-__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Leaving", "end_with_owner", "leave_s"]
+__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Shutdown", "end_with_owner", "shutdown_s"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ KILL_GRACE_S: Final = 5.0
 THREADS_END_S: Final = 5.0
 
 
-def leave_s(grace_s: float) -> float:
+def shutdown_s(grace_s: float) -> float:
     """Return the longest that a worker takes to go: the stop ladder, the kill, the threads, and as much as they for Celery."""
     return stop_s(grace_s) + KILL_GRACE_S + 2 * THREADS_END_S
 
 
-class Leaving:
+class Shutdown:
     """Handles the signals that end a worker; the second Ctrl-C, and SIGQUIT, end it at once.
 
     Args:

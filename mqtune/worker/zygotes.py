@@ -28,7 +28,7 @@ from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
-from mqtune.worker.processes import family
+from mqtune.worker.processes import reaper
 
 __all__ = [
     "KEPT",
@@ -177,7 +177,7 @@ class ZygoteHandle:
         self._channel, theirs = Channel.pair()
         self._channel.limit(EXCHANGE_S)
         with open_log(log) as output:
-            self._process = family.start(
+            self._process = reaper.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
                 {**without_secrets(), **environment},
                 pass_fds=[theirs.fileno()],
@@ -340,7 +340,7 @@ class ZygoteHandle:
         had_ended = self._pidfd is not None and _is_readable(self._pidfd)
         silent = ZygoteSilent(f"the zygote of {self.key.spec} {why}, and so it was killed; it may have been frozen")
         logger.warning("%s", silent)
-        status = self._bury()
+        status = self._reap()
         if not had_ended:
             raise silent
         return Gone(status)
@@ -355,20 +355,20 @@ class ZygoteHandle:
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         received = self._channel.receive()
         if received is None:
-            self._bury()
+            self._reap()
             raise self._died()
         return received
 
     def _died(self) -> ZygoteDied:
         return ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
 
-    def _bury(self) -> int | None:
+    def _reap(self) -> int | None:
         """Kill the zygote and whatever it has left; return its trial's wait status, if that had ended by itself before."""
         trial = self._trial
-        status = family.kill(self._process, trial or 0)
-        if trial is not None and not family.adopts:
+        status = reaper.kill(self._process, trial or 0)
+        if trial is not None and not reaper.adopts:
             self._kill_group(trial)
-        left = family.clear(CLOSE_TIMEOUT_S)
+        left = reaper.clear(CLOSE_TIMEOUT_S)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
         self._forget_trial()
@@ -394,7 +394,7 @@ class ZygoteHandle:
         self._channel.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=CLOSE_TIMEOUT_S)
-        self._bury()
+        self._reap()
         self._channel.close()
 
 

@@ -469,7 +469,7 @@ def test_a_class_ends_its_step_and_saves_before_it_pauses_or_is_handed_back(
     if why == "pause":
         one.intend(Intent.PAUSE)
     else:
-        one.run.hand_back("its worker was shut down")
+        one.run.requeue("its worker was shut down")
 
     assert one.ended().end is end
     (saved,) = one.of(CheckpointSaved)
@@ -481,7 +481,7 @@ def test_a_class_ends_its_step_and_saves_before_it_pauses_or_is_handed_back(
 def test_a_function_that_is_handed_back_can_save_where_it_is(machine: Machine) -> None:
     one = machine.start("saves_late").has_reported(2)
 
-    one.run.hand_back("its worker was drained")
+    one.run.requeue("its worker was drained")
 
     ended = one.ended()
     assert (ended.end, ended.error) == (AttemptEnd.HANDED_BACK, "its worker was drained")
@@ -500,7 +500,7 @@ def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
     eventually(mark.exists)
 
-    one.run.hand_back("its worker was drained")
+    one.run.requeue("its worker was drained")
 
     assert one.ended().end is AttemptEnd.HANDED_BACK
     assert len(one.of(CheckpointSaved)) == (grace_s > step_s)
@@ -598,7 +598,7 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
 
     paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE).ended()
     handed_back = machine.start("deaf", trial="0002").has_reported(1)
-    handed_back.run.hand_back("its worker was shut down")
+    handed_back.run.requeue("its worker was shut down")
 
     assert paused.end is AttemptEnd.PAUSED
     assert handed_back.ended().end is AttemptEnd.HANDED_BACK
@@ -609,7 +609,7 @@ def test_a_pause_has_time_and_a_worker_that_closes_has_none(machine: Machine, mo
     machine.grace_s = 0.1
     one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
 
-    one.run.hand_back("its worker was shut down")
+    one.run.requeue("its worker was shut down")
 
     assert one.ended().end is AttemptEnd.PAUSED
 

@@ -28,7 +28,7 @@ from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
 from mqtune.worker.app import create_app
 from mqtune.worker.settings import GRACE_S, WorkerSettings
-from mqtune.worker.shutdown import leave_s
+from mqtune.worker.shutdown import shutdown_s
 
 ROOT = Path(__file__).parents[2]
 BROKER = "redis://:redis-secret@head:6379/0"
@@ -232,8 +232,8 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
 
 
 def test_a_stop_leaves_the_worker_the_time_that_it_takes() -> None:
-    assert float(unit()["TimeoutStopSec"]) > leave_s(GRACE_S)
-    assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > leave_s(GRACE_S)
+    assert float(unit()["TimeoutStopSec"]) > shutdown_s(GRACE_S)
+    assert float(services()["worker"]["stop_grace_period"].removesuffix("s")) > shutdown_s(GRACE_S)
     assert alone()["stop_grace_period"] == services()["worker"]["stop_grace_period"]
 
 

@@ -209,12 +209,12 @@ def test_the_process_is_no_orphan_to_the_worker_that_started_it(build: Build, tm
     worker.write_text(
         "import sys\n"
         "from mqtune.worker.devices import GpuProbe\n"
-        "from mqtune.worker.processes import family\n"
-        "family.adopt()\n"
+        "from mqtune.worker.processes import reaper\n"
+        "reaper.adopt()\n"
         f"probe = GpuProbe([sys.executable, {str(tmp_path / 'driver.py')!r}])\n"
         "for _ in range(3):\n"
         "    assert probe.used(['1']) == {'1': 1000}\n"
-        "    assert family.clear(5) == []\n"
+        "    assert reaper.clear(5) == []\n"
     )
 
     subprocess.run([sys.executable, str(worker)], timeout=30, check=True)

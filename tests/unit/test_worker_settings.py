@@ -1,14 +1,35 @@
-"""What an operator says about a worker is taken as it is meant, and nonsense is refused with the way out."""
+"""A worker's settings: what an operator may say, and which of Celery's are refused."""
 
 from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from mqtune.cli import group
 from mqtune.cli.worker import command
-from mqtune.core.errors import ConfigurationError
-from mqtune.worker.settings import GRACE_S, LONGEST_GRACE_S, WorkerSettings
+from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
+from mqtune.core.machine import describe_process, process_mark, started_at
+from mqtune.worker.settings import (
+    GRACE_S,
+    LONGEST_GRACE_S,
+    OWNED_SETTINGS,
+    WorkerSettings,
+    check_broker,
+    check_concurrency,
+    check_folders,
+    check_options,
+    check_settings,
+    owned_settings,
+    take_name,
+)
 
 BROKER = "redis://head:6379/0"
 
@@ -45,3 +66,194 @@ def test_the_command_refuses_it_before_it_connects() -> None:
 
     assert isinstance(done.exception, ConfigurationError)
     assert "--grace -1" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("pool", "--pool can't be used, because trials need mqtune's own pool"),
+        ("queues", "--queues can't be used"),
+        ("exclude_queues", "--exclude-queues can't be used"),
+        ("time_limit", "--time-limit can't be used, because how long a trial may take is its scheduler's to say"),
+        ("max_tasks_per_child", "--max-tasks-per-child can't be used, because each trial has a process of its own"),
+        ("prefetch_multiplier", "--prefetch-multiplier can't be used"),
+    ],
+)
+def test_an_option_that_would_do_harm_or_nothing_is_refused(option: str, named: str) -> None:
+    with pytest.raises(WorkerStartError, match=f"{named}.*leave the option out"):
+        check_options(lambda name: name == option)
+
+
+def test_other_options_are_celerys() -> None:
+    check_options(lambda name: name in ("hostname", "loglevel", "task_events", "statedb", "pidfile"))
+
+
+def test_the_refused_options_are_celerys_names_for_them() -> None:
+    from celery.bin.worker import worker
+
+    asked: list[str] = []
+    check_options(lambda name: bool(asked.append(name)))
+
+    assert {*asked} <= {parameter.name for parameter in worker.params}
+
+
+def test_settings_as_they_must_be_are_accepted() -> None:
+    check_settings(SimpleNamespace(**OWNED_SETTINGS))
+
+
+@pytest.mark.parametrize(("name", "value"), [("task_acks_late", True), ("worker_disable_prefetch", False)])
+def test_a_setting_that_was_changed_is_named_with_both_values(name: str, value: Any) -> None:
+    changed = SimpleNamespace(**{**OWNED_SETTINGS, name: value})
+
+    with pytest.raises(WorkerStartError, match=f"{name} is {value}, but trials need {OWNED_SETTINGS[name]}"):
+        check_settings(changed)
+
+
+def test_a_password_in_a_setting_is_not_shown() -> None:
+    changed = SimpleNamespace(**{**OWNED_SETTINGS, "result_backend": "redis://:hush@head"})
+
+    with pytest.raises(WorkerStartError, match=r"redis://:\*\*\*@head"):
+        check_settings(changed)
+
+
+@pytest.mark.parametrize("concurrency", [None, 0, 4])
+def test_a_concurrency_that_says_nothing_else_is_accepted(concurrency: object) -> None:
+    check_concurrency(concurrency, 4)
+
+
+@pytest.mark.parametrize("concurrency", [1, 7, "auto"])
+def test_another_concurrency_is_refused_with_the_way_to_choose(concurrency: object) -> None:
+    with pytest.raises(WorkerStartError, match=f"--concurrency {concurrency}: this worker has 4 slots.*MQTUNE_SLOTS"):
+        check_concurrency(concurrency, 4)
+
+
+def test_one_broker_in_two_spellings_is_one() -> None:
+    check_broker("redis://head", "redis://head:6379/0")
+
+
+def test_two_brokers_are_refused_without_their_passwords() -> None:
+    with pytest.raises(WorkerStartError, match="give only MQTUNE_BROKER") as error:
+        check_broker("redis://:hush@head", "redis://:hush@other")
+
+    assert "hush" not in str(error.value)
+
+
+def test_the_log_root_is_made(tmp_path: Path) -> None:
+    check_folders(tmp_path, tmp_path / "a/b")
+
+    assert (tmp_path / "a/b").is_dir()
+
+
+def test_a_code_root_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"code root .*/nowhere is not a folder"):
+        check_folders(tmp_path / "nowhere", tmp_path)
+
+
+def test_a_log_root_that_can_not_be_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigurationError, match=r"log root .*/file/logs: choose another folder by --log-root"):
+        check_folders(tmp_path, tmp_path / "file/logs")
+
+
+class Names:
+    """The names of workers, of which one is held; time passes while somebody sleeps."""
+
+    def __init__(self, name: str, process: str, *, is_kept: bool = False) -> None:
+        self.held = {name: f"{process} token"}
+        self.is_kept = is_kept
+        self.left_s = 15.0
+        self.slept_s = 0.0
+
+    def take_name(self, name: str, hold_s: float, *, dead: str = "") -> None:
+        holder = self.held.get(name, "")
+        if holder and holder != dead and self.left_s > 0:
+            raise NameTaken(f"the fleet has a worker {name} ({holder})", holder=holder, left_s=self.left_s)
+        self.held[name] = "mine"
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self.left_s = 15.0 if self.is_kept and self.slept_s > 3 else self.left_s - seconds
+
+    def take(self, name: str) -> str:
+        take_name(self, name, 15.0, sleep=self.sleep)  # type: ignore[arg-type]
+        return self.held[name]
+
+
+def process(pid: int, mark: str = "") -> str:
+    return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
+
+
+def gone() -> int:
+    """The id of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    return ended.pid
+
+
+ELSEWHERE = "0123456789abcdef.77"
+
+
+def test_a_name_that_a_living_worker_has_is_refused_at_once_with_the_way_out() -> None:
+    parent = os.getppid()
+    place = process_mark().split(".")[0]
+    names = Names("gpu@a", process(parent, f"{place}.{started_at(parent)}"))
+
+    with pytest.raises(WorkerStartError, match=r"process \d+ on .*; call this one otherwise: --name gpu1"):
+        names.take("gpu@a")
+
+    assert names.slept_s == 0
+
+
+def test_a_name_that_a_worker_of_another_machine_keeps_is_refused() -> None:
+    """Whatever that machine's name is: process numbers mean nothing here."""
+    names = Names("gpu@a", process(gone(), ELSEWHERE), is_kept=True)
+
+    with pytest.raises(WorkerStartError, match="call this one otherwise"):
+        names.take("gpu@a")
+
+    assert names.slept_s < 15
+
+
+def test_a_name_that_a_worker_of_another_machine_does_not_keep_is_free_when_it_has_run_out() -> None:
+    names = Names("gpu@a", process(gone(), ELSEWHERE))
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s >= 15
+
+
+def test_a_name_of_a_worker_that_was_killed_can_be_taken_at_once() -> None:
+    names = Names("gpu@a", process(gone()))
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s == 0
+
+
+def test_a_worker_that_begins_anew_in_its_process_has_its_name() -> None:
+    names = Names("gpu@a", describe_process())
+
+    assert names.take("gpu@a") == "mine"
+    assert names.slept_s == 0
+
+
+def test_other_names_are_no_matter() -> None:
+    assert Names("gpu@b", process(os.getppid())).take("gpu@a") == "mine"
+
+
+def test_a_worker_without_remote_control_sends_events_without_being_asked() -> None:
+    on, off = (owned_settings(WorkerSettings(broker="redis://h", remote_control=is_on)) for is_on in (True, False))
+
+    assert (on["worker_enable_remote_control"], on["worker_send_task_events"]) == (True, False)
+    assert (off["worker_enable_remote_control"], off["worker_send_task_events"]) == (False, True)
+    with pytest.raises(WorkerStartError, match="worker_enable_remote_control is True, but trials need False"):
+        check_settings(SimpleNamespace(**on), off)
+
+
+def test_the_environment_switches_remote_control_off_and_names_experiments() -> None:
+    given = {"MQTUNE_BROKER": "redis://h", "MQTUNE_REMOTE_CONTROL": "0", "MQTUNE_EXPERIMENTS": "team-a-*"}
+    settings = WorkerSettings.from_environment(given)
+
+    assert (settings.remote_control, settings.experiments) == (False, "team-a-*")
+    assert WorkerSettings.from_environment({"MQTUNE_BROKER": "redis://h"}).remote_control
+    with pytest.raises(ConfigurationError, match="can't be names of experiments"):
+        WorkerSettings.from_environment({**given, "MQTUNE_EXPERIMENTS": "team/a"})

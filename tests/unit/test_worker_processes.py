@@ -10,7 +10,7 @@ import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.worker import processes as memory_kills
-from mqtune.worker.outcome import Evidence
+from mqtune.worker.outcome import AttemptOutcome
 from mqtune.worker.processes import MemoryKills, find_counter
 
 
@@ -74,8 +74,8 @@ def test_the_counter_of_the_workers_own_group_comes_before_the_machines(
     assert find_counter() == group.path
 
 
-def evidence(status: int, *, ran_out: bool, **more: object) -> Evidence:
-    return Evidence(intent=Intent.RUN, status=status, memory_ran_out=lambda: ran_out, **more)  # type: ignore[arg-type]
+def evidence(status: int, *, ran_out: bool, **more: object) -> AttemptOutcome:
+    return AttemptOutcome(intent=Intent.RUN, status=status, memory_ran_out=lambda: ran_out, **more)  # type: ignore[arg-type]
 
 
 def test_a_trial_that_the_system_killed_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.trainable.process.protocol import STOP_SIGNAL
-from mqtune.worker.outcome import Ending, Evidence
+from mqtune.worker.outcome import AttemptOutcome, Ending
 
 WANTED = {
     Intent.STOP: AttemptEnd.STOPPED,
@@ -33,12 +33,12 @@ def exited(code: int) -> int:
 
 @pytest.mark.parametrize("intent", Intent)
 def test_one_that_returned_before_it_knew_has_completed_whatever_was_wanted(intent: Intent) -> None:
-    assert Evidence(intent=intent, said=said("completed"), status=0).ending() == Ending(AttemptEnd.COMPLETED)
+    assert AttemptOutcome(intent=intent, said=said("completed"), status=0).ending() == Ending(AttemptEnd.COMPLETED)
 
 
 @pytest.mark.parametrize("intent", Intent)
 def test_one_that_raised_stop_trial_by_itself_has_ended_itself(intent: Intent) -> None:
-    assert Evidence(intent=intent, said=said("stopped"), status=0).ending().end is AttemptEnd.COMPLETED
+    assert AttemptOutcome(intent=intent, said=said("stopped"), status=0).ending().end is AttemptEnd.COMPLETED
 
 
 @pytest.mark.parametrize("intent", WANTED)
@@ -47,20 +47,20 @@ def test_one_that_ended_because_it_was_told_ended_as_was_wanted(intent: Intent, 
     """Also a function that catches StopTrial, saves and returns."""
     heard = "pause" if intent in (Intent.PAUSE, Intent.HAND_BACK) else "stop"
 
-    assert Evidence(intent=intent, said=said(how, heard), status=0).ending() == Ending(WANTED[intent])
+    assert AttemptOutcome(intent=intent, said=said(how, heard), status=0).ending() == Ending(WANTED[intent])
 
 
 @pytest.mark.parametrize("intent", WANTED)
 def test_an_error_on_the_way_out_is_told_and_changes_nothing(intent: Intent) -> None:
-    ending = Evidence(intent=intent, said={**FAILED, "heard": "pause"}, status=exited(1)).ending()
+    ending = AttemptOutcome(intent=intent, said={**FAILED, "heard": "pause"}, status=exited(1)).ending()
 
     assert ending == Ending(WANTED[intent], "ValueError", "no luck")
 
 
 def test_one_that_was_to_pause_and_had_failed_before_it_knew_has_failed() -> None:
-    by_error = Evidence(intent=Intent.PAUSE, said=FAILED, status=exited(1)).ending()
-    by_signal = Evidence(intent=Intent.PAUSE, status=signal.SIGSEGV).ending()
-    by_exit = Evidence(intent=Intent.PAUSE, status=exited(3)).ending()
+    by_error = AttemptOutcome(intent=Intent.PAUSE, said=FAILED, status=exited(1)).ending()
+    by_signal = AttemptOutcome(intent=Intent.PAUSE, status=signal.SIGSEGV).ending()
+    by_exit = AttemptOutcome(intent=Intent.PAUSE, status=exited(3)).ending()
 
     assert by_error == Ending(AttemptEnd.FAILED, "ValueError", "no luck")
     assert by_signal[:2] == (AttemptEnd.FAILED, "Killed")
@@ -71,39 +71,39 @@ def test_one_that_was_to_pause_and_had_failed_before_it_knew_has_failed() -> Non
 @pytest.mark.parametrize(
     "evidence",
     [
-        Evidence(intent=Intent.PAUSE, status=signal.SIGKILL, forced=True),
-        Evidence(intent=Intent.PAUSE, status=STOP_SIGNAL),
-        Evidence(intent=Intent.PAUSE, problem=("ZygoteDied", "gone")),
+        AttemptOutcome(intent=Intent.PAUSE, status=signal.SIGKILL, forced=True),
+        AttemptOutcome(intent=Intent.PAUSE, status=STOP_SIGNAL),
+        AttemptOutcome(intent=Intent.PAUSE, problem=("ZygoteDied", "gone")),
     ],
     ids=["killed by the ladder", "killed by the stop signal itself", "gone with its zygote"],
 )
-def test_one_that_was_made_to_pause_is_paused(evidence: Evidence) -> None:
+def test_one_that_was_made_to_pause_is_paused(evidence: AttemptOutcome) -> None:
     assert evidence.ending().end is AttemptEnd.PAUSED
 
 
 @pytest.mark.parametrize(
     ("evidence", "end", "kind"),
     [
-        (Evidence(intent=Intent.RUN, said=FAILED, status=exited(1)), AttemptEnd.FAILED, "ValueError"),
-        (Evidence(intent=Intent.RUN, problem=("ZygoteDied", "gone")), AttemptEnd.LOST, "ZygoteDied"),
+        (AttemptOutcome(intent=Intent.RUN, said=FAILED, status=exited(1)), AttemptEnd.FAILED, "ValueError"),
+        (AttemptOutcome(intent=Intent.RUN, problem=("ZygoteDied", "gone")), AttemptEnd.LOST, "ZygoteDied"),
         (
-            Evidence(intent=Intent.RUN, problem=("TrainableNotFound", "where?")),
+            AttemptOutcome(intent=Intent.RUN, problem=("TrainableNotFound", "where?")),
             AttemptEnd.HANDED_BACK,
             "TrainableNotFound",
         ),
-        (Evidence(intent=Intent.RUN, status=signal.SIGKILL), AttemptEnd.FAILED, "Killed"),
-        (Evidence(intent=Intent.RUN, status=exited(0)), AttemptEnd.FAILED, "Exited"),
-        (Evidence(intent=Intent.RUN, said=said("stopped", "stop"), status=0), AttemptEnd.COMPLETED, ""),
+        (AttemptOutcome(intent=Intent.RUN, status=signal.SIGKILL), AttemptEnd.FAILED, "Killed"),
+        (AttemptOutcome(intent=Intent.RUN, status=exited(0)), AttemptEnd.FAILED, "Exited"),
+        (AttemptOutcome(intent=Intent.RUN, said=said("stopped", "stop"), status=0), AttemptEnd.COMPLETED, ""),
     ],
 )
-def test_one_of_which_nothing_was_wanted_ended_as_it_did(evidence: Evidence, end: AttemptEnd, kind: str) -> None:
+def test_one_of_which_nothing_was_wanted_ended_as_it_did(evidence: AttemptOutcome, end: AttemptEnd, kind: str) -> None:
     assert evidence.ending()[:2] == (end, kind)
 
 
 def test_one_that_outlived_its_time_has_failed_with_the_seconds_and_its_own_error() -> None:
-    plain = Evidence(intent=Intent.STOP, said=said("stopped", "stop"), outlived_s=2.5).ending()
-    broken = Evidence(intent=Intent.STOP, said={**FAILED, "heard": "stop"}, outlived_s=2.5).ending()
-    in_time = Evidence(intent=Intent.STOP, said=said("completed"), outlived_s=2.5).ending()
+    plain = AttemptOutcome(intent=Intent.STOP, said=said("stopped", "stop"), outlived_s=2.5).ending()
+    broken = AttemptOutcome(intent=Intent.STOP, said={**FAILED, "heard": "stop"}, outlived_s=2.5).ending()
+    in_time = AttemptOutcome(intent=Intent.STOP, said=said("completed"), outlived_s=2.5).ending()
 
     assert plain[:2] == (AttemptEnd.FAILED, "TimeToLive")
     assert "ttl_s of 2.5 s" in plain.error
@@ -113,6 +113,6 @@ def test_one_that_outlived_its_time_has_failed_with_the_seconds_and_its_own_erro
 
 @pytest.mark.parametrize("intent", Intent)
 def test_one_whose_reports_did_not_all_arrive_is_lost_whatever_it_did(intent: Intent) -> None:
-    ending = Evidence(intent=intent, said=said("completed"), status=0, has_gap=True).ending()
+    ending = AttemptOutcome(intent=intent, said=said("completed"), status=0, has_gap=True).ending()
 
     assert (ending.end, ending.error_type) == (AttemptEnd.LOST, "Gap")

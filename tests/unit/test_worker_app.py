@@ -9,7 +9,7 @@ import pytest
 
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.worker import app as consuming
-from mqtune.worker.app import LOOKS, ConsumingWatch
+from mqtune.worker.app import LOOKS, ConsumerWatch
 
 
 class Celerys:
@@ -39,17 +39,17 @@ def consumer() -> Celerys:
 
 
 @pytest.fixture
-def watch(consumer: Celerys) -> ConsumingWatch:
-    return ConsumingWatch(consumer)
+def watch(consumer: Celerys) -> ConsumerWatch:
+    return ConsumerWatch(consumer)
 
 
-def look(watch: ConsumingWatch, times: int) -> None:
+def look(watch: ConsumerWatch, times: int) -> None:
     for _ in range(times):
         watch.look()
 
 
 def test_one_that_is_stuck_reconnects_and_if_that_does_not_help_starts_anew(
-    watch: ConsumingWatch, consumer: Celerys
+    watch: ConsumerWatch, consumer: Celerys
 ) -> None:
     consumer.waits = 3
 
@@ -63,7 +63,7 @@ def test_one_that_is_stuck_reconnects_and_if_that_does_not_help_starts_anew(
     assert consumer.done == ["reconnected", "restarted"]
 
 
-def test_one_that_takes_again_after_reconnecting_goes_on(watch: ConsumingWatch, consumer: Celerys) -> None:
+def test_one_that_takes_again_after_reconnecting_goes_on(watch: ConsumerWatch, consumer: Celerys) -> None:
     consumer.waits = 3
     look(watch, LOOKS)
 
@@ -76,13 +76,13 @@ def test_one_that_takes_again_after_reconnecting_goes_on(watch: ConsumingWatch, 
     assert consumer.done == ["reconnected"] * 2, "the next time it is tried gently again"
 
 
-def test_nothing_is_wrong_while_nothing_waits(watch: ConsumingWatch, consumer: Celerys) -> None:
+def test_nothing_is_wrong_while_nothing_waits(watch: ConsumerWatch, consumer: Celerys) -> None:
     look(watch, 5 * LOOKS)
 
     assert consumer.done == []
 
 
-def test_nothing_is_wrong_while_no_slot_is_free_and_nobody_asks_redis(watch: ConsumingWatch, consumer: Celerys) -> None:
+def test_nothing_is_wrong_while_no_slot_is_free_and_nobody_asks_redis(watch: ConsumerWatch, consumer: Celerys) -> None:
     consumer.waits = 3
     consumer.should_take = False
 
@@ -93,7 +93,7 @@ def test_nothing_is_wrong_while_no_slot_is_free_and_nobody_asks_redis(watch: Con
 
 
 @pytest.mark.parametrize("change", ["a slot is taken", "the queue is empty", "a task is taken"])
-def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumingWatch, consumer: Celerys, change: str) -> None:
+def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumerWatch, consumer: Celerys, change: str) -> None:
     consumer.waits = 3
     look(watch, LOOKS - 1)
 
@@ -110,7 +110,7 @@ def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumingWatch, c
     assert consumer.done == []
 
 
-def test_a_worker_that_closes_is_not_looked_at(watch: ConsumingWatch, consumer: Celerys) -> None:
+def test_a_worker_that_closes_is_not_looked_at(watch: ConsumerWatch, consumer: Celerys) -> None:
     def closing() -> int:
         raise BrokerUnavailable("closing")
 
@@ -156,10 +156,10 @@ def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
 ) -> None:
     steps = Mock()
     steps.runtime.services.grace_s = 10.0
-    monkeypatch.setattr(consuming, "_begin_anew", steps.begin_anew)
+    monkeypatch.setattr(consuming, "_restart_process", steps.restart_process)
     consumer = consuming._CelerysConsumer(celerys_worker(), steps.runtime, lambda: is_leaving)
 
     consumer.restart()
 
     names = [call[0] for call in steps.method_calls]
-    assert names == ["runtime.hand_back_all", "runtime.close", *([] if is_leaving else ["begin_anew"])]
+    assert names == ["runtime.requeue_all", "runtime.close", *([] if is_leaving else ["restart_process"])]

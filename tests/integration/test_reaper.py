@@ -12,7 +12,7 @@ import pytest
 WORKER = """
 import json, os, subprocess, sys, time
 import mqtune.worker.processes as module
-from mqtune.worker.processes import family
+from mqtune.worker.processes import reaper
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 ZYGOTE = '''
@@ -26,11 +26,11 @@ def lives(pid):
     return os.path.exists(f"/proc/{pid}")
 
 before = subprocess.Popen(SLEEP, start_new_session=True)
-family.adopt()
+reaper.adopt()
 own = subprocess.Popen(SLEEP)
-zygote = family.start([sys.executable, "-c", ZYGOTE], os.environ, stdout=subprocess.PIPE)
+zygote = reaper.start([sys.executable, "-c", ZYGOTE], os.environ, stdout=subprocess.PIPE)
 left = int(zygote.stdout.readline())
-family.clear(5)
+reaper.clear(5)
 found = {"clear spares": [lives(pid) for pid in (before.pid, own.pid, zygote.pid, left)]}
 kill = os.kill
 if sys.argv[1] == "held":
@@ -38,14 +38,14 @@ if sys.argv[1] == "held":
     module.os.kill = lambda *_: None
 kill(zygote.pid, 9)
 zygote.wait()
-family.kill(zygote, 0)
+reaper.kill(zygote, 0)
 began = time.monotonic()
-found["not gone"] = [pid == left for pid in family.clear(0.3 if sys.argv[1] == "held" else 30)]
-found["again"] = family.clear(30)
+found["not gone"] = [pid == left for pid in reaper.clear(0.3 if sys.argv[1] == "held" else 30)]
+found["again"] = reaper.clear(30)
 found["took"] = time.monotonic() - began
 module.os.kill = kill
 while lives(left):
-    family.clear(1)
+    reaper.clear(1)
 found["left"] = [lives(pid) for pid in (before.pid, own.pid, zygote.pid)]
 found["reaped"] = not [p for p in (zygote.pid, left) if lives(p)]
 for process in (before, own):
