@@ -1,4 +1,4 @@
-"""A checkpoint as a trainable sees it."""
+"""A checkpoint, as trainables and results have it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NO_COUNTERS: Final[Counters] = MappingProxyType({})
 
 
 class Checkpoint:
-    """A complete state of a trial, to start from or to hand on: a folder of files, or a dict.
+    """A complete state of a trial, to start from or to report: a folder of files, or a dict.
 
-    A trainable gets one from ``mqtune.get_checkpoint()``, and may hand one to ``mqtune.report(…, checkpoint=…)``. The
-    folder is a copy that belongs to the trial: it may be changed, and is removed when the attempt ends.
+    A trainable gets one from ``mqtune.get_checkpoint()``, and may pass one to ``mqtune.report(…, checkpoint=…)``. The
+    folder is a copy that belongs to the trial: it may be changed, and is deleted when the attempt ends.
 
     Args:
-        id: its name for ever, or empty while it is not saved.
-        path: the folder, which is there.
+        id: its name for ever; empty until it is saved.
+        path: the folder, which exists.
         data: the dict; either this or *path* is given.
-        counters: training_iteration, time_total_s and the like, as they were when it was saved.
+        counters: training_iteration, time_total_s and others, as they were when it was saved.
     """
 
     __slots__ = ("_data", "_path", "counters", "id")
@@ -57,7 +57,7 @@ class Checkpoint:
         """Return an unsaved checkpoint that is a dict.
 
         Raises:
-            ConfigurationError: *data* is no dict.
+            ConfigurationError: *data* is not a dict.
         """
         if not isinstance(data, dict):
             raise ConfigurationError(f"a checkpoint's data is a dict such as {{'epoch': 3}}, not {type(data).__name__}")
@@ -72,12 +72,12 @@ class Checkpoint:
         """
         folder = Path(path)
         if not folder.is_dir():
-            raise ConfigurationError(f"a checkpoint's folder must be there, and {os.fspath(path)!r} is no folder")
+            raise ConfigurationError(f"a checkpoint's folder must exist, and {os.fspath(path)!r} is not a folder")
         return cls(path=folder)
 
     @property
     def is_dict(self) -> bool:
-        """Whether it is a dict, and ``data`` has it; otherwise ``path`` does."""
+        """Whether it is a dict, in ``data``; otherwise it is a folder, in ``path``."""
         return self._data is not None
 
     @property
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @contextmanager
     def as_directory(self) -> Iterator[Path]:
-        """Lend the local folder for a block, as Ray's checkpoints do: ``path``, which stays afterwards.
+        """Yield ``path``, as the checkpoints of Ray do; the folder stays after the block.
 
         Raises:
             ConfigurationError: it is a dict.
@@ -102,13 +102,13 @@ class Checkpoint:
 
     @property
     def data(self) -> State:
-        """The dict; tuples that were saved have become lists.
+        """The dict; tuples have become lists.
 
         Raises:
             ConfigurationError: it is a folder.
         """
         if self._data is None:
-            raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a folder and no dict: use its .path")
+            raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a folder and not a dict: use its .path")
         return self._data
 
     def __repr__(self) -> str:

@@ -1,31 +1,32 @@
-"""Checkpoints that are small dicts: they travel as msgpack and lie in Redis."""
+"""Checkpoints that are small dicts: they are packed as msgpack and kept in Redis."""
 
 from __future__ import annotations
 
 import reprlib
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from mqtune.checkpoints.checkpoint import Counters, State
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 __all__ = ["MAX_DICT_BYTES", "decode_dict", "encode_dict", "plain_counters"]
 
-#: The most bytes that a checkpoint in Redis may have, packed: what a Redis server, which does one thing at a time, hands
-#: out within some milliseconds, and what a thousand paused trials can have without filling its memory.
+#: The most bytes that a checkpoint in Redis may have, packed: a Redis server, which does one thing at a time, serves that
+#: within some milliseconds, and a thousand paused trials with as much don't fill its memory.
 MAX_DICT_BYTES: Final = 1_000_000
 _VERSION: Final = 1
 
 
-def encode_dict(data: Mapping[str, Any], counters: Mapping[str, Any]) -> bytes:
+def encode_dict(data: Mapping[str, object], counters: Mapping[str, object]) -> bytes:
     """Return a checkpoint that is a dict, and its counters, as bytes of at most ``MAX_DICT_BYTES``.
 
-    Numbers, strings, bytes, None, lists and dicts come back as they are, NaN and infinity too; tuples become lists, and
-    NumPy scalars numbers.
+    Numbers, NaN and infinity included, strings, bytes, None, lists and dicts are restored as they were; tuples become lists,
+    and NumPy scalars numbers.
 
     Raises:
-        ConfigurationError: a value can't be packed, or it is too much; the message names the key.
+        ConfigurationError: a value can't be packed, or the dict is too large; the message names the key.
     """
     if not isinstance(data, dict):
         raise ConfigurationError(f"checkpoint: a dict such as {{'epoch': 3}} is wanted, not {type(data).__name__}")
@@ -46,18 +47,18 @@ def encode_dict(data: Mapping[str, Any], counters: Mapping[str, Any]) -> bytes:
     return encode_value([_VERSION, zlib.crc32(body), body])
 
 
-def decode_dict(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the dict and the counters that ``encode_dict`` made *data* of.
+def decode_dict(data: bytes) -> tuple[State, Counters]:
+    """Return the dict and the counters that ``encode_dict`` has encoded.
 
     Raises:
-        CheckpointBroken: the bytes are not what was saved.
-        CheckpointVersionError: a later mqtune wrote them.
+        CheckpointBroken: the bytes are not those that were saved.
+        CheckpointVersionError: a later version of mqtune wrote them.
     """
     try:
         version, checksum, body = decode_value(data)
     except (TypeError, ValueError) as error:
         raise CheckpointBroken(
-            f"a checkpoint in Redis has {len(data):,} bytes that are none: {str(error) or 'they are cut short'}"
+            f"a checkpoint in Redis has {len(data):,} bytes that can't be read: {str(error) or 'they are cut short'}"
         ) from None
     if version != _VERSION:
         raise CheckpointVersionError(
@@ -71,11 +72,11 @@ def decode_dict(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     except (TypeError, ValueError):
         is_broken = True
     if is_broken:
-        raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that are no dict and its counters")
+        raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that are not a dict and its counters")
     return restored, counters
 
 
-def plain_counters(counters: Mapping[str, Any]) -> dict[str, int | float | str]:
+def plain_counters(counters: Mapping[str, object]) -> dict[str, int | float | str]:
     """Return *counters* with NumPy scalars as numbers.
 
     Raises:
@@ -93,8 +94,8 @@ def plain_counters(counters: Mapping[str, Any]) -> dict[str, int | float | str]:
     return plain
 
 
-def _what_is_wrong(data: Mapping[Any, Any], error: Exception) -> str:
-    """Return what to say of *data* that couldn't be packed because of *error*."""
+def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
+    """Return the message for a dict that can't be packed because of *error*."""
     wrong = "the dict"
     for key, value in data.items():
         try:

@@ -1,15 +1,16 @@
-"""Checkpoints in a folder: of this machine, or one that all machines share."""
+"""The store in a folder: of this machine, or one that all machines mount."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
+from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import (
     DISK_FULL,
@@ -44,17 +45,17 @@ from mqtune.core.trial import CheckpointId
 
 __all__ = ["DirectoryStore"]
 
-#: What holds everything that is not, or no longer, a checkpoint; it lies in the store so that a rename shows what it has.
+#: The folder for unfinished and deleted checkpoints; it is inside the store so that a rename makes its content visible.
 _STAGING: Final = ".staging"
-#: What holds the store's mark; a folder, as only a folder's rename never replaces one that is there.
+#: The folder with the store's mark; a folder, since only the rename of a folder never replaces an existing one.
 _MARK_FOLDER: Final = ".store"
 #: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
-#: How a rename says that its target is there already.
+#: The errors of a rename whose target exists already.
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
 _GONE: Final = "see whether it is mounted on this machine, and whether somebody removed it"
-#: What can be done about an error, by its number.
+#: The remedy for an error, by its number.
 _WAYS_OUT: Final = {
     **dict.fromkeys(DISK_FULL, _FULL),
     errno.EROFS: "mount it so that it can be written to, or use another store",
@@ -67,14 +68,14 @@ _WAYS_OUT: Final = {
 
 
 class DirectoryStore(CheckpointStore):
-    """Checkpoints in a folder, which may be any file system that all machines mount, such as NFS.
+    """Holds checkpoints in a folder, which may be on any file system that all machines mount, such as NFS.
 
-    Each is a folder by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to disk, and
-    shown by a rename.
+    Each is a folder named by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to disk, and
+    made visible by a rename.
 
     Args:
-        folder: the store's folder; it is made by ``create``.
-        name: what the store that is meant says of itself; empty for any.
+        folder: the store's folder; ``create`` makes it.
+        name: the name that the store's mark must have; empty for any.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
@@ -101,8 +102,8 @@ class DirectoryStore(CheckpointStore):
         try:
             write_file(os.path.join(work, MARK), new_mark())
             sync_all([os.path.join(work, MARK), work])
-            # Of two drivers that make the store at once, the second finds it made.
-            self._show(work, _MARK_FOLDER)
+            # If two drivers make the store at once, the second finds it made.
+            self._publish(work, _MARK_FOLDER)
         finally:
             remove_tree(work)
 
@@ -135,12 +136,12 @@ class DirectoryStore(CheckpointStore):
             os.mkdir(folder)
         return Path(folder)
 
-    def save(self, id: CheckpointId, source: Path, counters: Mapping[str, Any]) -> int:  # noqa: A002
+    def save(self, id: CheckpointId, source: Path, counters: Counters) -> int:  # noqa: A002
         check_id(id)
         plain = plain_counters(counters)
         listing = scan(source)
         own = self._workspace_of(source)
-        # What has links may be changed through them, and is copied.
+        # Linked files may be changed through other links, so they are copied.
         staged = None if listing.shared else own
         with self._storing("save a checkpoint"):
             work = staged or self._new_workspace()
@@ -151,14 +152,14 @@ class DirectoryStore(CheckpointStore):
             )
             with self._storing("save a checkpoint"):
                 self._complete(work, manifest)
-                is_new = self._show(work, id)
+                is_new = self._publish(work, id)
         except BaseException:
-            # An order to stop may come at any moment, also between the rename and here.
+            # A stop may be raised at any moment, also between the rename and here.
             if not os.path.lexists(work):
                 with suppress(StoreUnavailable):
                     self.delete(id)
             elif staged:
-                # Its files are the caller's, who may try again.
+                # The files belong to the caller, who may try again.
                 with suppress(OSError):
                     os.unlink(os.path.join(work, MANIFEST))
             else:
@@ -171,7 +172,7 @@ class DirectoryStore(CheckpointStore):
         return manifest.size
 
     def _copy(self, listing: Listing, work: str) -> list[StoredFile]:
-        """Copy a folder into a workspace."""
+        """Copy a folder into a workspace, and return its files with their hashes."""
         folder = os.path.join(work, _FILES)
         with self._storing("save a checkpoint"):
             os.mkdir(folder)
@@ -190,7 +191,7 @@ class DirectoryStore(CheckpointStore):
                 try:
                     size, sha256 = copy_hashed(file.size, read, write)
                 finally:
-                    # A network's file system may say only now that the disk is full.
+                    # A network file system may report a full disk only now.
                     with self._storing("save a checkpoint"):
                         os.close(descriptor)
             files.append(StoredFile(file.path, size, sha256, file.executable))
@@ -206,14 +207,14 @@ class DirectoryStore(CheckpointStore):
         return files
 
     def _complete(self, work: str, manifest: Manifest) -> None:
-        """Add the manifest, and have all of a workspace on disk."""
+        """Write the manifest, and flush all of a workspace to disk."""
         write_file(os.path.join(work, MANIFEST), manifest.encode())
         folder = os.path.join(work, _FILES)
         paths = [*(file.path for file in manifest.files), *reversed(manifest.directories)]
         sync_all([*(os.path.join(folder, path) for path in paths), folder, os.path.join(work, MANIFEST), work])
 
-    def _show(self, work: str, name: str) -> bool:
-        """Make a workspace what *name* is in the store; False when there is such a thing already."""
+    def _publish(self, work: str, name: str) -> bool:
+        """Rename a workspace to *name* in the store; return False if that exists already."""
         try:
             os.rename(work, os.path.join(self._root, name))
         except OSError as error:
@@ -224,7 +225,7 @@ class DirectoryStore(CheckpointStore):
         return True
 
     def _compare(self, work: str, manifest: Manifest) -> None:
-        """Raise unless the checkpoint that is there already has what was to be saved, which goes."""
+        """Remove a workspace; raise unless the existing checkpoint has the same content."""
         remove_tree(work)
         if not self._manifest(manifest.id).has_same_content(manifest):
             raise CheckpointExists(
@@ -232,7 +233,7 @@ class DirectoryStore(CheckpointStore):
                 "a new id"
             )
 
-    def fetch(self, id: CheckpointId, target: Path) -> dict[str, Any]:  # noqa: A002
+    def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
         with arriving(manifest, target) as arrival:
             for file in manifest.files:
@@ -261,7 +262,7 @@ class DirectoryStore(CheckpointStore):
         with self._storing("look into the checkpoint store"):
             if self._has(id):
                 return True
-            # Nothing is there either when it is not mounted.
+            # Raise if the folder is not mounted.
             os.stat(os.path.join(self._root, _STAGING))
         return False
 
@@ -320,14 +321,14 @@ class DirectoryStore(CheckpointStore):
         return work
 
     def _workspace_of(self, source: Path) -> str | None:
-        """Return the workspace whose files *source* is, if ``staging`` gave it."""
+        """Return the workspace that *source* belongs to if it came from ``staging``; else None."""
         work, name = os.path.split(os.path.abspath(source))
         is_staged = name == _FILES and os.path.dirname(work) == os.path.join(self._root, _STAGING)
         return work if is_staged and not os.path.islink(source) else None
 
     @contextmanager
     def _reading(self, id: CheckpointId, place: str) -> Iterator[None]:  # noqa: A002
-        """Have an OSError within said as what it means for the checkpoint that is read."""
+        """Turn an OSError within the block into the error of the checkpoint that is read."""
         try:
             yield
         except PermissionError as error:
@@ -339,7 +340,7 @@ class DirectoryStore(CheckpointStore):
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
-        """Have an OSError within said as what it is: that the store can't be used."""
+        """Turn an OSError within the block into StoreUnavailable."""
         try:
             yield
         except OSError as error:

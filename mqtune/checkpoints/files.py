@@ -32,28 +32,28 @@ __all__ = [
     "write_file",
 ]
 
-#: The numbers of the errors that say that a disk is full, or this user's share of it.
+#: The errors of a full disk, or of a user's full quota.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOKEN_BYTES: Final = 8
-#: How many files are flushed at once: a file system writes them out together, and so in a third of the time.
+#: How many files are flushed at once: a file system writes them together, in a third of the time.
 _AT_ONCE: Final = 8
-#: What file systems say that can't flush a folder, and need not.
+#: The errors of file systems that can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-#: How much is read at once: enough that the calls don't count beside the copying.
+#: How many bytes are read at once: enough that the calls cost nothing compared with the copying.
 CHUNK_BYTES: Final = 4 * 2**20
-#: The least that is read at once, as a file may have grown.
+#: The smallest buffer, since a file may have grown.
 _LEAST_BYTES: Final = 2**16
-#: How many chunks may be read and not hashed yet; writing goes on meanwhile.
+#: How many chunks may wait for hashing while writing goes on.
 _AHEAD: Final = 4
 
 
 def token() -> str:
-    """Return a name that nothing else has."""
+    """Return a unique name."""
     return os.urandom(_TOKEN_BYTES).hex()
 
 
 def create_file(path: str, *, executable: bool = False) -> int:
-    """Make a file that was not there, and return its descriptor, to write to."""
+    """Create a file that does not exist yet, and return a descriptor to write to."""
     mode = 0o777 if executable else 0o666
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
 
@@ -65,7 +65,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Make a file that was not there, with *data* in it."""
+    """Create a file that does not exist yet, with *data* as its content."""
     descriptor = create_file(path)
     try:
         write_all(descriptor, memoryview(data))
@@ -74,7 +74,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def sync(path: str) -> None:
-    """Have a file, or the names in a folder, on disk."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -86,12 +86,12 @@ def sync(path: str) -> None:
 
 
 def sync_all(paths: Sequence[str]) -> None:
-    """Have files and folders on disk."""
+    """Flush files and folders to disk."""
     if len(paths) <= _AT_ONCE:
         for path in paths:
             sync(path)
         return
-    # Few trials save so many files, and none should wait for the import.
+    # Few trials save so many files, and the others should not wait for the import.
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with ThreadPoolExecutor(_AT_ONCE, "mqtune-sync") as pool:
@@ -100,7 +100,7 @@ def sync_all(paths: Sequence[str]) -> None:
 
 
 def newest_change(path: str) -> float:
-    """Return when something at or below *path* changed last, by the clock of its file system; 0 when it is gone."""
+    """Return when something at or below *path* changed last, by its file system's clock; 0 if it does not exist."""
     try:
         newest = os.stat(path, follow_symlinks=False).st_ctime
         with os.scandir(path) as entries:
@@ -114,15 +114,15 @@ def newest_change(path: str) -> float:
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder and all that it holds, as far as that is possible; what is left is swept another time."""
-    # It takes as long to import as all else here, and a trial that saves nothing has no use for it.
+    """Remove a folder with its content; if that fails, a later ``sweep`` does."""
+    # Slow to import, and a trial that saves nothing does not need it.
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(folder, ignore_errors=True)
 
 
 class SourceFile(NamedTuple):
-    """A file to be saved: its path below the folder, with slashes, and where to read it."""
+    """A file to be saved: its path below the folder, with slashes, and the path to read it from."""
 
     path: str
     place: str
@@ -131,9 +131,9 @@ class SourceFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a folder holds, in a fixed order, parents before what they hold.
+    """The content of a folder in a fixed order, folders before their content.
 
-    ``shared`` says that it has links, so that its files may be other files too.
+    ``shared`` is true if it has links, so that its files may be changed under other names.
     """
 
     files: list[SourceFile]
@@ -142,13 +142,13 @@ class Listing(NamedTuple):
 
 
 def scan(source: Path) -> Listing:
-    """Return what the folder *source* holds.
+    """List the content of the folder *source*.
 
     A link to a file inside of the folder counts as that file.
 
     Raises:
-        ConfigurationError: it is no folder, or holds what no checkpoint can: a socket, a pipe or a device, a link to a
-            folder, to nothing or to the outside, a name that is not UTF-8; or it can't be read.
+        ConfigurationError: it is not a folder, can't be read, or has content that no checkpoint can have: a socket, a pipe, a
+            device, a link to a folder, to nothing or to the outside, or a name that is not UTF-8.
     """
     files: list[SourceFile] = []
     directories: list[str] = []
@@ -180,7 +180,7 @@ def scan(source: Path) -> Listing:
 
 
 def _linked(place: str, path: str, root: str, source: Path) -> str:
-    """Return the file that a link stands for."""
+    """Return the file that a link points to."""
     there = os.path.realpath(place)
     inside = there.startswith(f"{root}{os.sep}")
     if inside and os.path.isfile(there):
@@ -208,7 +208,7 @@ def _kind(mode: int) -> str:
 
 @contextmanager
 def open_source(file: SourceFile) -> Iterator[Callable[[memoryview], int]]:
-    """Open a file of a folder that ``scan`` listed, and yield what fills a buffer from it.
+    """Open a file that ``scan`` has listed, and yield the function that fills a buffer from it.
 
     Raises:
         ConfigurationError: it can't be read.
@@ -233,7 +233,7 @@ def _reading(place: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigurationError(
-            f"checkpoint: {place!r} is not there, or is no folder ({error.strerror}); the folder of a checkpoint must be "
+            f"checkpoint: {place!r} does not exist, or is not a folder ({error.strerror}); the folder of a checkpoint must be "
             "complete before it is reported, and left alone until report() returns"
         ) from None
     except OSError as error:
@@ -243,10 +243,10 @@ def _reading(place: str) -> Iterator[None]:
 def copy_hashed(
     size: int, read: Callable[[memoryview], int], write: Callable[[memoryview], None] | None = None
 ) -> tuple[int, str]:
-    """Read to the end, write what was read, and return how many bytes those were and their SHA-256 in hex.
+    """Copy to the end, and return how many bytes were read and their SHA-256 in hex.
 
-    Each byte is read once, so that what was hashed is what was written. Hashing takes longer than copying; it has a
-    thread of its own where there is enough of it.
+    Each byte is read once, so that the hash is that of the bytes that were written. Hashing takes longer than copying, so
+    for larger files it has a thread of its own.
 
     Args:
         size: how many bytes are expected; there may be more or less.
@@ -269,7 +269,7 @@ def copy_hashed(
 def _copy_hashed_beside(
     digest: hashlib._Hash, read: Callable[[memoryview], int], write: Callable[[memoryview], None] | None
 ) -> tuple[int, str]:
-    # Few trials have files that are that large, and none should wait for the import.
+    # Few trials have files that are so large, and the others should not wait for the import.
     from concurrent.futures import Future, ThreadPoolExecutor  # noqa: PLC0415
 
     total = 0

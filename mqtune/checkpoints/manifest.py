@@ -7,12 +7,13 @@ import json
 import os
 import reprlib
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import copy_hashed, create_file, remove_tree, token, write_all
 from mqtune.checkpoints.store import myself
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError, StoreUnavailable
@@ -21,7 +22,7 @@ from mqtune.core.version import __version__
 
 __all__ = ["MANIFEST", "Arrival", "Manifest", "StoredFile", "arriving"]
 
-#: What the manifest of a checkpoint is called, in every store.
+#: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
 _VERSION: Final = 1
 
@@ -37,30 +38,30 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint consists of; it carries a hash of itself.
+    """The files, folders and counters of a checkpoint; encoded it has a hash of itself.
 
-    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the name of
-    what holds the files, beside the manifest; it is the store's.
+    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the name of the
+    folder with the files, which the store chooses.
     """
 
     id: CheckpointId
     content: str
     files: tuple[StoredFile, ...]
     directories: tuple[str, ...]
-    counters: Mapping[str, Any]
+    counters: Counters
 
     @property
     def size(self) -> int:
-        """How many bytes the files have, all together."""
+        """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
     def has_same_content(self, other: Manifest) -> bool:
-        """Whether both name the same files with the same bytes, and the same counters; NaN is the same as NaN."""
+        """Whether both have the same files with the same bytes, and the same counters; NaN counts as equal to NaN."""
         mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, other))
         return mine == theirs
 
     def encode(self) -> bytes:
-        """Return the manifest as it is stored: JSON that people can read too."""
+        """Return the manifest as JSON that people can read too."""
         body = {
             "id": self.id,
             "mqtune": __version__,
@@ -73,11 +74,11 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002 - it is what everybody calls it
-        """Return the manifest of the checkpoint *id*, read from *where*.
+        """Return the manifest of checkpoint *id*, which was read from *where*.
 
         Raises:
-            CheckpointBroken: it is not what was written, or another checkpoint's, or names a path that leads elsewhere.
-            CheckpointVersionError: a later mqtune wrote it.
+            CheckpointBroken: it is malformed, was changed, belongs to another checkpoint, or has a path to the outside.
+            CheckpointVersionError: a later version of mqtune wrote it.
         """
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
@@ -85,7 +86,7 @@ class Manifest:
             version = stored["version"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointBroken(
-                f"{broken} has {len(data):,} bytes that are no manifest: {type(error).__name__}: {error}"
+                f"{broken} has {len(data):,} bytes that are not a manifest: {type(error).__name__}: {error}"
             ) from None
         if version != _VERSION:
             raise CheckpointVersionError(
@@ -106,7 +107,7 @@ class Manifest:
             paths = [manifest.content, *manifest.directories, *(file.path for file in manifest.files)]
             astray = next((path for path in paths if not _leads_inside(path)), None)
             if not isinstance(manifest.counters, dict) or any(not _is_described(file) for file in manifest.files):
-                raise TypeError("a file's size or hash, or the counters, are none")
+                raise TypeError("a file's size or hash, or the counters, are malformed")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointBroken(f"{broken} lacks something: {type(error).__name__}: {error}") from None
         if manifest.id != id:
@@ -116,7 +117,7 @@ class Manifest:
         return manifest
 
 
-def _seal(value: Any) -> str:
+def _seal(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -130,7 +131,7 @@ def _leads_inside(path: str) -> bool:
 
 
 class Arrival:
-    """The folder in which a checkpoint arrives."""
+    """The folder that a checkpoint is fetched into, beside its target."""
 
     def __init__(self, manifest: Manifest, folder: str, target: str) -> None:
         self._manifest = manifest
@@ -139,10 +140,10 @@ class Arrival:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Have an OSError within said as what it is: that the folder can't be written.
+        """Turn an OSError within the block into StoreUnavailable: the folder can't be written.
 
         Raises:
-            StoreUnavailable: there was one.
+            StoreUnavailable: there was an OSError.
         """
         try:
             yield
@@ -160,7 +161,7 @@ class Arrival:
 
     @contextmanager
     def create(self, file: StoredFile) -> Iterator[Callable[[memoryview], None]]:
-        """Make one file, and yield what writes to it."""
+        """Create a file, and yield the function that writes to it."""
         with self.writing():
             descriptor = create_file(self.place(file), executable=file.executable)
 
@@ -175,17 +176,17 @@ class Arrival:
                 os.close(descriptor)
 
     def check_written(self, file: StoredFile) -> None:
-        """Raise unless a file that something else wrote at its ``place`` is what was saved, and make it as executable.
+        """Check a file that was written at its ``place`` by other means, and set its permission to execute.
 
         Raises:
-            CheckpointBroken: it is not.
+            CheckpointBroken: its size or hash is not that of the manifest.
         """
         with self.writing():
             descriptor = os.open(self.place(file), os.O_RDONLY)
             try:
                 size, sha256 = copy_hashed(file.size, lambda buffer: os.readv(descriptor, [buffer]))
                 if file.executable:
-                    # Whoever may read it may execute it.
+                    # Everybody who may read it may execute it.
                     mode = os.fstat(descriptor).st_mode
                     os.fchmod(descriptor, stat.S_IMODE(mode) | (mode & 0o444) >> 2)
             finally:
@@ -193,10 +194,10 @@ class Arrival:
         self.check(file, size, sha256)
 
     def check(self, file: StoredFile, size: int, sha256: str) -> None:
-        """Raise unless what was read of a file is what was saved.
+        """Check the size and hash of a fetched file.
 
         Raises:
-            CheckpointBroken: it is not.
+            CheckpointBroken: its size or hash is not that of the manifest.
         """
         if size != file.size:
             found = f"has {size:,} bytes instead of {file.size:,}"
@@ -207,16 +208,16 @@ class Arrival:
         raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {found}")
 
     def place(self, file: StoredFile) -> str:
-        """Return where a file arrives."""
+        """Return the path that a file is fetched to."""
         return os.path.join(self._folder, file.path)
 
 
 @contextmanager
 def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
-    """Yield where the checkpoint of *manifest* can be written, and make that *target* at the end; nothing, after an error.
+    """Yield a folder to fetch the checkpoint of *manifest* into; it becomes *target* at the end, and is removed after an error.
 
     Raises:
-        ConfigurationError: *target* is there already.
+        ConfigurationError: *target* exists already.
     """
     if os.path.lexists(target):
         raise ConfigurationError(

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["STORES", "experiment_url", "open_store", "schemes"]
 
-#: The group of entry points in which a package names its stores: a URL scheme, and a callable that takes the whole URL, in
-#: which nothing was changed, and returns a ``CheckpointStore``.
+#: The group of entry points in which a package names its stores: a URL scheme, and a callable that takes the whole URL,
+#: unchanged, and returns a ``CheckpointStore``.
 STORES: Final = "mqtune.checkpoint_stores"
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<separator>://|::)")
-#: Schemes that mean a folder of this machine; no package can take them over.
+#: The schemes of folders, which no package can take over.
 _FOLDERS: Final = ("file", "local")
 
 
@@ -96,7 +96,7 @@ def _scheme_of(place: str) -> str:
 
 
 def _entry_points() -> list[EntryPoint]:
-    # Whoever saves into a folder, or nothing, has no use for it, and should not wait for the import.
+    # Slow to import, and not needed for a folder.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return list(entry_points(group=STORES))
@@ -138,7 +138,7 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
 
 
 def _package_of(entry: EntryPoint) -> str:
-    """Return what has an entry point, for an error: the package with its version, and the callable."""
+    """Return the package that has an entry point, with its version, and the callable, for an error."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"
     return f"{package} ({entry.value})"
 

@@ -1,15 +1,16 @@
-"""Checkpoints anywhere that fsspec reaches: object stores, SFTP, HDFS and others."""
+"""The store at any URL that fsspec opens: object stores, SFTP, HDFS and others."""
 
 from __future__ import annotations
 
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import DISK_FULL, SourceFile, copy_hashed, open_source, scan, token
 from mqtune.checkpoints.manifest import Arrival, Manifest, StoredFile, arriving
@@ -31,15 +32,15 @@ from mqtune.core.trial import CheckpointId
 
 __all__ = ["FsspecStore", "protocols"]
 
-#: Where manifests lie, by id; the manifest, written last and whole, is what makes a checkpoint exist.
+#: The folder of the manifests, by id; a checkpoint exists once its manifest, which is written last and whole, does.
 _MANIFESTS: Final = "manifests"
-#: Where files lie, by id and by the save that wrote them, so that no two saves ever mix.
+#: The folder of the files, by id and by the save that wrote them, so that the files of two saves never mix.
 _CONTENT: Final = "content"
-#: Where objects are written that are then moved to their place.
+#: The folder where objects are written before they are moved to their place.
 _STAGING: Final = "staging"
-#: What some part of fsspec takes for a pattern.
+#: Characters that fsspec takes for a pattern in some places.
 _PATTERN: Final = re.compile(r"[*?\[\]]")
-#: What an object's name keeps of its file's, for people who look into the store.
+#: The characters that an object's name does not take from its file's; the others are for people who look into the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
 
@@ -54,16 +55,16 @@ def protocols() -> frozenset[str]:
 
 
 class FsspecStore(CheckpointStore):
-    """Checkpoints below a URL that fsspec opens; it needs the extra ``mqtune[fsspec]`` and the protocol's driver.
+    """Holds checkpoints below a URL that fsspec opens; it needs the extra ``mqtune[fsspec]`` and the protocol's driver.
 
-    Object stores have no folders and no renames of folders. The files of a save go below ``content/<id>/<save>/``, under
-    names that no store minds; then the manifest is written aside and moved to ``manifests/<id>.json``, in one step
-    wherever a move or a copy of one small object is one, as it is in every object store and file system. What two
-    processes save at the same moment under the same new id is whole, but only one of both is kept, without an error.
+    Object stores have no folders, and can't rename any. The files of a save go below ``content/<id>/<save>/``, under names that
+    every store accepts; then the manifest is written aside and moved to ``manifests/<id>.json``. That is one step wherever
+    a move or a copy of one small object is, as in every object store and file system. If two processes save under the same
+    new id at the same moment, one of the two is kept whole, without an error.
 
     Args:
-        url: a folder or prefix, such as ``s3://bucket/folder``; it is made by ``create``.
-        name: what the store that is meant says of itself; empty for any.
+        url: a folder or prefix, such as ``s3://bucket/folder``; ``create`` makes it.
+        name: the name that the store's mark must have; empty for any.
 
     Raises:
         ConfigurationError: fsspec doesn't know such a URL.
@@ -123,7 +124,7 @@ class FsspecStore(CheckpointStore):
             self._files.pipe_file(probe, b"written")
             self._files.rm_file(probe)
 
-    def save(self, id: CheckpointId, source: Path, counters: Mapping[str, Any]) -> int:  # noqa: A002
+    def save(self, id: CheckpointId, source: Path, counters: Counters) -> int:  # noqa: A002
         check_id(id)
         plain = plain_counters(counters)
         listing = scan(source)
@@ -159,7 +160,7 @@ class FsspecStore(CheckpointStore):
             try:
                 size, sha256 = copy_hashed(file.size, read, lambda data: sink.write(bytes(data)))
             except BaseException:
-                # What was sent so far may appear now, but nothing names it, and it is removed.
+                # The object may appear in part; nothing names it, and it is removed.
                 with suppress(Exception):
                     sink.close()
                 raise
@@ -167,13 +168,13 @@ class FsspecStore(CheckpointStore):
         return StoredFile(file.path, size, sha256, file.executable)
 
     def _withdraw(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
-        """Take a save back that didn't come to its end; an order to stop may come when it is already seen."""
+        """Undo a save that was not completed; a stop may be raised when the checkpoint is visible already."""
         with suppress(MqtuneError):
             if self.exists(id) and self._manifest(id).content == content:
                 self.delete(id)
         self._remove(folder)
 
-    def fetch(self, id: CheckpointId, target: Path) -> dict[str, Any]:  # noqa: A002
+    def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
         with arriving(manifest, target) as arrival:
             for index, file in enumerate(manifest.files):
@@ -183,7 +184,7 @@ class FsspecStore(CheckpointStore):
     def _fetch_file(self, index: int, file: StoredFile, manifest: Manifest, arrival: Arrival) -> None:
         place = self._at(_CONTENT, manifest.id, manifest.content, _object_name(index, file.path))
         try:
-            # As one stream: reading it piece by piece would be a request for each.
+            # As one stream: each piece would be a request of its own.
             with self._storing("read"):
                 self._files.get_file(place, arrival.place(file))
         except StoreUnavailable as error:
@@ -257,7 +258,7 @@ class FsspecStore(CheckpointStore):
         return self._at(_MANIFESTS, f"{id}.json")
 
     def _get(self, place: str) -> bytes | None:
-        """Return what an object has, or None when there is none."""
+        """Return the content of an object; None if there is no such object."""
         try:
             data: bytes = self._files.cat_file(place)
         except FileNotFoundError:
@@ -265,7 +266,7 @@ class FsspecStore(CheckpointStore):
         return data
 
     def _put(self, place: str, data: bytes) -> None:
-        """Make an object that is there as a whole or not at all, also where writing one is not one step."""
+        """Write an object in one step, also where the file system needs several for that."""
         aside = self._at(_STAGING, token())
         try:
             self._files.pipe_file(aside, data)
@@ -276,18 +277,18 @@ class FsspecStore(CheckpointStore):
             raise
 
     def _list(self, folder: str) -> list[str]:
-        """Return the paths of what is in a folder; nothing when there is no such folder, as empty ones may not exist."""
+        """Return the paths of the objects in a folder; none if there is no such folder, since empty ones need not exist."""
         self._files.invalidate_cache()
         try:
             found = self._files.ls(folder, detail=False)
         except FileNotFoundError:
             return []
         paths = (path.rstrip("/") for path in found)
-        # Some stores list a folder as a part of itself.
+        # Some stores list a folder as an entry of itself.
         return [path for path in paths if posixpath.basename(path) != posixpath.basename(folder)]
 
     def _newest_change(self, path: str) -> float:
-        """Return when something at or below *path* changed last, by the store's clock; infinity when it doesn't say."""
+        """Return when something at or below *path* changed last, by the store's clock; infinity if that is not known."""
         self._files.invalidate_cache()
         try:
             return max(float(self._files.modified(each).timestamp()) for each in self._files.find(path) or [path])
@@ -295,14 +296,14 @@ class FsspecStore(CheckpointStore):
             return math.inf
 
     def _remove(self, path: str) -> None:
-        """Remove what is at or below *path*, as far as that is possible; what is left is swept another time."""
+        """Remove everything at or below *path*; if that fails, a later ``sweep`` does."""
         with suppress(Exception):
             self._files.invalidate_cache()
             self._files.rm(path, recursive=True)
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
-        """Have an error within said as what it is: that the store can't be used. Drivers raise whatever they like."""
+        """Turn any error within the block into StoreUnavailable: the drivers of fsspec raise all kinds of errors."""
         try:
             yield
         except MqtuneError:
@@ -318,5 +319,5 @@ class FsspecStore(CheckpointStore):
 
 
 def _object_name(index: int, path: str) -> str:
-    """Return what a file is called in the store: unique by its number, and known by the end of its path."""
+    """Return the name of a file's object: its number, which is unique, and the end of its path."""
     return f"{index}-{_PLAIN.sub('_', posixpath.basename(path))[-_PLAIN_CHARS:]}"

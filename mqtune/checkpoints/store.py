@@ -6,10 +6,10 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from mqtune.checkpoints.checkpoint import Counters
 from mqtune.checkpoints.files import remove_tree, token
 from mqtune.core.errors import CheckpointGone, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
@@ -28,15 +28,15 @@ __all__ = [
     "with_name",
 ]
 
-#: After how many seconds without a change what lies aside was left by a crash: more than any save takes.
+#: After how many seconds without a change unfinished files count as left by a crash: more than any save takes.
 SWEEP_AFTER_S: Final = 86_400.0
 
-#: Ids become names of folders and of objects: what every file system and object store takes as it is, with no meaning.
+#: Ids become names of folders and objects, so they have only characters that every file system and object store accepts.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-#: What a store's mark is called, in every store.
+#: The name of the file with a store's mark.
 MARK: Final = "store.json"
 _VERSION: Final = 1
-#: Ends a URL that means one store and no other one that may be found there.
+#: A URL that identifies one store, and no other one at the same place.
 _NAMED_URL: Final = re.compile(r"(?P<url>.*)#mqtune-store=(?P<name>[0-9a-f]+)", re.DOTALL)
 
 
@@ -44,79 +44,80 @@ _SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
 
 
 class CheckpointStore(ABC):
-    """Where checkpoints that are folders lie; every machine of an experiment has its own store object for the same place.
+    """Holds the checkpoints that are folders; each process of an experiment opens its own store object for the same place.
 
-    **A checkpoint that is there is complete.** It is written aside and shown in one step, on disk when ``save`` returns;
-    a crash before leaves something that is never taken for a checkpoint, and that ``sweep`` removes. It never changes.
-    A checkpoint without any file is one too: it has counters.
+    **A checkpoint that exists is complete.** It is written aside and made visible in one step, and is on disk when ``save``
+    returns. A crash before leaves files that are never taken for a checkpoint, and that ``sweep`` removes. A checkpoint never
+    changes. One without any file is valid: it has counters.
 
-    **Threads and processes.** Any number may use one place at once, and several threads one store object. ``delete`` may
-    come while others ``fetch``: they get either the whole checkpoint or CheckpointGone.
+    **Threads and processes.** Any number of processes may use one place at once, and several threads one store object. A
+    ``fetch`` during a ``delete`` returns the whole checkpoint or raises CheckpointGone.
 
     **Errors.** Every method raises StoreUnavailable, with the place and the reason, when the store can't be reached, read
-    or written, or is full; ConfigurationError for an id that can't be a name.
+    or written, or is full; and ConfigurationError for an id that can't be a name.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """What ``open_store`` opens this store by, on any machine.
+        """The URL by which ``open_store`` opens this store on any machine.
 
-        After ``create`` or ``check`` it also names the one store that was found, so that ``check`` on another machine
-        can tell a folder of the same name that is not the same folder.
+        After ``create`` or ``check`` it should also identify the store that was found, so that ``check`` on another machine
+        notices another folder under the same name.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the place as people write it, without secrets."""
+        """Return the place for messages and logs, without secrets."""
 
     @abstractmethod
     def create(self) -> None:
-        """Make the store if it is not there yet, and ``check`` it; for the driver, before anything is saved."""
+        """Make the store unless it exists, and ``check`` it; the driver calls this before anything is saved."""
 
     @abstractmethod
     def check(self) -> None:
-        """See that this machine reaches the store that ``create`` made, and can write to it; for each worker.
+        """Check that this machine reaches the store that ``create`` made, and can write to it; each worker calls this.
 
         Raises:
-            StoreUnavailable: it can't; the message says who, where, why and what to do.
+            StoreUnavailable: it can't; the message names the user, the machine, the place, the reason and the remedy.
         """
 
     @abstractmethod
-    def save(self, id: CheckpointId, source: Path, counters: Mapping[str, Any]) -> int:  # noqa: A002
+    def save(self, id: CheckpointId, source: Path, counters: Counters) -> int:  # noqa: A002
         """Save the folder *source* as checkpoint *id*, and return how many bytes its files have.
 
-        Nested and empty folders, empty files, any UTF-8 name and the owner's permission to execute survive; times and
-        owners don't. A link counts as the file that it leads to, which must lie inside of *source*. *source* stays as it
-        is, unless ``staging`` gave it: then it may be gone. After an error, or when the process is told to end
-        meanwhile, there is no such checkpoint. Saving the same content again does nothing.
+        Nested and empty folders, empty files, any UTF-8 name and the owner's permission to execute are kept; times and
+        owners are not. A link counts as the file that it points to, which must be inside *source*. *source* stays as it
+        is, unless it came from ``staging``: then it may be gone. After an error, or if the process is told to end
+        meanwhile, there is no such checkpoint. Saving the same content again is a no-op.
 
         Args:
-            id: its name for ever.
-            source: a folder that nobody writes to meanwhile.
-            counters: numbers or strings by name, kept with it.
+            id: the checkpoint's name for ever.
+            source: a folder that nothing writes to meanwhile.
+            counters: numbers or strings by name, kept with the checkpoint.
 
         Raises:
-            CheckpointExists: there is an *id* with another content.
-            ConfigurationError: *source* is no folder, or holds what can't be saved; or a counter is no number or string.
+            CheckpointExists: *id* exists with another content.
+            ConfigurationError: *source* is not a folder, or has a file that can't be saved; or a counter is neither a number
+                nor a string.
         """
 
     @abstractmethod
-    def fetch(self, id: CheckpointId, target: Path) -> dict[str, Any]:  # noqa: A002
+    def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         """Copy checkpoint *id* into the new folder *target*, and return its counters.
 
-        Sizes and hashes are checked on the way; *target* is there when all of it is, and not after an error.
+        Sizes and hashes are checked on the way. *target* appears when it is complete, and not after an error.
 
         Raises:
             CheckpointGone: there is no *id*.
-            CheckpointBroken: it is not what was saved.
-            CheckpointVersionError: a later mqtune saved it.
-            ConfigurationError: *target* is there already.
+            CheckpointBroken: its files are not those that were saved.
+            CheckpointVersionError: a later version of mqtune saved it.
+            ConfigurationError: *target* exists already.
         """
 
     @abstractmethod
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
-        """Whether there is such a checkpoint; it may be broken all the same."""
+        """Whether a checkpoint exists; its files are not checked."""
 
     @abstractmethod
     def ids(self) -> list[CheckpointId]:
@@ -124,36 +125,36 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def delete(self, id: CheckpointId) -> None:  # noqa: A002
-        """Delete a checkpoint; one that is not there is none the less deleted. It is gone at once, or is whole."""
+        """Delete a checkpoint in one step: it is gone or whole. Deleting a missing checkpoint is a no-op."""
 
     @abstractmethod
     def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
-        """Remove what crashes left, and return how many such things; checkpoints stay.
+        """Remove the unfinished files that crashes have left, and return how many there were; checkpoints stay.
 
-        What was touched within the last *older_than_s* seconds, by the store's clock, may be a save that goes on.
+        Files that changed within the last *older_than_s* seconds, by the store's clock, may belong to a save in progress.
         """
 
     def staging(self) -> Path:
-        """Return a new, empty folder to write a checkpoint into, from where ``save`` may move it instead of copying it.
+        """Return a new empty folder to write a checkpoint into, which ``save`` may move instead of copying.
 
-        The caller removes it if it is still there after ``save``; ``sweep`` does if it lies in the store.
+        The caller removes it if it still exists after ``save``; ``sweep`` does if it is inside the store.
         """
-        import tempfile  # noqa: PLC0415 - a trial that saves nothing has no use for it
+        import tempfile  # noqa: PLC0415 - slow to import, and most trials don't need it
 
         return Path(tempfile.mkdtemp(prefix="mqtune-checkpoint-"))
 
     def copy(self, id: CheckpointId, new_id: CheckpointId) -> int:  # noqa: A002
-        """Save what checkpoint *id* holds as *new_id* too, and return how many bytes its files have.
+        """Save the content of checkpoint *id* as *new_id* too, and return how many bytes its files have.
 
         Raises:
             CheckpointGone: there is no *id*.
-            CheckpointBroken: it is not what was saved.
-            CheckpointExists: there is a *new_id* with another content.
+            CheckpointBroken: its files are not those that were saved.
+            CheckpointExists: *new_id* exists with another content.
         """
         check_id(new_id)
         folder = self.staging()
         try:
-            # What fetch makes must not be there before.
+            # fetch makes the folder itself.
             folder.rmdir()
             counters = self.fetch(id, folder)
             return self.save(new_id, folder, counters)
@@ -165,7 +166,7 @@ def check_id(id: str) -> None:  # noqa: A002
     """Raise unless *id* is safe as a name.
 
     Raises:
-        ConfigurationError: it is empty or too long, or has characters that may have a meaning in a path or URL.
+        ConfigurationError: it is empty, too long, or has characters with a meaning in a path or URL.
     """
     if not is_id(id):
         raise ConfigurationError(
@@ -180,19 +181,19 @@ def is_id(name: str) -> bool:
 
 
 def gone(id: CheckpointId, place: str) -> CheckpointGone:  # noqa: A002
-    """Return the error for a checkpoint that is not in the store at *place*."""
+    """Return the error that a checkpoint is not in the store at *place*."""
     return CheckpointGone(
         f"checkpoint {id} is not in {place}: it was deleted, or never saved there; start from another one, or have more kept"
     )
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL as it may be shown: without a user's name and password."""
+    """Return a URL without user name and password, so that it can be shown."""
     return _SECRET.sub("…@", url)
 
 
 def myself() -> str:
-    """Return who this is, for an error: the user and the machine."""
+    """Return the user and the machine, for an error."""
     import getpass  # noqa: PLC0415
     import socket  # noqa: PLC0415
 
@@ -204,32 +205,32 @@ def myself() -> str:
 
 
 def new_mark() -> bytes:
-    """Return the mark of a new store, with a name that no other has."""
+    """Return the mark of a new store, with a unique name."""
     return json.dumps({"version": _VERSION, "name": token()}).encode()
 
 
 def with_name(url: str, name: str) -> str:
-    """Return *url* as that of the store *name*, or as it is if that is empty."""
+    """Return *url* with the name of a store added; unchanged if the name is empty."""
     return f"{url}#mqtune-store={name}" if name else url
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Return a URL without the name of the store that it means, and that name, or empty."""
+    """Split a URL into the place and the name of the store; the name is empty if the URL has none."""
     named = _NAMED_URL.fullmatch(url)
     return (named["url"], named["name"]) if named else (url, "")
 
 
 def checked_name(mark: bytes | None, expected: str, place: str) -> str:
-    """Return the name that the mark found at *place* gives to its store.
+    """Return the name of the store whose mark was found at *place*.
 
     Args:
-        mark: what was found, or None.
-        expected: the name that it must be; empty for any.
-        place: where it was looked for, as people write it.
+        mark: the content of the mark, or None if there is none.
+        expected: the name that the store must have; empty for any.
+        place: the place, for an error.
 
     Raises:
         StoreUnavailable: there is no store, or another one.
-        CheckpointVersionError: a later mqtune made it.
+        CheckpointVersionError: a later version of mqtune made it.
     """
     share = (
         "every machine must reach the same place by the same name: mount the shared folder there, or use a store that all "

@@ -33,7 +33,7 @@ class Retention:
         mode: "min" or "max" is better; empty means the experiment's, which goes with the experiment's metric alone.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     keep_last: int | None = 1

@@ -7,17 +7,18 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
-from mqtune.core.trial import CheckpointId, Config, checkpoint_id, is_in_memory
+from mqtune.core.trial import CheckpointId, checkpoint_id, is_in_memory
 
 if TYPE_CHECKING:
     # Most trials save nothing, and their processes should not wait for the import.
     from mqtune.checkpoints import Checkpoint, CheckpointStore
+    from mqtune.checkpoints.checkpoint import State
 
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
-    Savable = dict[str, Any] | str | os.PathLike[str] | Checkpoint
+    Savable = State | str | os.PathLike[str] | Checkpoint
 
 __all__ = ["Saved", "Saver", "check_savable", "make_folder", "remove_folder"]
 
@@ -170,7 +171,7 @@ class Saver:
         return self._store
 
 
-def check_savable(source: Savable) -> Config | Path:
+def check_savable(source: Savable) -> State | Path:
     """Return what is to be saved: a dict, or the path of a folder that exists.
 
     Raises:
