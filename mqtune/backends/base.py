@@ -45,7 +45,8 @@ class BackendSession(Protocol):
     ``AttemptStarted``, ``Journal.report`` for each batch of reports, ``Journal.renew`` before the lease expires, and
     ``Journal.end`` with an ``AttemptEnded`` once nothing of it runs any more. A refused claim is not run. The answers to
     ``report`` and ``renew`` carry the driver's intents, such as "stop" or "pause"; "fenced" means that the attempt no
-    longer counts and must be killed. ``mqtune.journal.base`` has the details.
+    longer counts and must be killed. An attempt that runs longer than its ``ttl_s`` ends as FAILED, with the error type
+    "TimeToLive" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend of threads.
 
     **Threads.** The driver calls all methods from one thread, which waits for them: none may block for long.
 
