@@ -226,8 +226,10 @@ class _Broker:
         return [name.decode(errors="backslashreplace") for name in found]
 
     def unknown(self, name: str) -> str:
-        """Say that there is no experiment of this name, and which there are."""
+        """Say that there is no experiment of this name, or that it has not begun, and which there are."""
         names = self.names()
+        if name in names:
+            return f"experiment {name!r} on {self.place} has not begun yet"
         more = ", …" if len(names) > _SHOWN else ""
         there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none at all"
         return f"there is no experiment {name!r} on {self.place}; {there}"
@@ -504,7 +506,7 @@ class Client:
         """Return the experiment of this name.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: there is none, or it has not begun.
         """
         found = ExperimentHandle(self._broker, name)
         if found.stand() is None:
