@@ -415,7 +415,13 @@ class ExperimentHandle:
     def _answer(self, request: Requested, entry: str, deadline: float) -> Answer:
         """Return the answer to a request that is in the journal, or that there is none yet."""
         while True:
-            with Follower(self._broker.url, self.name, after=entry) as follower:
+            try:
+                follower = Follower(self._broker.url, self.name, after=entry)
+            except ConfigurationError:
+                # The server was emptied in this moment.
+                entry = self._again(request)
+                continue
+            with follower:
                 found = self._wait(follower, request, entry, deadline)
             if isinstance(found, Answer):
                 return found

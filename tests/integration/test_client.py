@@ -16,6 +16,7 @@ from losing import set_back_redis, snapshot_of_redis
 from waiting import DEADLINE_S, eventually
 
 import mqtune
+from mqtune import client as client_module
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.client import Answer, ExperimentHandle
 from mqtune.core.codec import encode_value
@@ -271,6 +272,25 @@ def test_a_request_that_the_server_loses_is_made_again_by_who_waits(
 
     assert [answer.is_done for answer in answers] == [True]
     assert len(driver.seen) == 1
+
+
+def test_a_server_that_is_emptied_before_the_answer_is_listened_for_is_waited_for(
+    experiment: ExperimentHandle, driver: AnsweringDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot_of_redis(redis_client)
+    driver.is_answering.clear()
+    back = threading.Timer(0.5, lambda: (set_back_redis(redis_client, before), driver.is_answering.set()))
+    follow = client_module.Follower
+
+    def emptied(*args: Any, **options: Any) -> Any:
+        if not back.is_alive() and not back.finished.is_set():
+            redis_client.flushdb()
+            back.start()
+        return follow(*args, **options)
+
+    monkeypatch.setattr(client_module, "Follower", emptied)
+
+    assert experiment.trial("0001").pause().is_done
 
 
 # Looking.
