@@ -10,7 +10,7 @@ from mqtune.core.version import __version__
 if TYPE_CHECKING:
     from mqtune.backends.simulated import Simulated
     from mqtune.checkpoints import Checkpoint, CheckpointStore
-    from mqtune.client import Client
+    from mqtune.client import Client, TrialHandle
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.trial import Action, Decision, TrialStatus
@@ -95,6 +95,7 @@ __all__ = [
     "TargetReached",
     "TimeLimit",
     "Trainable",
+    "TrialHandle",
     "TrialPlateau",
     "TrialStatus",
     "TrialsCompleted",
@@ -157,7 +158,7 @@ _HOMES: Final[dict[str, str]] = {
     "Resources": "mqtune.core.resources",
     "Results": "mqtune.results.results",
     "Tuner": "mqtune.tuner",
-    "Client": "mqtune.client",
+    **dict.fromkeys(("Client", "TrialHandle"), "mqtune.client"),
     "Simulated": "mqtune.backends.simulated",
     "follow_log": "mqtune.results.logs",
 }

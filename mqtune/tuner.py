@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Self
 
 from mqtune.backends.base import Backend
 from mqtune.core.experiment import Mode
 from mqtune.core.resources import Resources
 from mqtune.core.text import say_in_one_line
+from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
+from mqtune.driver.actions import next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import Deployment, deployment_of
-from mqtune.driver.running import Running
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run, Settings
+from mqtune.driver.runner import STEP_S, Runner
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Plan, Process, Run, Settings
+from mqtune.driver.trials import DrivenTrial, LocalSteering
+from mqtune.results.checkpoints import Origin
+from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
@@ -22,7 +29,7 @@ from mqtune.trainable.spec import AnyTrainable
 __all__ = ["Tuner"]
 
 
-class Tuner(Running):
+class Tuner:
     """Tunes a trainable's config over the workers of a broker, or over this machine's cores and GPUs.
 
     The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). A run that
@@ -99,7 +106,9 @@ class Tuner(Running):
             process=process,
             run=run,
         )
-        super().__init__(settings, deployment)
+        self._runner: Runner = Runner(Plan(settings), deployment)
+        self._collected: list[Report] | None = None
+        self._failures_told: set[TrialId] = set()
 
     @classmethod
     def attach(
@@ -148,3 +157,202 @@ class Tuner(Running):
             run=run,
         )
         return cls(**{each.name: getattr(settings, each.name) for each in fields(settings)})
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self._runner.plan.name
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder on this machine."""
+        return self._runner.folder
+
+    # Running.
+
+    def run(self) -> Results:
+        """Run to the end and return the results; an experiment that is complete is only read.
+
+        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends within
+        a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
+        exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
+
+        Raises:
+            RunInterrupted: it was interrupted; ``results()`` has what there is.
+            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            NameTaken: a living driver, or an experiment with another definition, has the name.
+            TrainableNotFound: the first trial could not be started on its worker.
+            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
+            MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
+                ``metric_from="later"``, the first trial that ended had never reported the metric.
+            UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
+            DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
+        """
+        return self._runner.run()
+
+    def step(self, block_s: float = STEP_S) -> None:
+        """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
+
+        Raises:
+            as ``run``.
+        """
+        self._runner.step(block_s)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every trial has ended and no other will start."""
+        return self._runner.is_finished
+
+    def results(self) -> Results:
+        """Return the results so far."""
+        return self._runner.results()
+
+    def debug_string(self) -> str:
+        """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
+        return self._runner.debug_string()
+
+    def stop_all(self, reason: str = "stopped by hand") -> None:
+        """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
+        self._runner.open().stop_all(reason, by="user")
+
+    def close(self) -> None:
+        """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
+
+        What was seen until then can still be looked at.
+        """
+        self._runner.close()
+
+    # Trials.
+
+    def trial(self, trial: Trial | str) -> DrivenTrial:
+        """Return a handle on a trial, by its id: it pauses, resumes, stops, saves the trial, and reads its output.
+
+        Raises:
+            ConfigurationError: there is no such trial.
+        """
+        handle = DrivenTrial(trial.id if isinstance(trial, Trial) else trial, self._runner)
+        _ = handle.record
+        return handle
+
+    def add(
+        self,
+        config: Config,
+        *,
+        source: Trial | str = "",
+        checkpoint: Origin | None = None,
+        ttl_s: float | None = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
+    ) -> Trial:
+        """Stage a new trial now, whether or not a slot is free, and return it; what its config leaves out is sampled.
+
+        Args:
+            config: what to try.
+            source: a trial from whose checkpoint, as of now, it starts.
+            checkpoint: which: "newest", the default; "best", of those that are kept, and without *source* the best trial's;
+                the id of any checkpoint that is kept; or, without *source*, the path of a folder on this machine. That is
+                copied into the experiment's store and becomes the trial's first checkpoint. One that lies in another
+                experiment's store, or was fetched from there, keeps its counters.
+            ttl_s: how long an attempt of it may run, in seconds; by default as ``Process(ttl_s=…)`` says.
+            tags: names by which it is found again, as ``Results.find`` does.
+            notes: a text about it.
+
+        Raises:
+            SpaceError: the config does not fit the space.
+            ConfigurationError: there is no such checkpoint, tags or notes are invalid, or there is no store that a folder
+                could be copied into.
+            StoreUnavailable: the store can't be reached or written.
+        """
+        driver, plan = self._runner.open(), self._runner.plan
+        new = next_trial_id(self._runner.experiment)
+        given = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint, "ttl_s": ttl_s}
+        arguments: dict[str, object] = {
+            "config": plan.space.complete(config, random.Random(f"{plan.seed}:{int(new)}")),
+            "tags": checked_tags(tags),
+            "notes": checked_notes(notes),
+            **{key: value for key, value in given.items() if value not in ("", None)},
+        }
+        brought = LocalSteering(self._runner).bring("add", new, arguments)
+        return driver.start(arguments, brought=brought)
+
+    def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
+        """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
+        self._runner.catch_up()
+        trials = list(self._runner.experiment.trials.values())
+        return [trial for trial in trials if trial.status in statuses] if statuses else trials
+
+    @property
+    def busy_trials(self) -> list[Trial]:
+        """The trials that hold a place: staged, running, or told to end and not gone yet."""
+        return [trial for trial in self.get_trials() if trial.is_busy]
+
+    @property
+    def running_trials(self) -> list[Trial]:
+        """The trials that run."""
+        return self.get_trials(TrialStatus.RUNNING)
+
+    def new_reports(self) -> list[Report]:
+        """Return the reports since this was last called, first all; by their times, and by sequence within a trial.
+
+        Reports that came after a decision on their trial are left out; the results keep them, marked.
+        """
+        driver = self._runner.look()
+        collected = self._collected
+        if collected is None:
+            # What was just decided is not in the copy yet, but the attempt counts what was accepted.
+            accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
+            collected = self._collected = [
+                Report(*report[:-1])
+                for report in self.results().reports()
+                if report.sequence <= accepted[report.trial, report.attempt]
+            ]
+            driver.listen_to_reports(lambda _, report: collected.append(report))
+        found = sorted(collected, key=lambda report: report.timestamp)
+        collected.clear()
+        return found
+
+    def next_failed_trial(self) -> Trial | None:
+        """Return the next trial that failed and was not returned before, or None."""
+        self._runner.look()
+        for trial in self._runner.experiment.trials.values():
+            if trial.status is TrialStatus.FAILED and trial.id not in self._failures_told:
+                self._failures_told.add(trial.id)
+                return trial
+        return None
+
+    def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
+        """Give the experiment these tags or notes in place of those it has; what is left out stays.
+
+        Raises:
+            ConfigurationError: they are no tags, or no notes.
+        """
+        self._runner.open().label(None, self._runner.experiment.labels.changed(tags, notes))
+
+    # Where it runs.
+
+    @property
+    def entry_point(self) -> Path:
+        """The file that holds the trainable, on this machine."""
+        return self._runner.plan.spec.locate(self._runner.plan.code_root)
+
+    @property
+    def slots(self) -> int:
+        """How many slots fit what a trial asks for, free or not."""
+        return self._runner.look().look_at_fleet().offered(self._runner.plan.resources)
+
+    @property
+    def free_slots(self) -> int:
+        """How many of them no trial of this experiment has or waits for, nor one of another experiment has, some seconds ago."""
+        return self._runner.look().look_at_fleet().free(self._runner.plan.resources)
+
+    def has_resources(self, resources: Resources) -> bool:
+        """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""
+        return self._runner.look().look_at_fleet().free(resources) > 0
+
+    def resource_string(self) -> str:
+        """Return what all slots offer, for people."""
+        return self._runner.look().backend.resource_string()
+
+    def has_gpus(self) -> bool | None:
+        """Whether any slot has a GPU; None when there is no slot to ask."""
+        return self._runner.look().backend.has_gpus()

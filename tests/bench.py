@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import mqtune
 from mqtune.checkpoints import CheckpointStore
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
@@ -30,7 +31,6 @@ from mqtune.core.trial import (
     checkpoint_id,
 )
 from mqtune.driver.checkpoints import CheckpointGC, Deletes
-from mqtune.driver.control import Control
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
 from mqtune.driver.settings import Checkpoints, Failures, Plan, Process, Run, Settings
@@ -185,21 +185,33 @@ def settings_of(**options: Any) -> Settings:
     return Settings(**options)
 
 
-class Hand(Control):
+class Driven:
+    """An experiment that a test drives itself."""
+
+    def __init__(self, plan: Plan, driver: Driver, folder: Path) -> None:
+        self.plan = plan
+        self.experiment = driver.experiment
+        self.folder = folder
+        self._driver = driver
+
+    def open(self) -> Driver:
+        return self._driver
+
+    def look(self) -> Driver:
+        return self._driver
+
+    def catch_up(self) -> None: ...
+
+    def results(self) -> Results:
+        return Results(self.experiment, self.folder)
+
+
+class Hand(mqtune.Tuner):
     """What a tuner offers for trials, over a driver that a test steps itself."""
 
     def __init__(self, plan: Plan, driver: Driver, folder: Path) -> None:
-        super().__init__()
-        self._plan = plan
-        self._experiment = driver.experiment
-        self._driver = driver
-        self.folder = folder
-
-    def _open(self) -> Driver:
-        return self._driver
-
-    def results(self) -> Results:
-        return Results(self._experiment, self.folder)
+        self._collected, self._failures_told = None, set()
+        self._runner = Driven(plan, driver, folder)  # type: ignore[assignment]
 
 
 class Bench:

@@ -38,6 +38,7 @@ from mqtune.driver.actions import (
     Save,
     Stage,
     TrialActions,
+    next_trial_id,
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
@@ -68,6 +69,7 @@ __all__ = ["Driver"]
 _LOOK_EVERY: Final = 64
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
+_NO_CHECKPOINT: Final = CheckpointId("")
 
 
 class Driver:
@@ -465,22 +467,53 @@ class Driver:
             for each in restored:
                 self._callbacks.tell("on_restore", *each)
 
-    def steer(self, action: str, trial: str, arguments: dict[str, object]) -> str:
-        """Do at once what a request with these arguments asks for, and return the trial's id.
+    def steer(
+        self, action: str, trial: str, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT
+    ) -> None:
+        """Do at once what a request with these arguments asks for.
 
-        What has no event of its own is requested, and done in the next step: to add a trial, to set limits, to end.
+        What has no event of its own is requested, and done in the next step: to add a trial when a slot is free, to set
+        limits, to end.
+
+        Args:
+            action: what to do.
+            trial: the trial's id; empty for an action on the experiment.
+            arguments: of the action.
+            brought: a checkpoint that was copied into the store, to start from.
 
         Raises:
             InvalidTransition: a trial's status doesn't allow it; nothing was done.
             ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was done.
         """
-        request = Requested(id="", action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
-        wanted = self._requests.action_for(request)
+        request = self._request(action, trial, arguments)
+        wanted = self._requests.action_for(request, brought)
         if isinstance(wanted, Addition | Answer):
             self._restoring.request(replace(request, id=secrets.token_hex(16)))
         else:
             self.carry_out(wanted)
-        return trial
+
+    def check(self, action: str, trial: str, arguments: dict[str, object]) -> None:
+        """Check what ``steer`` would do, and do nothing.
+
+        Raises:
+            as ``steer``.
+        """
+        self._requests.action_for(self._request(action, trial, arguments))
+
+    def start(self, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT) -> Trial:
+        """Stage the trial that the arguments of "add" describe now, whether or not a slot is free, and return it.
+
+        Raises:
+            as ``steer``.
+        """
+        new = next_trial_id(self.experiment)
+        # What the config leaves out is sampled, the same for the same trial.
+        added = self._requests.action_for(self._request("add", "", arguments, id_=new), brought)
+        assert isinstance(added, Addition)  # noqa: S101 - that is what "add" asks for
+        return self.stage(self._slots.staging(replace(added, request="")))
+
+    def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
+        return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
 
     def stage(self, stage: Stage) -> Trial:
         """Stage an attempt, and return its trial; as ``carry_out``."""

@@ -52,6 +52,7 @@ T = TypeVar("T")
 _DECISIONS: Final = {
     action.value: action for action in (Action.STOP, Action.PAUSE, Action.COMPLETE, Action.ABANDON, Action.FAIL)
 }
+_NOTHING: Final = CheckpointId("")
 #: The arguments of each action.
 _ARGUMENTS: Final = {
     **dict.fromkeys(_DECISIONS, frozenset({"reason"})),
@@ -145,8 +146,12 @@ class Requests:
         if "max_concurrent" in changes:
             self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
 
-    def action_for(self, request: Requested) -> DriverAction | Addition:
+    def action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition:
         """Return the action that carries a request out, or the trial that it adds once a slot is free.
+
+        Args:
+            request: what is asked for.
+            brought: a checkpoint that was copied into the store for it, to start from in place of any other.
 
         Raises:
             InvalidTransition: a trial's status doesn't allow it.
@@ -168,11 +173,11 @@ class Requests:
             case "save":
                 return Save(self._trial(request.trial), request.id)
             case "resume":
-                return self._resume(request)
+                return self._resume(request, brought)
             case "restart":
-                return self._restart(request)
+                return self._restart(request, brought)
             case "add":
-                return self._add(request)
+                return self._add(request, brought)
             case _:
                 return self._setting(request)
 
@@ -180,12 +185,12 @@ class Requests:
         """Note that the trial of a request waits for a slot; it is answered when it is staged."""
         self._queued.add(request.id)
 
-    def _resume(self, request: Requested) -> Stage:
+    def _resume(self, request: Requested, brought: CheckpointId) -> Stage:
         trial = self._trial(request.trial)
         check_paused(trial)
         changes = _argument(request, "config", dict)
         wanted = None if changes is None else self._space.changed(trial.config, changes, random.Random(0))
-        source, checkpoint = None, CheckpointId("")
+        source, checkpoint = None, brought
         if request.arguments.get("checkpoint") is not None:
             source, checkpoint = self._origin(request, trial)
         stage = resuming(
@@ -199,13 +204,13 @@ class Requests:
         )
         return replace(stage, request=request.id)
 
-    def _restart(self, request: Requested) -> Stage | Decide:
+    def _restart(self, request: Requested, brought: CheckpointId) -> Stage | Decide:
         trial, reason = self._trial(request.trial), _reason(request)
         changes: Config = _argument(request, "config", dict) or {}
         wanted = self._space.changed(trial.config, changes, random.Random(0))
         has_ended = trial.attempt.end is not None
         trial.check(TrialStatus.STAGED) if has_ended else check_decision(trial, Action.PAUSE)
-        source, checkpoint = self._origin(request, trial)
+        source, checkpoint = (None, brought) if brought else self._origin(request, trial)
         if has_ended:
             return Stage(
                 trial=trial.id,
@@ -220,13 +225,13 @@ class Requests:
         restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
-    def _add(self, request: Requested) -> Addition:
+    def _add(self, request: Requested, brought: CheckpointId) -> Addition:
         if self.ending is not None:
             raise ConfigurationError(f"no other trial starts: the experiment ends ({self.ending.reason})")
         config = _argument(request, "config", dict)
         if config is None:
             raise ConfigurationError("add lacks a config")
-        source, checkpoint = self._origin(request, None)
+        source, checkpoint = (None, brought) if brought else self._origin(request, None)
         tags = _argument(request, "tags", list)
         return Addition(
             # The same again, whichever driver it is that samples what the config leaves out.

@@ -108,7 +108,7 @@ class SlotFiller:
         experiment = self._experiment
         match choice:
             case Start():
-                return self._addition() if self._added else self._suggestion()
+                return self.staging(self._added.popleft()) if self._added else self._suggestion()
             case Resume(trial_id, reason, config, source, named):
                 # A scheduler may have named it a while ago.
                 is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
@@ -159,8 +159,8 @@ class SlotFiller:
         if not isinstance(choice, Start) and not isinstance(choice.reason, str):
             raise ConfigurationError(f"{who}.choose() returned {choice!r}, whose reason is no text")
 
-    def _addition(self) -> Stage:
-        added = self._added.popleft()
+    def staging(self, added: Addition) -> Stage:
+        """Return the action that stages an added trial."""
         return Stage(
             trial=next_trial_id(self._experiment),
             config=added.config,

@@ -83,7 +83,7 @@ def both_run(tuner: mqtune.Tuner, reports: int = 3) -> tuple[Trial, Trial]:
 
 def paused(tuner: mqtune.Tuner, trial: Trial) -> Trial:
     """Pause a trial, and return it when its process is gone."""
-    tuner.pause_trial(trial)
+    tuner.trial(trial).pause()
     drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
     return trial
 

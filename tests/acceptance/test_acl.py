@@ -99,18 +99,18 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
     tuner = tune(saving.CountsInDict, counting(), counting(), name="team-a-whole", store=None)
     first, second = both_run(tuner)
 
-    tuner.pause_trial(first)
+    tuner.trial(first).pause()
     drive(tuner, lambda: first.status is TrialStatus.PAUSED)
-    tuner.resume_trial(first)
+    tuner.trial(first).resume()
     drive(tuner, lambda: first.status is TrialStatus.RUNNING and first.attempt.reports > 1)
-    tuner.save_trial(first)
+    tuner.trial(first).save()
     drive(tuner, lambda: len(first.checkpoints) > 0)
-    tuner.stop_trial(second)
-    tuner.abandon_trial(first, "enough")
+    tuner.trial(second).stop()
+    tuner.trial(first).abandon("enough")
     drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
     # As on a machine that doesn't share the worker's folder.
     monkeypatch.setattr(logs, "here", lambda attempt, path: False)
-    assert tuner.stdout(first) == tuner.stderr(second) == []
+    assert tuner.trial(first).stdout() == tuner.trial(second).stderr() == []
     tuner.close()
 
     assert (first.status, second.status) == (TrialStatus.ABANDONED, TrialStatus.EARLY_STOPPED)
@@ -413,11 +413,11 @@ def test_a_worker_without_remote_control_hears_no_command_and_still_obeys_its_dr
             assert shut_down(url) == 0, "nobody listens"
             assert "pong" not in run(url, "inspect", "ping").stdout
 
-            tuner.pause_trial(trial)
+            tuner.trial(trial).pause()
             drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-            tuner.resume_trial(trial)
+            tuner.trial(trial).resume()
             drive(tuner, lambda: trial.status is TrialStatus.RUNNING)
-            tuner.stop_trial(trial)
+            tuner.trial(trial).stop()
             drive(tuner, lambda: trial.status.is_terminal)
             assert deaf.poll() is None
 

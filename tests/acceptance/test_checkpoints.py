@@ -91,9 +91,9 @@ def test_dicts_that_nothing_needs_are_deleted_from_redis(tune: Tune, held):
     paused(tuner, first)
     drive(tuner, lambda: held(tuner) >= {first.checkpoint})
 
-    tuner.stop_trial(second)
+    tuner.trial(second).stop()
     drive(tuner, lambda: second.status.is_terminal)
-    tuner.stop_trial(first)
+    tuner.trial(first).stop()
     finished(tuner)
 
     best = tuner.results().best.trial
@@ -111,7 +111,7 @@ def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_p
     reports = other.reports
     drive(tuner, lambda: other.reports > reports + 20)
     assert named in store.ids()
-    tuner.stop_trial(trial)
+    tuner.trial(trial).stop()
 
     eventually(lambda: not [one for one in store.ids() if one.split("-")[1] == trial.id])
     assert trial.checkpoints == {}
@@ -120,14 +120,14 @@ def test_what_a_paused_trial_names_stays_and_goes_when_it_ends(tune: Tune, tmp_p
 def test_what_a_fork_began_with_stays_until_it_has_its_own(tune: Tune, tmp_path: Path):
     tuner = tune(saving.CountsOften, counting(lr=0.01), checkpoints=mqtune.Checkpoints(delete=True))
     store = store_of(tuner, tmp_path)
-    drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").checkpoint)
-    source = tuner.get_trial("0001")
+    drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.checkpoint)
+    source = tuner.trial("0001").record
 
-    fork = tuner.start_trial(counting(lr=9, step_s=2), source=source)
+    fork = tuner.add(counting(lr=9, step_s=2), source=source)
     named = fork.attempt.checkpoint
     drive(tuner, lambda: fork.status is TrialStatus.RUNNING)
-    tuner.stop_trial(source)
-    better = tuner.start_trial(counting(3, lr=9.5))
+    tuner.trial(source).stop()
+    better = tuner.add(counting(3, lr=9.5))
     drive(tuner, lambda: better.status.is_terminal and source.status.is_terminal)
 
     # The source ended as the best one, and is no more: nothing else of it is left.
@@ -135,7 +135,7 @@ def test_what_a_fork_began_with_stays_until_it_has_its_own(tune: Tune, tmp_path:
     drive(tuner, lambda: fork.reports >= 1)
     saved = [r for r in tuner.results().reports(source.id) if r.checkpoint == named]
     assert fork.last_metrics["loss"] == saved[0].metrics["loss"] - 9
-    tuner.stop_trial(fork)
+    tuner.trial(fork).stop()
     drive(tuner, lambda: fork.status.is_terminal)
     eventually(lambda: named not in store.ids())
 
@@ -152,7 +152,7 @@ def test_checkpoints_of_stopped_trials_are_deleted_if_that_is_asked_for_and_neve
         checkpoints=mqtune.Checkpoints(delete="stopped"),
     )
     drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
-    tuner.stop_trial("0001")
+    tuner.trial("0001").stop()
     trials = finished(tuner)
     tuner.close()
 
@@ -169,7 +169,7 @@ def test_the_local_copy_of_a_checkpoint_goes_with_its_attempt_and_the_checkpoint
     trial, _ = both_run(tuner)
     paused(tuner, trial)
     named = trial.checkpoint
-    tuner.resume_trial(trial)
+    tuner.trial(trial).resume()
     drive(tuner, lambda: trial.attempt.reports)
     row = rows(tuner, trial, 2)[0]
     assert (Path(row["copy"]) / "scratched").is_file()
@@ -187,7 +187,7 @@ def test_a_function_saves_when_it_is_asked_to(tune: Tune, held):
     trial, other = both_run(tuner)
     assert not trial.checkpoint
 
-    tuner.save_trial(trial)
+    tuner.trial(trial).save()
     drive(tuner, lambda: trial.checkpoint)
 
     assert trial.checkpoint in held(tuner)
@@ -201,7 +201,7 @@ def test_a_class_saves_between_two_steps_when_it_is_asked_to(tune: Tune, tmp_pat
     tuner = tune(saving.Counts, counting(), counting())
     trial, _ = both_run(tuner)
 
-    tuner.save_trial(trial)
+    tuner.trial(trial).save()
     drive(tuner, lambda: trial.checkpoint)
 
     counters = store_of(tuner, tmp_path).fetch(trial.checkpoint, tmp_path / "fetched")
@@ -257,7 +257,7 @@ def test_a_checkpoint_that_is_harmed_fails_its_trial_clearly_and_the_rest_goes_o
     paused(tuner, trial)
     harm(folder_of(tuner, tmp_path, trial.checkpoint))
 
-    tuner.resume_trial(trial)
+    tuner.trial(trial).resume()
     drive(tuner, lambda: trial.status.is_terminal)
 
     assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, kind)
@@ -275,7 +275,7 @@ def test_a_dict_that_is_gone_from_redis_fails_its_trial_clearly_and_the_rest_goe
         assert client.hdel(ExperimentKeys(tuner.name).checkpoints, trial.checkpoint) == 1
         assert RedisJournal(client, tuner.name).checkpoint(trial.checkpoint) is None
 
-    tuner.resume_trial(trial)
+    tuner.trial(trial).resume()
     drive(tuner, lambda: trial.status.is_terminal)
 
     assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "CheckpointGone")
@@ -290,7 +290,7 @@ def test_a_trial_whose_checkpoint_is_gone_is_restarted_from_scratch_or_from_anot
     paused(tuner, trial)
     _remove(folder_of(tuner, tmp_path, trial.checkpoint))
 
-    tuner.restart_trial(trial, source=other)
+    tuner.trial(trial).restart(source=other)
     drive(tuner, lambda: trial.attempt.reports)
 
     assert rows(tuner, trial, 2)[0]["step"] > 1
@@ -305,10 +305,10 @@ def test_trials_start_from_a_folder_of_the_drivers_machine_and_from_a_checkpoint
     folder.mkdir()
     (folder / "state.json").write_text(json.dumps({"step": 40, "total": 400.0}))
 
-    first = tuner.start_trial(counting(44, step_s=0.001), checkpoint=folder)
+    first = tuner.add(counting(44, step_s=0.001), checkpoint=folder)
     drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
     _, begun_with, *_ = first.checkpoints
-    second = tuner.start_trial(counting(44, step_s=0.001), checkpoint=begun_with)
+    second = tuner.add(counting(44, step_s=0.001), checkpoint=begun_with)
     drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
 
     assert [row["step"] for row in rows(tuner, first, 1)] == [41, 42, 43, 44]
@@ -394,7 +394,7 @@ def test_the_best_trials_checkpoint_is_there_on_the_drivers_machine_after_the_ru
     tuner = tune(trainable, counting(4), counting(6))
     best = tuner.run().best
 
-    checkpoint = tuner.get_checkpoint(best.id)
+    checkpoint = tuner.trial(best.id).get_checkpoint()
 
     text = json.dumps(checkpoint.data) if checkpoint.is_dict else (checkpoint.path / "deep/state.json").read_text()
     assert json.loads(text) == {"step": 6, "total": 6.0}
@@ -405,11 +405,11 @@ def test_a_class_writes_its_model_again_from_a_checkpoint(tune: Tune, tmp_path: 
     tuner = tune(saving.CountsOften, counting(4))
     tuner.run()
 
-    tuner.export_model("0001", "text", tmp_path / "model")
+    tuner.trial("0001").export_model("text", tmp_path / "model")
 
     assert (tmp_path / "model" / "total.txt").read_text() == "4.0"
     with pytest.raises(ConfigurationError, match=r"'onnx'.*text"):
-        tuner.export_model("0001", "onnx", tmp_path / "other")
+        tuner.trial("0001").export_model("onnx", tmp_path / "other")
 
 
 def test_what_has_no_checkpoint_or_lost_it_can_not_be_fetched(tune: Tune, tmp_path: Path):
@@ -418,6 +418,6 @@ def test_what_has_no_checkpoint_or_lost_it_can_not_be_fetched(tune: Tune, tmp_pa
     _remove(folder_of(tuner, tmp_path, first.checkpoint))
 
     with pytest.raises(CheckpointGone, match=first.checkpoint):
-        tuner.get_checkpoint(first)
+        tuner.trial(first).get_checkpoint()
     with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint"):
-        tuner.get_checkpoint(second)
+        tuner.trial(second).get_checkpoint()

@@ -142,7 +142,7 @@ def test_an_attached_tuner_goes_on_with_what_runs(tune: Tune, workers: str):
         assert second.is_finished is False
         trials = finished(second)
 
-    assert type(second._plan.scheduler) is mqtune.ASHA
+    assert type(second._runner.plan.scheduler) is mqtune.ASHA
     assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 3
     assert [trial.reports for trial in trials] == [100, 100, 3]
     check_that_nothing_was_restarted(second)
@@ -288,7 +288,7 @@ def test_a_second_driver_is_refused_and_told_who_has_the_experiment_and_since_wh
         with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it \d+ s ago"):
             attach(workers, first.name).run()
 
-        drive(first, lambda: first.get_trial("0001").reports > 10)
+        drive(first, lambda: first.trial("0001").record.reports > 10)
 
 
 @contextlib.contextmanager
@@ -435,7 +435,7 @@ def test_with_finish_what_runs_ends_by_itself_and_nothing_else_starts_until_a_dr
         assert [trial.status for trial in trials] == [TrialStatus.COMPLETED] * 4
         assert [trial.reports for trial in trials] == [400, 400, 5, 5]
         check_that_nothing_was_restarted(second)
-        assert second._plan.on_loss == ("finish", GRACE_S)
+        assert second._runner.plan.on_loss == ("finish", GRACE_S)
 
 
 @pytest.mark.parametrize("trainable", [saving.Counts, saving.in_dicts])

@@ -257,7 +257,7 @@ def test_a_local_experiment_that_has_ended_is_extended_by_hand(
         # The first look at it, before anything else has it connect.
         assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED]
         assert tuner.is_finished
-        added = tuner.start_trial({"x": 0.5})
+        added = tuner.add({"x": 0.5})
         assert not tuner.is_finished
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 40, "no worker was started")
         assert (added.status, added.reports) == (TrialStatus.COMPLETED, 9)

@@ -155,7 +155,7 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
             until_it_ends(tuner)
         with contextlib.closing(tuner_of(broker, "paused", slow)) as tuner:
             until_it_runs(tuner)
-            tuner.pause_trial(tuner.get_trials()[0])
+            tuner.trial(tuner.get_trials()[0]).pause()
             eventually(lambda: tuner.step(0.1) or tuner.get_trials()[0].status is TrialStatus.PAUSED, 30)
         with contextlib.closing(tuner_of(broker, "terminated", slow)) as tuner:
             until_it_runs(tuner)

@@ -86,13 +86,13 @@ def test_every_value_and_message_of_a_run_is_text_json_or_msgpack(tmp_path: Path
         waiting.step(0)
         tuner = tune(saving.CountsInDict, counting(), counting(), store=None)
         first, second = both_run(tuner)
-        tuner.pause_trial(first)
+        tuner.trial(first).pause()
         drive(tuner, lambda: first.status is TrialStatus.PAUSED)
-        tuner.resume_trial(first)
+        tuner.trial(first).resume()
         drive(tuner, lambda: first.status is TrialStatus.RUNNING)
         tap.look()
-        tuner.stop_trial(first)
-        tuner.stop_trial(second)
+        tuner.trial(first).stop()
+        tuner.trial(second).stop()
         drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
         tap.look()
 
@@ -207,7 +207,7 @@ def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, An
         tuner = tune(saving.CountsInDict, counting(), counting(), name="unhindered", store=None)
         first, second = both_run(tuner)
         for trial in (first, second):
-            tuner.stop_trial(trial)
+            tuner.trial(trial).stop()
         drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
 
     assert process.poll() is None
@@ -295,7 +295,7 @@ def test_hints_and_workers_that_are_none_disturb_nobody(worker: tuple[str, Any, 
         before = trial.attempt.reports
         drive(tuner, lambda: trial.attempt.reports > before + 10)
 
-        tuner.stop_trial(trial)
+        tuner.trial(trial).stop()
         drive(tuner, lambda: trial.status is TrialStatus.EARLY_STOPPED)
         assert len(trial.attempts) == 1
         refused = [line for line in log.read_text().splitlines() if "this mqtune can't obey" in line]
@@ -320,7 +320,7 @@ def test_a_trial_whose_key_is_deleted_runs_again_with_the_reason(
 
         drive(tuner, lambda: len(trial.attempts) > 1 and trial.attempt.reports > 1)
         assert "deleted, or evicted" in trial.attempts[0].error
-        tuner.stop_trial(trial)
+        tuner.trial(trial).stop()
         drive(tuner, lambda: trial.status.is_terminal)
 
 

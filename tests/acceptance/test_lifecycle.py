@@ -44,12 +44,12 @@ def test_a_trial_that_is_paused_on_one_worker_goes_on_on_the_other(tune: Tune, t
     tuner = tune(trainable, counting(lr=2), counting())
     trial, other = both_run(tuner)
     paused(tuner, trial)
-    follower = tuner.start_trial(counting())
+    follower = tuner.add(counting())
     drive(tuner, lambda: follower.status is TrialStatus.RUNNING)
-    tuner.stop_trial(other)
+    tuner.trial(other).stop()
     drive(tuner, lambda: other.status.is_terminal)
 
-    tuner.resume_trial(trial)
+    tuner.trial(trial).resume()
     drive(tuner, lambda: trial.attempt.reports >= 2)
 
     first, second = trial.attempts
@@ -83,13 +83,13 @@ def test_in_lockstep_no_line_runs_behind_the_report_that_ends_the_attempt(tune: 
     tuner = tune(
         saving.writes_on, {}, space=config, scheduler=stop_or_pause(action), process=mqtune.Process(sync="lockstep")
     )
-    drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").attempt.end is not None)
+    drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.attempt.end is not None)
 
     (trial,) = tuner.get_trials()
     assert written(tmp_path) == [1, 2]
     assert (trial.reports, trial.late_reports) == (3, 0)
     if action is Action.PAUSE:
-        tuner.resume_trial(trial)
+        tuner.trial(trial).resume()
         drive(tuner, lambda: trial.attempt.reports >= 2)
         behind = 4 if saves else 1
         assert [row["step"] for row in rows(tuner, trial, 2)[:2]] == [behind, behind + 1]
@@ -184,11 +184,11 @@ def test_hyperband_runs_its_brackets_and_leaves_nothing_paused(tune: Tune):
 def test_a_trial_that_is_killed_goes_on_elsewhere_from_its_checkpoint(tune: Tune, trainable):
     tuner = tune(trainable, counting(), counting(), failures=mqtune.Failures(max_failures=1))
     trial, other = both_run(tuner)
-    follower = tuner.start_trial(counting())
+    follower = tuner.add(counting())
 
     os.kill(trial.last_metrics["pid"], signal.SIGKILL)
     drive(tuner, lambda: follower.status is TrialStatus.RUNNING)
-    tuner.stop_trial(other)
+    tuner.trial(other).stop()
     drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
 
     first, second = trial.attempts
@@ -203,11 +203,11 @@ def test_a_trial_that_is_killed_goes_on_elsewhere_from_its_checkpoint(tune: Tune
 def test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had(tune: Tune, pair: str, tmp_path: Path):
     tuner = tune(saving.Counts, counting(), counting())
     both_run(tuner)
-    guest = tuner.start_trial(counting())
+    guest = tuner.add(counting())
     with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="leaving") as leaving:
         drive(tuner, lambda: guest.attempt.reports >= 3)
-        tuner.stop_trial("0001")
-        drive(tuner, lambda: tuner.get_trial("0001").status.is_terminal)
+        tuner.trial("0001").stop()
+        drive(tuner, lambda: tuner.trial("0001").record.status.is_terminal)
 
         leaving.send_signal(signal.SIGTERM)
         drive(tuner, lambda: guest.attempt.number == 2 and guest.attempt.reports)
@@ -215,7 +215,7 @@ def test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had(tune: 
     first, second = guest.attempts
     assert first.worker.startswith("leaving@")
     assert (first.end, guest.failures) == (AttemptEnd.HANDED_BACK, 0)
-    assert second.worker == tuner.get_trial("0001").attempt.worker
+    assert second.worker == tuner.trial("0001").record.attempt.worker
     before, after = rows(tuner, guest, 1), rows(tuner, guest, 2)
     assert after[0]["training_iteration"] == before[-1]["training_iteration"] + 1
 
@@ -226,10 +226,10 @@ def test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoi
 ):
     tuner = tune(saving.CountsOften, counting(), counting())
     both_run(tuner)
-    guest = tuner.start_trial(counting())
+    guest = tuner.add(counting())
     with running_worker(pair, tmp_path / "w.log", *OPTIONS, name="dying") as dying:
         drive(tuner, lambda: guest.attempt.reports >= 3)
-        tuner.stop_trial("0001")
+        tuner.trial("0001").stop()
         dying.kill()
         dying.wait()
         drive(tuner, lambda: guest.attempt.number == 2 and guest.attempt.reports, "the lease must run out")
@@ -251,10 +251,10 @@ def test_a_driver_that_goes_leaves_its_trials_running_and_the_next_one_pauses_an
 
     second = tune(saving.in_files, counting(), counting(), name=first.name)
     with contextlib.closing(second):
-        found = second.get_trial(trial.id)
+        found = second.trial(trial.id).record
         assert found.reports >= trial.reports
         paused(second, found)
-        second.resume_trial(found)
+        second.trial(found).resume()
         drive(second, lambda: found.attempt.reports >= 2)
         assert [attempt.end for attempt in found.attempts] == [AttemptEnd.PAUSED, None]
         assert rows(second, found, 2)[0]["step"] == rows(second, found, 1)[-1]["step"] + 1

@@ -47,13 +47,13 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
     far: None, talking: mqtune.Tuner, fleet: str, tmp_path: Path
 ):
     with contextlib.closing(talking) as tuner:
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
-        trial = tuner.get_trial("0001")
-        eventually(lambda: len(tuner.stdout(trial)) > 3)
-        first = tuner.stdout(trial)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
+        trial = tuner.trial("0001").record
+        eventually(lambda: len(tuner.trial(trial).stdout()) > 3)
+        first = tuner.trial(trial).stdout()
         assert first[:2] == ["line 0", "line 1"]
-        assert tuner.stdout(trial, offset=7)[0] == "line 1"
-        assert tuner.stderr(trial) == ["on stderr"]
+        assert tuner.trial(trial).stdout(offset=7)[0] == "line 1"
+        assert tuner.trial(trial).stderr() == ["on stderr"]
 
         following = subprocess.Popen(
             [sys.executable, "-m", "mqtune", "logs", tuner.name, "1", "--follow"],
@@ -73,7 +73,7 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
 
         assert rest.splitlines()[-1] == b"the end"
         assert following.returncode == 0
-        assert tuner.stdout(trial) == ["line 0", *rest.decode().splitlines()]
+        assert tuner.trial(trial).stdout() == ["line 0", *rest.decode().splitlines()]
         assert b"".join(mqtune.follow_log(tuner.name, "0001", broker=fleet)).endswith(b"the end\n")
         shown = read(tuner.name, "1", "--stderr", broker=fleet, home=tmp_path)
         assert (shown.returncode, shown.stdout) == (0, b"on stderr\n")
@@ -87,7 +87,7 @@ def test_without_a_worker_the_end_of_the_output_is_what_the_driver_knows(far: No
     (trial,) = results.trials
     trial.attempts[0].worker = "gone@nowhere"
 
-    lines = tuner.stderr("0001")
+    lines = tuner.trial("0001").stderr()
 
     assert trial.attempts[0].end is AttemptEnd.FAILED
     assert lines[-2:] == ["ValueError: the learning rate exploded", ""]
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):
 def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tuner, tmp_path: Path):
     """It is read from its file, and the driver's copy says when it has ended."""
     with contextlib.closing(talking) as tuner:
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
         following = mqtune.follow_log(tuner.folder, "1")
         found = next(following)
         assert found.startswith(b"line 0\n")

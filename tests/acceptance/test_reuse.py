@@ -61,7 +61,7 @@ class Bench:
 
     def start(self, *, ttl_s: float | None = None, **config: Any) -> Trial:
         given = {"do": "", "lr": 1.0, "steps": 3, "step_s": 0.0, "log": str(self.log), **config}
-        return self.tuner.start_trial(given, ttl_s=ttl_s)
+        return self.tuner.add(given, ttl_s=ttl_s)
 
     def run(self, *, ttl_s: float | None = None, **config: Any) -> Trial:
         trial = self.start(ttl_s=ttl_s, **config)
@@ -147,7 +147,7 @@ def test_trials_whose_config_is_not_taken_get_fresh_processes_and_are_journaled_
     for lr, trial in enumerate(trials, 1):
         assert len(trial.attempts) == 1
         assert bench.values(trial) == [-lr, -2 * lr, -3 * lr]
-    assert any("reset_config returned False" in line for line in bench.tuner.stderr(trials[1]))
+    assert any("reset_config returned False" in line for line in bench.tuner.trial(trials[1]).stderr())
 
 
 def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(bench: Bench):
@@ -157,7 +157,7 @@ def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(ben
     other = bench.run(lr=7.0)
     done = len(bench.values(one))
 
-    bench.tuner.resume_trial(one)
+    bench.tuner.trial(one).resume()
     drive(bench.tuner, lambda: one.attempt.number == 2 and one.attempt.reports >= 3)
     paused(bench.tuner, one)
 

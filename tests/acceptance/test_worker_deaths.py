@@ -123,7 +123,7 @@ def test_a_worker_that_was_frozen_past_its_lease_kills_its_trial_when_it_thaws_a
         send(family, signal.SIGCONT)
 
     eventually(lambda: tuner.step(0.05) or not lives(process), WAIT_S, "it runs on beside its successor")
-    other = tuner.start_trial(counting())
+    other = tuner.add(counting())
     drive(tuner, lambda: other.attempt.reports)
     assert other.attempt.worker.startswith("frozen@")
     assert rows(tuner, trial, 1) == before, "a superseded attempt was heard"
@@ -181,7 +181,7 @@ def locking(tune: Tune, folder: Path, *, bare: bool) -> Iterator[tuple[mqtune.Tu
 
     assert is_held()
     yield tuner, trial, is_held
-    tuner.stop_trial(trial)
+    tuner.trial(trial).stop()
     drive(tuner, lambda: tuner.is_finished)
     assert not is_held()
 
@@ -239,7 +239,7 @@ def test_a_trial_whose_zygote_is_frozen_outlives_its_time_no_longer_than_any_oth
 
     assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
     assert not any(map(lives, (process, zygote)))
-    other = tuner.start_trial(counting(1))
+    other = tuner.add(counting(1))
     drive(tuner, lambda: other.status.is_terminal)
     assert other.status is TrialStatus.COMPLETED
 

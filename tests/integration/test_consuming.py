@@ -128,12 +128,12 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
 ) -> None:
     stuck = tmp_path / "no-more"
     with altered_worker(server.url, tmp_path, STUCK_UNTIL_RECONNECTED.format(stuck=str(stuck)), *SLOTS) as worker:
-        first = tuner.start_trial({"number": 1})
+        first = tuner.add({"number": 1})
         drive(tuner, lambda: first.attempt.reports)
         wait_until_stuck(client, stuck)
         let_go(tmp_path, 2)
 
-        second = tuner.start_trial({"number": 2})
+        second = tuner.add({"number": 2})
         drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
 
         assert first.status is TrialStatus.RUNNING
@@ -152,13 +152,13 @@ def test_a_worker_that_reconnecting_does_not_help_hands_its_trials_back_and_star
 ) -> None:
     stuck = tmp_path / "no-more"
     with altered_worker(server.url, tmp_path, STUCK_UNTIL_RESTARTED.format(stuck=str(stuck)), *SLOTS) as worker:
-        first = tuner.start_trial({"number": 1})
+        first = tuner.add({"number": 1})
         drive(tuner, lambda: first.attempt.reports)
         began = psutil.Process(worker.pid).create_time()
         wait_until_stuck(client, stuck)
         let_go(tmp_path, 2)
 
-        second = tuner.start_trial({"number": 2})
+        second = tuner.add({"number": 2})
         drive(tuner, lambda: second.status is TrialStatus.COMPLETED)
         drive(tuner, lambda: first.attempt.number == 2 and first.attempt.reports)
 
@@ -184,7 +184,7 @@ def test_a_worker_takes_trials_after_its_connections_were_cut_and_redis_was_rest
         numbers = iter(range(100))
 
         def a_trial_completes() -> None:
-            trial = tuner.start_trial({"number": next(numbers)})
+            trial = tuner.add({"number": next(numbers)})
             drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
 
         a_trial_completes()

@@ -119,7 +119,7 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
 ) -> None:
     gpus = machine(2)
     with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus) as worker:
-        first = tuner.start_trial({"number": 1})
+        first = tuner.add({"number": 1})
         full = has_reported(tuner, first)
         gpus.set(full, 5 * GB)
         let_go(tmp_path, 1, 2, 3, 4, 5)
@@ -128,7 +128,7 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
         assert eventually(lambda: gpus.info().slots == 1)
         assert gpus.info().note == f"device {full} is quarantined, 5.0 GB of its memory did not come back"
         for number in (2, 3, 4):
-            trial = tuner.start_trial({"number": number})
+            trial = tuner.add({"number": number})
             assert has_reported(tuner, trial) != full
             drive(tuner, lambda trial=trial: trial.status is TrialStatus.COMPLETED)
             assert trial.attempt.number == 1
@@ -136,7 +136,7 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
         gpus.set(full, 100_000_000)
         eventually(lambda: gpus.info().slots == 2)
         assert gpus.info().note == ""
-        together = [tuner.start_trial({"number": number}) for number in (6, 7)]
+        together = [tuner.add({"number": number}) for number in (6, 7)]
         assert {has_reported(tuner, trial) for trial in together} == {"0", "1"}
         let_go(tmp_path, 6, 7)
         drive(tuner, lambda: not tuner.busy_trials)
@@ -154,14 +154,14 @@ def test_a_worker_whose_devices_are_all_quarantined_runs_nothing_and_drivers_can
 ) -> None:
     gpus = machine(1)
     with altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus):
-        first = tuner.start_trial({"number": 1})
+        first = tuner.add({"number": 1})
         has_reported(tuner, first)
         gpus.set("0", 5 * GB)
         let_go(tmp_path, 1, 2)
         drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
         eventually(lambda: gpus.info().slots == 0)
 
-        second = tuner.start_trial({"number": 2})
+        second = tuner.add({"number": 2})
         drive(tuner, lambda: "device 0 is quarantined" in tuner.debug_string())
         # What the worker had asked the queue for before may still reach it; it runs when the device is back.
         assert second.status is TrialStatus.STAGED
@@ -182,11 +182,11 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
             asked = gpus.asked
             eventually(lambda: gpus.asked > asked + 5, 30, why="a trial has ended, and its memory is waited for")
 
-        first = tuner.start_trial({"number": 1})
+        first = tuner.add({"number": 1})
         has_reported(tuner, first)
         gpus.set("0", 5 * GB)
         let_go(tmp_path, 1)
-        second = tuner.start_trial({"number": 2})
+        second = tuner.add({"number": 2})
         drive(tuner, lambda: "[full/0002/1] received" in (tmp_path / "worker.log").read_text())
         wait_for_looks()
         tuner.step(0)

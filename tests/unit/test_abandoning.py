@@ -64,7 +64,7 @@ def test_an_abandoned_trial_is_not_the_best_one(tmp_path: Path) -> None:
     bench.report(ONE, 0.1)
     bench.report(TWO, 0.5)
 
-    bench.hand.abandon_trial(ONE, "its data were wrong")
+    bench.hand.trial(ONE).abandon("its data were wrong")
     assert bench.hand.results().best.id == TWO, "while its process still runs"
     bench.end(ONE)
 
@@ -84,7 +84,7 @@ def test_without_any_other_trial_there_is_no_best_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step().start(ONE)
     bench.report(ONE, 0.1)
 
-    bench.hand.abandon_trial(ONE, "its data were wrong")
+    bench.hand.trial(ONE).abandon("its data were wrong")
 
     assert bench.experiment.best is None
 
@@ -111,10 +111,10 @@ def test_everybody_is_told_once_and_before_the_end(tmp_path: Path) -> None:
             heard.append((trial.id, "ended"))
 
     bench = Bench(tmp_path, slots=3, max_trials=3, scheduler=lambda: Hearing(9)).step().start(ONE).start(TWO)
-    bench.hand.abandon_trial(ONE, "no")
+    bench.hand.trial(ONE).abandon("no")
     bench.end(ONE)
     bench.end(TWO, AttemptEnd.STOPPED)
-    bench.hand.abandon_trial(THREE, "no")
+    bench.hand.trial(THREE).abandon("no")
 
     expected = [(trial, what) for trial in (ONE, TWO, THREE) for what in ("abandoned", "ended")]
     assert heard == expected
@@ -296,7 +296,7 @@ def test_an_abandoned_config_does_not_come_back_by_a_driver_that_takes_over(tmp_
         tmp_path, slots=1, max_trials=6, searcher=lambda: RandomSearcher(Space({"lr": choice([0.1, 0.2])}), 1)
     )
     bench.step().start(ONE)
-    bench.hand.abandon_trial(ONE, "it burns")
+    bench.hand.trial(ONE).abandon("it burns")
     bench.end(ONE)
     bench.begin()
 

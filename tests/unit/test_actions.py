@@ -43,7 +43,7 @@ def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(benc
 @pytest.mark.parametrize("status", [s for s in TrialStatus if not s.is_terminal and s is not TrialStatus.STAGED])
 def test_a_paused_trial_can_be_closed_as_nothing_that_may_not_follow(bench: Bench, status: TrialStatus) -> None:
     """The target is looked at before any side effect: Ax stops the job first, and then finds that it may not."""
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
     events = len(bench.events())
 
@@ -79,7 +79,7 @@ def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> 
         return answer
 
     journal.intend = look_and_intend  # type: ignore[method-assign]
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
 
     assert heard == ["", "stop"]
     assert bench.told(ONE) == "stop"
@@ -88,10 +88,10 @@ def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> 
 @pytest.mark.parametrize(
     "command",
     [
-        lambda b: b.hand.start_trial({}),
-        lambda b: b.hand.stop_trial(ONE),
-        lambda b: b.hand.abandon_trial(TWO, "no"),
-        lambda b: b.hand.save_trial(ONE),
+        lambda b: b.hand.add({}),
+        lambda b: b.hand.trial(ONE).stop(),
+        lambda b: b.hand.trial(TWO).abandon("no"),
+        lambda b: b.hand.trial(ONE).save(),
         lambda b: b.driver.carry_out(Drop([])),
         lambda b: b.driver.carry_out(Finish("finished", "")),
     ],
@@ -114,7 +114,7 @@ def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, comma
 def test_an_attempt_that_nobody_has_claimed_ends_with_the_decision(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_trials=3).step()
 
-    bench.hand.pause_trial(ONE, "not now")
+    bench.hand.trial(ONE).pause("not now")
 
     kinds = [type(event) for event in bench.events()[-2:]]
     assert kinds == [DecisionTaken, AttemptEnded]
@@ -185,7 +185,7 @@ def test_a_trial_that_failed_before_it_heard_of_its_pause_is_paused_and_its_atte
 def test_a_scheduler_resumes_a_paused_trial_with_another_config_from_another_trials_checkpoint(bench: Bench) -> None:
     donor = bench.save(TWO)
     own = bench.save(ONE)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.scheduler.choices.append(Resume(ONE, "exploit 0002", {"lr": 0.5, "depth": 3}, TWO))
     bench.end(ONE)
 
@@ -207,7 +207,7 @@ def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_the
     assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (donor, TWO)
 
     bench.start(ONE)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     gone = CheckpointId("m-0002-1-99")
     bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, gone))
     bench.end(ONE)
@@ -226,7 +226,7 @@ def test_a_scheduler_forks_a_trial(bench: Bench) -> None:
 
 
 def test_a_scheduler_releases_a_paused_trial_and_the_slot_is_asked_about_again(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.scheduler.choices += [Release(ONE, "not promoted"), Wait("for others")]
     bench.end(ONE)
 
@@ -257,7 +257,8 @@ def test_an_added_trial_whose_source_has_lost_its_checkpoint_meanwhile_does_not_
     bench.report(ONE, 0.1)
     bench.save(TWO)
     bench.report(TWO, 1.0)
-    bench.hand.add_trial({"lr": 0.5}, source=TWO)
+    bench.driver.steer("add", "", {"config": {"lr": 0.5}, "source": TWO})
+    bench.step()
 
     # It is not the best one, and so its dicts go with it.
     bench.end(TWO)
@@ -289,7 +290,7 @@ def test_a_failed_trial_without_a_checkpoint_is_tried_again_from_scratch(tmp_pat
 
 def test_a_lost_fork_begins_again_where_it_began(bench: Bench) -> None:
     donor = bench.save(TWO)
-    bench.hand.start_trial({}, source=TWO)
+    bench.hand.add({}, source=TWO)
     bench.backend.slots = 3
     bench.start(THREE).lose(THREE)
 
@@ -299,7 +300,7 @@ def test_a_lost_fork_begins_again_where_it_began(bench: Bench) -> None:
 
 def test_a_lost_trial_goes_on_from_its_own_checkpoint_once_it_has_one(bench: Bench) -> None:
     bench.save(TWO)
-    bench.hand.start_trial({}, source=TWO)
+    bench.hand.add({}, source=TWO)
     bench.backend.slots = 3
     bench.start(THREE)
     own = bench.save(THREE)

@@ -48,7 +48,9 @@ def tuned(**options: Any) -> Plan:
         "backend": BROKER,
         "run": mqtune.Run(progress=False),
     }
-    return mqtune.Tuner(options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options})._plan
+    return mqtune.Tuner(
+        options.pop("tuned", trainable), options.pop("space", SPACE), **{**settings, **options}
+    )._runner.plan
 
 
 @pytest.fixture

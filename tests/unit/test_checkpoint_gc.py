@@ -95,11 +95,11 @@ def test_what_a_paused_trial_may_go_on_from_is_kept(begin: Callable[..., Bench],
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
     name = save(bench, store, ONE, 3.0)
 
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
     assert list(bench.trial().checkpoints) == [name]
-    assert bench.hand.resume_trial(ONE).attempt.checkpoint == name
+    assert bench.hand.trial(ONE).resume().attempt.checkpoint == name
 
 
 def test_what_an_attempt_began_with_is_kept_until_it_has_ended(
@@ -108,7 +108,7 @@ def test_what_an_attempt_began_with_is_kept_until_it_has_ended(
     """It may be lost before it saves one of its own, and then begins there again."""
     bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3)
     donor = save(bench, store, TWO, 3.0)
-    bench.hand.start_trial({}, source=TWO)
+    bench.hand.add({}, source=TWO)
     bench.start(THREE)
     bench.backend.slots = 3
 
@@ -129,7 +129,7 @@ def test_what_a_decided_restart_begins_with_is_kept_although_its_trial_saves_oth
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
     donor = save(bench, store, TWO, 3.0)
 
-    bench.hand.restart_trial(ONE, source=TWO)
+    bench.hand.trial(ONE).restart(source=TWO)
     newer = save(bench, store, TWO, 2.0)
 
     assert list(bench.trial(TWO).checkpoints) == [donor, newer]
@@ -144,7 +144,7 @@ def test_what_a_scheduler_exploits_is_kept_until_the_attempt_has_ended(
     """Population based training resumes a trial from another one's checkpoint; in Ray Tune that may be deleted by then."""
     bench = begin(retention=Retention(keep_last=1, keep_best=0))
     donor = save(bench, store, TWO, 1.0)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.scheduler.choices.append(Resume(bench.trial(ONE).id, "exploit", {"lr": 0.5, "depth": 3}, bench.trial(TWO).id))
     bench.end(ONE)
 
@@ -170,7 +170,7 @@ def test_a_completed_trial_keeps_its_last_and_best_and_no_dicts(
     assert bench.worker.checkpoint(best) == b"state", "the best trial's stays"
 
 
-@pytest.mark.parametrize("call", ["stop_trial", "abandon_trial"])
+@pytest.mark.parametrize("call", ["stop", "abandon"])
 @pytest.mark.parametrize("delete", [True, False])
 def test_a_trial_that_was_stopped_loses_its_checkpoints_on_request_alone(
     begin: Callable[..., Bench], store: DirectoryStore, call: str, delete: bool
@@ -179,7 +179,7 @@ def test_a_trial_that_was_stopped_loses_its_checkpoints_on_request_alone(
     save(bench, store, TWO, 0.5)
     name = save(bench, store, ONE, 3.0)
 
-    getattr(bench.hand, call)(ONE, "bad")
+    getattr(bench.hand.trial(ONE), call)("bad")
     bench.end(ONE)
 
     assert list(bench.trial(ONE).checkpoints) == ([] if delete else [name])
@@ -205,7 +205,7 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     for trial, loss in ((ONE, 2.0), (TWO, 3.0), (THREE, 1.0)):
         bench.start(trial)
         names[trial] = save(bench, store, trial, loss)
-    bench.hand.stop_trial(TWO)
+    bench.hand.trial(TWO).stop()
     for trial in (TWO, ONE, THREE):
         bench.end(trial)
 
@@ -231,10 +231,10 @@ def test_a_trials_checkpoints_are_deleted_by_hand_and_the_rest_stays(
     names = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
     bench.end(ONE)
 
-    assert bench.hand.delete_checkpoints(ONE) == names
+    assert bench.hand.trial(ONE).delete_checkpoints() == names
 
     assert (bench.trial(ONE).checkpoints, bench.trial(ONE).checkpoint) == ({}, "")
-    assert bench.hand.delete_checkpoints(ONE) == []
+    assert bench.hand.trial(ONE).delete_checkpoints() == []
     bench.driver.close()
     assert store.ids() == sorted(others)
     assert dropped(bench) == names
@@ -246,23 +246,23 @@ def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(
     bench = begin(retention=Retention(keep_last=None))
     save(bench, store, TWO, 0.5)
     first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
-    assert bench.hand.delete_checkpoints(ONE) == [first]
-    bench.hand.pause_trial(ONE)
+    assert bench.hand.trial(ONE).delete_checkpoints() == [first]
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
-    assert bench.hand.delete_checkpoints(ONE) == []
+    assert bench.hand.trial(ONE).delete_checkpoints() == []
 
-    assert bench.hand.resume_trial(ONE).attempt.checkpoint == newest
+    assert bench.hand.trial(ONE).resume().attempt.checkpoint == newest
 
 
 def test_by_hand_what_a_fork_has_begun_with_stays(begin: Callable[..., Bench], store: DirectoryStore) -> None:
     bench = begin(retention=Retention(keep_last=None))
     save(bench, store, TWO, 0.5)
     first, newest = [save(bench, store, ONE, loss) for loss in (3.0, 2.0)]
-    fork = bench.hand.start_trial({}, checkpoint=newest)
+    fork = bench.hand.add({}, checkpoint=newest)
     bench.end(ONE)
 
-    assert bench.hand.delete_checkpoints(ONE) == [first]
+    assert bench.hand.trial(ONE).delete_checkpoints() == [first]
 
     assert list(bench.trial(ONE).checkpoints) == [newest] == [fork.attempt.checkpoint]
 
@@ -275,10 +275,10 @@ def test_by_hand_the_best_trials_are_deleted_only_if_that_is_asked_for(
     bench.end(ONE)
 
     with pytest.raises(ConfigurationError, match=r"trial 0001 is the best so far.*even_best=True"):
-        bench.hand.delete_checkpoints(ONE)
+        bench.hand.trial(ONE).delete_checkpoints()
     assert store.exists(name)
 
-    assert bench.hand.delete_checkpoints(ONE, even_best=True) == [name]
+    assert bench.hand.trial(ONE).delete_checkpoints(even_best=True) == [name]
     bench.driver.close()
     assert not store.exists(name)
 
@@ -289,11 +289,11 @@ def test_a_paused_trial_that_is_released_loses_its_checkpoints_on_request(
     bench = begin(delete_checkpoints=True)
     save(bench, store, TWO, 0.5)
     name = save(bench, store, ONE, 3.0)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
     assert name in bench.trial(ONE).checkpoints
 
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
 
     assert (bench.trial(ONE).status, bench.trial(ONE).checkpoints) == (TrialStatus.EARLY_STOPPED, {})
 
@@ -304,7 +304,7 @@ def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(
     bench = begin(delete_checkpoints=True)
     name = save(bench, store, ONE, 0.1)
 
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
     bench.end(ONE)
 
     assert list(bench.trial(ONE).checkpoints) == [name]
@@ -314,9 +314,9 @@ def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench]
     bench = begin(delete_checkpoints=True)
     save(bench, store, TWO, 0.1)
     name = save(bench, store, ONE, 3.0)
-    bench.hand.start_trial({}, source=ONE)
+    bench.hand.add({}, source=ONE)
 
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
     bench.end(ONE)
     assert list(bench.trial(ONE).checkpoints) == [name]
 
@@ -346,7 +346,7 @@ def test_nothing_can_start_from_what_was_given_up(begin: Callable[..., Bench], s
     assert bench.trial(ONE).checkpoint == ""
 
     with pytest.raises(ValueError, match="0001 has no checkpoint to start from"):
-        bench.hand.start_trial({}, source=ONE)
+        bench.hand.add({}, source=ONE)
 
 
 def test_a_store_that_fails_is_a_warning_and_the_experiment_goes_on(
@@ -403,7 +403,7 @@ def test_what_a_decision_will_have_a_trial_go_on_from_is_kept_until_it_does(
     bench.end(TWO)
     assert list(bench.trial(ONE).checkpoints) == [named, newer]
 
-    bench.hand.resume_trial(TWO)
+    bench.hand.trial(TWO).resume()
     save(bench, store, ONE, 1.0)
 
     assert named not in bench.trial(ONE).checkpoints

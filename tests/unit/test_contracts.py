@@ -180,9 +180,9 @@ def test_a_row_without_a_counterpart_says_why() -> None:
 
 
 def test_a_name_that_is_not_there_is_found() -> None:
-    assert _is_public("mqtune.Tuner.stop_trial", "reason")
-    assert not _is_public("mqtune.Tuner.stop_trial", "why")
-    assert not _is_public("mqtune.Tuner.halt_trial", None)
+    assert _is_public("mqtune.TrialHandle.stop", "reason")
+    assert not _is_public("mqtune.TrialHandle.stop", "why")
+    assert not _is_public("mqtune.TrialHandle.halt", None)
     assert not _is_public("mqtune.tuner.Tuner", None)
     assert "Driver.step" in definitions("mqtune/driver/loop.py")
     assert "Driver.halt" not in definitions("mqtune/driver/loop.py")
@@ -224,8 +224,7 @@ def test_a_status_shows_its_name() -> None:
 def test_a_trial_has_no_type_runner_or_resources_of_its_own() -> None:
     """All trials of an experiment run the one trainable, in slots of one shape, on one backend."""
     own = {field.name for kind in (Trial, Attempt) for field in dataclasses.fields(kind)}
-    for method in (mqtune.Tuner.start_trial, mqtune.Tuner.add_trial, mqtune.Tuner.clone_trial):
-        own |= set(inspect.signature(method).parameters)
+    own |= set(inspect.signature(mqtune.Tuner.add).parameters)
 
     assert not own & {"trainable", "trial_type", "runner", "backend", "resources"}
     assert {"trainable", "backend", "resources"} <= set(inspect.signature(mqtune.Tuner).parameters)

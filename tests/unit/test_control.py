@@ -56,8 +56,20 @@ def assert_comes_back(bench: Bench) -> None:
 # Starting.
 
 
+def add(bench: Bench, config: dict[str, Any], **arguments: Any) -> None:
+    """Request a trial, as another process does."""
+    bench.driver.steer("add", "", {"config": config, **arguments})
+
+
+#: How a user starts a trial: at once, or when a slot is free.
+START: dict[str, Callable[..., Any]] = {
+    "start": lambda bench, config, **given: bench.hand.add(config, **given),
+    "add": add,
+}
+
+
 def test_an_added_config_is_completed_and_tried_next_when_a_slot_is_free(bench: Bench) -> None:
-    bench.hand.add_trial({"lr": 0.25}, ttl_s=60)
+    START["add"](bench, {"lr": 0.25}, ttl_s=60)
     bench.step()
     assert len(bench.experiment.trials) == 2
 
@@ -72,15 +84,15 @@ def test_an_added_config_is_completed_and_tried_next_when_a_slot_is_free(bench: 
 def test_added_configs_are_tried_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=3, max_trials=1)
     for lr in (0.1, 0.2):
-        bench.hand.add_trial({"lr": lr})
+        START["add"](bench, {"lr": lr})
 
-    bench.step()
+    bench.step(2)
 
-    assert [trial.config["lr"] for trial in bench.hand.get_trials()][:2] == [0.1, 0.2]
+    assert [trial.config["lr"] for trial in bench.hand.get_trials()][1:] == [0.1, 0.2]
 
 
 def test_a_trial_is_started_at_once_whether_or_not_a_slot_is_free(bench: Bench) -> None:
-    trial = bench.hand.start_trial({"lr": 0.25})
+    trial = bench.hand.add({"lr": 0.25})
 
     assert (trial.id, trial.status, trial.attempt.number) == (THREE, TrialStatus.STAGED, 1)
     assert bench.backend.published[-1] == (THREE, 1)
@@ -90,7 +102,7 @@ def test_a_trial_is_started_at_once_whether_or_not_a_slot_is_free(bench: Bench) 
 def test_a_trial_starts_from_the_checkpoint_of_another_one(bench: Bench) -> None:
     saved = bench.save(ONE)
 
-    trial = bench.hand.start_trial({"lr": 0.25}, source=ONE)
+    trial = bench.hand.add({"lr": 0.25}, source=ONE)
 
     assert (trial.attempt.checkpoint, trial.attempt.source, trial.parent) == (saved, ONE, ONE)
     assert trial.checkpoints == {}
@@ -99,10 +111,10 @@ def test_a_trial_starts_from_the_checkpoint_of_another_one(bench: Bench) -> None
     assert_comes_back(bench)
 
 
-@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+@pytest.mark.parametrize("start", START)
 def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_there_is_a_trial(bench: Bench, start: str) -> None:
     with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint to start from; save one with"):
-        getattr(bench.hand, start)({"lr": 0.25}, source=ONE)
+        START[start](bench, {"lr": 0.25}, source=ONE)
 
     assert len(bench.experiment.trials) == 2
     assert not bench.driver._slots._added
@@ -131,7 +143,7 @@ def model_folder(folder: Path, weights: str = "weights") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+@pytest.mark.parametrize("start", START)
 def test_a_trial_starts_from_the_best_checkpoint_of_another_or_of_all(stored: Bench, start: str) -> None:
     _, best, newest = saved_folders(stored, ONE, 3.0, 1.0, 2.0)
     (other,) = saved_folders(stored, TWO, 5.0)
@@ -142,9 +154,10 @@ def test_a_trial_starts_from_the_best_checkpoint_of_another_or_of_all(stored: Be
     }
     for name, given in [*asked.items(), (best, {"checkpoint": "best"})]:
         before = len(stored.experiment.trials)
-        getattr(stored.hand, start)({"lr": 0.25}, **given)
+        START[start](stored, {"lr": 0.25}, **given)
         stored.driver._slots.next = lambda: None  # type: ignore[method-assign]
-        if start == "add_trial":
+        if start == "add":
+            stored.step()
             (added,) = stored.driver._slots._added
             assert (added.checkpoint, added.source) == (name, trial_of(name))
             stored.driver._slots._added.clear()
@@ -155,13 +168,13 @@ def test_a_trial_starts_from_the_best_checkpoint_of_another_or_of_all(stored: Be
                 trial_of(name),
                 trial_of(name),
             )
-            stored.hand.stop_trial(trial)
+            stored.hand.trial(trial).stop()
 
 
 def test_a_trial_starts_from_a_checkpoint_by_its_id(stored: Bench) -> None:
     first, _ = saved_folders(stored, ONE, 3.0, 1.0)
 
-    trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=first)
+    trial = stored.hand.add({"lr": 0.25}, checkpoint=first)
 
     assert (trial.attempt.checkpoint, trial.parent) == (first, ONE)
     assert first in stored.driver._checkpoints._references
@@ -181,7 +194,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(stored: B
         ({"checkpoint": 3}, "checkpoint=3"),
     ):
         with pytest.raises(ConfigurationError, match=says):
-            stored.hand.start_trial({"lr": 0.25}, **wrong)  # type: ignore[arg-type]
+            stored.hand.add({"lr": 0.25}, **wrong)  # type: ignore[arg-type]
     assert len(stored.experiment.trials) == 2
 
 
@@ -190,7 +203,7 @@ def test_a_trial_starts_from_a_folder_of_this_machine_which_becomes_its_first_ch
 ) -> None:
     folder = model_folder(tmp_path / "model")
 
-    trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=folder)
+    trial = stored.hand.add({"lr": 0.25}, checkpoint=folder)
 
     name = trial.attempt.checkpoint
     assert (trial_of(name), trial.attempt.source, trial.parent) == (trial.id, None, None)
@@ -204,7 +217,7 @@ def test_a_folder_that_was_brought_goes_when_the_trial_has_its_own(tmp_path: Pat
     store = open_store(str(tmp_path / "store"))
     store.create()
     bench = Bench(tmp_path, store=store, max_trials=1).step()
-    trial = bench.hand.start_trial({"lr": 0.25}, checkpoint=str(model_folder(tmp_path / "model")))
+    trial = bench.hand.add({"lr": 0.25}, checkpoint=str(model_folder(tmp_path / "model")))
     brought = trial.checkpoint
     bench.start(trial.id)
     (tmp_path / "state").mkdir()
@@ -232,7 +245,7 @@ def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, t
         tmp_path / "other" / "p-0007-1-3",
         Checkpoint(id="p-0007-1-3", path=tmp_path / "gotten", counters=counters),
     ):
-        trial = stored.hand.start_trial({"lr": 0.25}, checkpoint=given)
+        trial = stored.hand.add({"lr": 0.25}, checkpoint=given)
 
         target = tmp_path / trial.id
         assert open_store(stored.plan.store).fetch(trial.checkpoint, target) == {"training_iteration": 12}
@@ -241,7 +254,7 @@ def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, t
 
 def test_a_folder_needs_a_store(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has no store.*Checkpoints\("):
-        bench.hand.start_trial({}, checkpoint=model_folder(tmp_path / "model"))
+        bench.hand.add({}, checkpoint=model_folder(tmp_path / "model"))
 
 
 def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored: Bench, tmp_path: Path) -> None:
@@ -249,9 +262,9 @@ def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored:
     stored.end(ONE)
 
     with pytest.raises(InvalidTransition):
-        stored.hand.restart_trial(ONE, checkpoint=model_folder(tmp_path / "model"))
+        stored.hand.trial(ONE).restart(checkpoint=model_folder(tmp_path / "model"))
     with pytest.raises(InvalidTransition):
-        stored.hand.resume_trial(TWO, checkpoint=tmp_path / "model")
+        stored.hand.trial(TWO).resume(checkpoint=tmp_path / "model")
 
     assert open_store(stored.plan.store).ids() == []
 
@@ -263,10 +276,11 @@ def test_a_paused_trial_is_restored_from_a_checkpoint_that_is_chosen(stored: Ben
     for number, (given, name) in enumerate(
         (("best", first), (newest, newest), (other, other), (folder, None), (None, None)), 2
     ):
-        stored.hand.pause_trial(ONE)
+        stored.hand.trial(ONE).pause()
         stored.end(ONE)
         last = stored.trial().checkpoint
-        trial = stored.hand.resume_trial(ONE, checkpoint=given)
+        stored.hand.trial(ONE).resume(checkpoint=given)
+        trial = stored.trial()
         assert trial.attempt.number == number
         if name is not None:
             assert trial.attempt.checkpoint == name
@@ -282,7 +296,7 @@ def test_a_paused_trial_is_restored_from_a_checkpoint_that_is_chosen(stored: Ben
 def test_a_running_trial_is_restored_in_place_from_a_checkpoint_that_is_chosen(stored: Bench, tmp_path: Path) -> None:
     best, _ = saved_folders(stored, ONE, 1.0, 3.0)
     for number, given in enumerate(("best", model_folder(tmp_path / "model")), 2):
-        stored.hand.restart_trial(ONE, checkpoint=given)
+        stored.hand.trial(ONE).restart(checkpoint=given)
         stored.end(ONE)
 
         trial = stored.trial()
@@ -293,10 +307,10 @@ def test_a_running_trial_is_restored_in_place_from_a_checkpoint_that_is_chosen(s
         stored.start(ONE)
 
 
-@pytest.mark.parametrize("start", ["start_trial", "add_trial"])
+@pytest.mark.parametrize("start", START)
 def test_a_config_that_does_not_fit_the_space_is_refused(bench: Bench, start: str) -> None:
     with pytest.raises(SpaceError, match="lr"):
-        getattr(bench.hand, start)({"lr": 7.0})
+        START[start](bench, {"lr": 7.0})
 
     assert len(bench.experiment.trials) == 2
 
@@ -304,7 +318,7 @@ def test_a_config_that_does_not_fit_the_space_is_refused(bench: Bench, start: st
 @pytest.mark.parametrize("ttl_s", [0, -1, math.nan, math.inf, True, "60"])
 def test_a_time_to_live_is_a_number_of_seconds_above_zero(bench: Bench, ttl_s: Any) -> None:
     with pytest.raises(ConfigurationError, match="ttl_s="):
-        bench.hand.start_trial({}, ttl_s=ttl_s)
+        bench.hand.add({}, ttl_s=ttl_s)
 
     assert len(bench.experiment.trials) == 2
 
@@ -313,7 +327,7 @@ def test_the_time_to_live_goes_to_the_worker_with_the_assignment(tmp_path: Path)
     bench = Bench(tmp_path, ttl_s=30.0).step().start(ONE)
     assert bench.grant.assignment.ttl_s == 30.0
 
-    bench.hand.start_trial({}, ttl_s=5)
+    bench.hand.add({}, ttl_s=5)
     bench.start(THREE)
 
     assert bench.grant.assignment.ttl_s == 5.0
@@ -323,7 +337,7 @@ def test_a_clone_has_the_config_and_the_time_to_live_and_begins_from_scratch(ben
     bench.save(ONE)
     bench.trial(ONE).ttl_s = 60.0
 
-    clone = bench.hand.clone_trial(ONE)
+    clone = bench.hand.add(bench.trial(ONE).config, ttl_s=bench.trial(ONE).ttl_s)
 
     assert (clone.id, clone.config, clone.ttl_s) == (THREE, bench.trial(ONE).config, 60.0)
     assert (clone.attempt.checkpoint, clone.attempt.source, clone.reports) == ("", None, 0)
@@ -333,7 +347,7 @@ def test_a_clone_has_the_config_and_the_time_to_live_and_begins_from_scratch(ben
 def test_a_trial_that_ended_can_be_cloned(bench: Bench) -> None:
     bench.fail(ONE)
 
-    assert bench.hand.clone_trial(ONE).config == bench.trial(ONE).config
+    assert bench.hand.add(bench.trial(ONE).config).config == bench.trial(ONE).config
 
 
 # Ending.
@@ -342,11 +356,11 @@ def test_a_trial_that_ended_can_be_cloned(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("call", "intent", "status"),
     [
-        ("stop_trial", Intent.STOP, TrialStatus.EARLY_STOPPED),
-        ("complete_trial", Intent.COMPLETE, TrialStatus.COMPLETED),
-        ("fail_trial", Intent.STOP, TrialStatus.FAILED),
-        ("abandon_trial", Intent.ABANDON, TrialStatus.ABANDONED),
-        ("pause_trial", Intent.PAUSE, TrialStatus.PAUSED),
+        ("stop", Intent.STOP, TrialStatus.EARLY_STOPPED),
+        ("complete", Intent.COMPLETE, TrialStatus.COMPLETED),
+        ("fail", Intent.STOP, TrialStatus.FAILED),
+        ("abandon", Intent.ABANDON, TrialStatus.ABANDONED),
+        ("pause", Intent.PAUSE, TrialStatus.PAUSED),
     ],
 )
 def test_a_running_trial_ends_as_it_was_told_once_its_process_is_gone(
@@ -354,7 +368,7 @@ def test_a_running_trial_ends_as_it_was_told_once_its_process_is_gone(
 ) -> None:
     bench.report(ONE, 1.0)
 
-    getattr(bench.hand, call)(ONE, "I say so")
+    getattr(bench.hand.trial(ONE), call)("I say so")
 
     trial = bench.trial(ONE)
     assert (bench.told(ONE), trial.status, trial.is_busy) == (intent.value, TrialStatus.RUNNING, True)
@@ -369,11 +383,11 @@ def test_a_running_trial_ends_as_it_was_told_once_its_process_is_gone(
 @pytest.mark.parametrize(
     ("call", "status"),
     [
-        ("stop_trial", TrialStatus.EARLY_STOPPED),
-        ("complete_trial", TrialStatus.COMPLETED),
-        ("fail_trial", TrialStatus.FAILED),
-        ("abandon_trial", TrialStatus.ABANDONED),
-        ("pause_trial", TrialStatus.PAUSED),
+        ("stop", TrialStatus.EARLY_STOPPED),
+        ("complete", TrialStatus.COMPLETED),
+        ("fail", TrialStatus.FAILED),
+        ("abandon", TrialStatus.ABANDONED),
+        ("pause", TrialStatus.PAUSED),
     ],
 )
 def test_a_trial_in_a_queue_ends_at_once_and_no_worker_can_claim_it(
@@ -381,7 +395,7 @@ def test_a_trial_in_a_queue_ends_at_once_and_no_worker_can_claim_it(
 ) -> None:
     bench = Bench(tmp_path).step()
 
-    getattr(bench.hand, call)(ONE, "I say so")
+    getattr(bench.hand.trial(ONE), call)("I say so")
 
     assert (bench.trial().status, bench.trial().attempt.end is not None) == (status, True)
     assert bench.trial().reason == "I say so"
@@ -393,16 +407,16 @@ def test_a_trial_in_a_queue_ends_at_once_and_no_worker_can_claim_it(
 @pytest.mark.parametrize(
     ("call", "status"),
     [
-        ("stop_trial", TrialStatus.EARLY_STOPPED),
-        ("fail_trial", TrialStatus.FAILED),
-        ("abandon_trial", TrialStatus.ABANDONED),
+        ("stop", TrialStatus.EARLY_STOPPED),
+        ("fail", TrialStatus.FAILED),
+        ("abandon", TrialStatus.ABANDONED),
     ],
 )
 def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialStatus) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
-    getattr(bench.hand, call)(ONE, "no more")
+    getattr(bench.hand.trial(ONE), call)("no more")
 
     assert (bench.trial().status, bench.trial().reason) == (status, "no more")
     (closed,) = bench.of(TrialClosed)
@@ -411,14 +425,14 @@ def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialS
 
 
 CALLS: dict[str, Callable[[Bench], Any]] = {
-    "stop": lambda b: b.hand.stop_trial(ONE),
-    "complete": lambda b: b.hand.complete_trial(ONE),
-    "fail": lambda b: b.hand.fail_trial(ONE, "no"),
-    "abandon": lambda b: b.hand.abandon_trial(ONE, "no"),
-    "pause": lambda b: b.hand.pause_trial(ONE),
-    "resume": lambda b: b.hand.resume_trial(ONE),
-    "restart": lambda b: b.hand.restart_trial(ONE),
-    "save": lambda b: b.hand.save_trial(ONE),
+    "stop": lambda b: b.hand.trial(ONE).stop(),
+    "complete": lambda b: b.hand.trial(ONE).complete(),
+    "fail": lambda b: b.hand.trial(ONE).fail("no"),
+    "abandon": lambda b: b.hand.trial(ONE).abandon("no"),
+    "pause": lambda b: b.hand.trial(ONE).pause(),
+    "resume": lambda b: b.hand.trial(ONE).resume(),
+    "restart": lambda b: b.hand.trial(ONE).restart(),
+    "save": lambda b: b.hand.trial(ONE).save(),
 }
 
 
@@ -437,7 +451,7 @@ def test_nothing_can_be_done_to_a_trial_that_ended_and_trying_it_does_nothing(be
 
 @pytest.mark.parametrize("call", ["complete", "pause", "save"])
 def test_what_a_paused_trial_can_not_do_is_refused_and_does_nothing(bench: Bench, call: str) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
     before, events = as_known(bench), len(bench.events())
 
@@ -456,17 +470,17 @@ def test_only_a_paused_trial_is_resumed(bench: Bench, call: str) -> None:
 
 
 def test_a_trial_that_is_told_to_stop_can_not_be_paused_any_more(bench: Bench) -> None:
-    bench.hand.stop_trial(ONE, "enough")
+    bench.hand.trial(ONE).stop("enough")
 
     with pytest.raises(InvalidTransition, match=r"told to stop already \(enough\)"):
-        bench.hand.pause_trial(ONE)
+        bench.hand.trial(ONE).pause()
 
     assert bench.told(ONE) == "stop"
 
 
 def test_a_trial_that_is_told_to_pause_can_still_be_stopped(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
-    bench.hand.stop_trial(ONE, "after all")
+    bench.hand.trial(ONE).pause()
+    bench.hand.trial(ONE).stop("after all")
 
     assert bench.told(ONE) == "stop"
     bench.end(ONE)
@@ -475,20 +489,20 @@ def test_a_trial_that_is_told_to_pause_can_still_be_stopped(bench: Bench) -> Non
 
 
 def test_a_trial_that_is_told_to_stop_is_told_once(bench: Bench) -> None:
-    bench.hand.stop_trial(ONE, "enough")
+    bench.hand.trial(ONE).stop("enough")
 
     with pytest.raises(InvalidTransition, match=r"told to stop already \(enough\)"):
-        bench.hand.stop_trial(ONE, "really")
+        bench.hand.trial(ONE).stop("really")
 
     assert bench.trial().reason == "enough"
     assert_comes_back(bench)
 
 
 def test_an_abandonment_is_not_taken_back_by_a_stop(bench: Bench) -> None:
-    bench.hand.abandon_trial(ONE, "it burns")
+    bench.hand.trial(ONE).abandon("it burns")
 
     with pytest.raises(InvalidTransition, match=r"told to abandon already \(it burns\)"):
-        bench.hand.stop_trial(ONE)
+        bench.hand.trial(ONE).stop()
 
     bench.end(ONE)
     assert bench.trial().status is TrialStatus.ABANDONED
@@ -501,7 +515,7 @@ def test_a_trial_that_is_completed_by_hand_is_not_tried_again(tmp_path: Path, ru
     if runs:
         bench.start(ONE)
 
-    bench.hand.complete_trial(ONE, "it has enough")
+    bench.hand.trial(ONE).complete("it has enough")
     if runs:
         bench.end(ONE)
 
@@ -515,7 +529,7 @@ def test_a_trial_that_fails_by_hand_is_not_tried_again_and_its_reason_is_kept(tm
     bench = Bench(tmp_path, max_failures=-1).step().start(ONE)
     bench.report(ONE, 0.5)
 
-    bench.hand.fail_trial(ONE, "its loss is nonsense")
+    bench.hand.trial(ONE).fail("its loss is nonsense")
     bench.end(ONE)
 
     assert (bench.trial().status, bench.trial().reason) == (TrialStatus.FAILED, "its loss is nonsense")
@@ -538,7 +552,7 @@ def test_an_attempt_that_outlives_its_time_is_not_tried_again(tmp_path: Path) ->
 
 def test_a_trial_that_is_not_there_is_named_with_how_many_there_are(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="no trial '0099' in experiment 'x'; it has 2"):
-        bench.hand.stop_trial("0099")
+        bench.hand.trial("0099").stop()
 
 
 def test_an_abandoned_config_is_never_suggested_again(tmp_path: Path) -> None:
@@ -547,20 +561,20 @@ def test_an_abandoned_config_is_never_suggested_again(tmp_path: Path) -> None:
     avoided: list[Any] = []
     bench.driver._deciders.searcher.avoid = avoided.append  # type: ignore[method-assign]
 
-    bench.hand.abandon_trial(ONE, "it burns")
+    bench.hand.trial(ONE).abandon("it burns")
     bench.end(ONE)
 
     assert avoided == [bench.trial().config]
 
 
-@pytest.mark.parametrize("call", ["stop_trial", "abandon_trial"])
+@pytest.mark.parametrize("call", ["stop", "abandon"])
 def test_a_trial_that_waits_for_another_try_ends_without_one(tmp_path: Path, call: str) -> None:
     bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1, max_concurrent=1).step().start(ONE)
     bench.backend.slots = 0
     bench.fail(ONE)
     assert list(bench.experiment.to_retry) == [ONE]
 
-    getattr(bench.hand, call)(ONE, "no more")
+    getattr(bench.hand.trial(ONE), call)("no more")
 
     assert bench.trial().status.is_terminal
     assert list(bench.experiment.to_retry) == []
@@ -572,13 +586,13 @@ def test_a_trial_that_waits_for_another_try_can_be_paused_resumed_and_paused_for
     bench.backend.slots = 0
     bench.fail(ONE)
 
-    bench.hand.pause_trial(ONE, "wait")
+    bench.hand.trial(ONE).pause("wait")
 
     assert bench.trial().status is TrialStatus.PAUSED
     assert ("pause", ONE) in bench.scheduler.heard
     assert ("end", ONE) not in bench.scheduler.heard
     assert_comes_back(bench)
-    bench.hand.abandon_trial(ONE, "no")
+    bench.hand.trial(ONE).abandon("no")
     assert bench.trial().status is TrialStatus.ABANDONED
     assert_comes_back(bench)
 
@@ -588,37 +602,41 @@ def test_a_trial_that_waits_for_another_try_can_be_paused_resumed_and_paused_for
 
 def test_a_paused_trial_frees_its_slot_and_goes_on_from_its_newest_checkpoint(bench: Bench) -> None:
     first = bench.save(ONE)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     second = bench.save(ONE)
     bench.end(ONE)
     assert (bench.trial().status, bench.trial().is_busy) == (TrialStatus.PAUSED, False)
 
-    resumed = bench.hand.resume_trial(ONE)
+    bench.hand.trial(ONE).resume()
 
-    assert resumed is bench.trial()
+    resumed = bench.trial()
     assert (first != second, resumed.attempt.number, resumed.attempt.checkpoint) == (True, 2, second)
-    assert (resumed.status, resumed.reason, resumed.history[-1].by) == (TrialStatus.STAGED, "resumed by hand", "user")
+    assert (resumed.status, resumed.reason, resumed.history[-1].by) == (
+        TrialStatus.STAGED,
+        "requested by a user",
+        "user",
+    )
     assert bench.start(ONE).grant.assignment.checkpoint == second
     assert_comes_back(bench)
 
 
 def test_a_paused_trial_without_a_checkpoint_goes_on_from_scratch(bench: Bench) -> None:
     bench.report(ONE, 3.0, 2.0)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
-    bench.hand.resume_trial(ONE)
+    bench.hand.trial(ONE).resume()
 
     assert bench.start(ONE).grant.assignment.checkpoint == ""
     assert (bench.trial().reports, bench.trial().attempt.reports) == (2, 0)
 
 
 def test_a_trial_is_resumed_with_another_config_of_which_the_rest_is_its_own(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
     before = bench.trial().config
 
-    bench.hand.resume_trial(ONE, {"lr": 0.125})
+    bench.hand.trial(ONE).resume({"lr": 0.125})
 
     assert bench.trial().config == {**before, "lr": 0.125}
     assert [attempt.config for attempt in bench.trial().attempts] == [before, bench.trial().config]
@@ -628,17 +646,17 @@ def test_a_trial_is_resumed_with_another_config_of_which_the_rest_is_its_own(ben
 NESTED = Space({"model": {"width": randint(1, 1000), "body": {"depth": randint(1, 1000)}}, "lr": uniform(0, 1)})
 
 
-@pytest.mark.parametrize("call", ["resume_trial", "restart_trial"])
+@pytest.mark.parametrize("call", ["resume", "restart"])
 def test_a_part_of_a_nested_config_changes_that_part_alone(
     tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.SPACE", NESTED)
     bench = Bench(tmp_path, searcher=lambda: RandomSearcher(NESTED, 1)).step().start(ONE)
     before = bench.trial().config
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
-    getattr(bench.hand, call)(ONE, {"model": {"body": {"depth": 7}}})
+    getattr(bench.hand.trial(ONE), call)({"model": {"body": {"depth": 7}}})
 
     assert bench.trial().config == {
         "model": {"width": before["model"]["width"], "body": {"depth": 7}},
@@ -648,11 +666,11 @@ def test_a_part_of_a_nested_config_changes_that_part_alone(
 
 
 def test_a_resume_with_a_config_that_does_not_fit_leaves_the_trial_paused(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
     with pytest.raises(SpaceError, match="lr"):
-        bench.hand.resume_trial(ONE, {"lr": 9})
+        bench.hand.trial(ONE).resume({"lr": 9})
 
     assert (bench.trial().status, len(bench.trial().attempts)) == (TrialStatus.PAUSED, 1)
 
@@ -660,10 +678,10 @@ def test_a_resume_with_a_config_that_does_not_fit_leaves_the_trial_paused(bench:
 def test_reports_after_a_pause_are_late_and_never_shown_after_the_resume(bench: Bench) -> None:
     """What the seed's local backend hands to the scheduler after a resume: the tail of the first life."""
     bench.report(ONE, 3.0)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.report(ONE, 2.0, 1.0)
     bench.end(ONE)
-    bench.hand.resume_trial(ONE)
+    bench.hand.trial(ONE).resume()
     bench.start(ONE).report(ONE, 2.5)
 
     assert (bench.trial().reports, bench.trial().late_reports, bench.trial().best_value) == (2, 2, 2.5)
@@ -674,19 +692,19 @@ def test_reports_after_a_pause_are_late_and_never_shown_after_the_resume(bench: 
 def test_a_running_trial_is_restarted_in_place_when_its_process_is_gone(bench: Bench) -> None:
     bench.save(ONE)
 
-    bench.hand.restart_trial(ONE, {"lr": 0.5})
+    bench.hand.trial(ONE).restart({"lr": 0.5})
 
     assert (bench.told(ONE), bench.trial().attempt.number) == ("pause", 1)
     bench.end(ONE)
     trial = bench.trial()
     assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.STAGED, 2, "")
-    assert (trial.config["lr"], trial.reason, trial.history[-1].by) == (0.5, "restarted by hand", "user")
+    assert (trial.config["lr"], trial.reason, trial.history[-1].by) == (0.5, "requested by a user", "user")
     assert_comes_back(bench)
 
 
 def test_a_trial_is_restarted_from_the_checkpoint_of_another_also_by_a_later_driver(bench: Bench) -> None:
     saved = bench.save(TWO)
-    bench.hand.restart_trial(ONE, source=TWO)
+    bench.hand.trial(ONE).restart(source=TWO)
     bench.driver.close()
 
     bench.begin()
@@ -698,10 +716,10 @@ def test_a_trial_is_restarted_from_the_checkpoint_of_another_also_by_a_later_dri
 
 def test_a_paused_trial_is_restarted_at_once(bench: Bench) -> None:
     bench.save(ONE)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
 
-    bench.hand.restart_trial(ONE)
+    bench.hand.trial(ONE).restart()
 
     assert (bench.trial().attempt.number, bench.trial().attempt.checkpoint) == (2, "")
 
@@ -709,7 +727,7 @@ def test_a_paused_trial_is_restarted_at_once(bench: Bench) -> None:
 def test_a_trial_in_a_queue_is_restarted_with_what_it_should_have_now(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step()
 
-    bench.hand.restart_trial(ONE, {"lr": 0.5})
+    bench.hand.trial(ONE).restart({"lr": 0.5})
     bench.step()
 
     assert (bench.trial().attempt.number, bench.trial().config["lr"]) == (2, 0.5)
@@ -721,7 +739,7 @@ def test_a_trial_that_waits_for_another_try_is_restarted_with_what_it_should_hav
     bench.backend.slots = 0
     bench.fail(ONE)
 
-    bench.hand.restart_trial(ONE, {"lr": 0.5})
+    bench.hand.trial(ONE).restart({"lr": 0.5})
     bench.backend.slots = 1
     bench.step()
 
@@ -735,15 +753,15 @@ def test_a_trial_that_waits_for_another_try_is_restarted_with_what_it_should_hav
 
 def test_a_restart_from_a_trial_without_a_checkpoint_is_refused_and_the_trial_runs_on(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="trial 0002 has no checkpoint"):
-        bench.hand.restart_trial(ONE, source=TWO)
+        bench.hand.trial(ONE).restart(source=TWO)
 
     assert (bench.told(ONE), bench.trial().status) == ("", TrialStatus.RUNNING)
 
 
 def test_a_trial_that_runs_is_asked_to_save_and_each_wish_has_a_number(bench: Bench) -> None:
-    bench.hand.save_trial(ONE)
+    bench.hand.trial(ONE).save()
     assert bench.told(ONE) == "save:1"
-    bench.hand.save_trial(ONE)
+    bench.hand.trial(ONE).save()
     assert bench.told(ONE) == "save:2"
 
     saved = bench.save(ONE)
@@ -756,7 +774,7 @@ def test_a_trial_in_a_queue_can_not_save(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step()
 
     with pytest.raises(InvalidTransition, match="0001 is STAGED and can't save a checkpoint; only a RUNNING one can"):
-        bench.hand.save_trial(ONE)
+        bench.hand.trial(ONE).save()
 
 
 # All of them.
@@ -764,7 +782,7 @@ def test_a_trial_in_a_queue_can_not_save(tmp_path: Path) -> None:
 
 def test_stopping_all_ends_what_runs_waits_and_is_paused_and_starts_nothing_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=2, max_trials=9).step().start(ONE).start(TWO)
-    bench.hand.pause_trial(TWO)
+    bench.hand.trial(TWO).pause()
     bench.end(TWO)
     trials = len(bench.experiment.trials)
 
@@ -781,7 +799,7 @@ def test_stopping_all_ends_what_runs_waits_and_is_paused_and_starts_nothing_more
 def test_stopping_all_leaves_what_has_ended_and_what_is_told_already(bench: Bench) -> None:
     bench.report(ONE, 1.0)
     bench.end(ONE)
-    bench.hand.complete_trial(TWO, "it has enough")
+    bench.hand.trial(TWO).complete("it has enough")
 
     bench.hand.stop_all()
     bench.end(TWO)
@@ -791,7 +809,7 @@ def test_stopping_all_leaves_what_has_ended_and_what_is_told_already(bench: Benc
 
 
 def test_a_trial_that_was_told_to_pause_when_all_were_stopped_is_not_left_paused(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
 
     bench.hand.stop_all("enough")
     bench.end(ONE)
@@ -820,7 +838,7 @@ def test_stepping_a_finished_experiment_is_an_error(bench: Bench) -> None:
 
 def test_paused_trials_that_nothing_resumes_are_an_error_that_names_them(bench: Bench) -> None:
     for trial in (ONE, TWO):
-        bench.hand.pause_trial(trial)
+        bench.hand.trial(trial).pause()
     bench.scheduler.choices.append(Wait("nobody is good enough"))
     bench.end(ONE)
 
@@ -847,11 +865,11 @@ def test_trials_are_found_by_status_in_the_order_in_which_they_were_staged(bench
     assert [trial.id for trial in bench.hand.get_trials(TrialStatus.RUNNING)] == [TWO]
     assert bench.hand.running_trials == [bench.trial(TWO)]
     assert bench.hand.get_trials(TrialStatus.RUNNING, TrialStatus.COMPLETED) == bench.hand.get_trials()
-    assert bench.hand.get_trial(TWO) is bench.trial(TWO)
+    assert bench.hand.trial(TWO).record is bench.trial(TWO)
 
 
 def test_a_trial_is_busy_until_its_process_is_gone(bench: Bench) -> None:
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
     assert [trial.id for trial in bench.hand.busy_trials] == [ONE, TWO]
 
     bench.end(ONE)
@@ -909,14 +927,14 @@ def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Benc
     attempt = bench.trial().attempt
     attempt.stdout_path, attempt.stderr_tail = str(path), "oh\nno"
 
-    assert bench.hand.stdout(ONE) == []
+    assert bench.hand.trial(ONE).stdout() == []
     attempt.host = socket.gethostname()
-    assert bench.hand.stdout(ONE) == ["first", "second"]
-    assert bench.hand.stdout(ONE, offset=6) == bench.hand.stdout(ONE, offset=-7) == ["second"]
-    assert bench.hand.stderr(ONE) == ["oh", "no"]
+    assert bench.hand.trial(ONE).stdout() == ["first", "second"]
+    assert bench.hand.trial(ONE).stdout(offset=6) == bench.hand.trial(ONE).stdout(offset=-7) == ["second"]
+    assert bench.hand.trial(ONE).stderr() == ["oh", "no"]
     attempt.stdout_path = str(tmp_path / "gone")
     attempt.stdout_tail = "the end"
-    assert bench.hand.stdout(ONE) == ["the end"]
+    assert bench.hand.trial(ONE).stdout() == ["the end"]
 
 
 def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
@@ -926,14 +944,14 @@ def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
     attempt.stdout_path, attempt.stdout_tail = "/there/0001/1.stdout", "the end"
     bench.backend.printed = b"first\nsecond\n" * 30_000
 
-    assert bench.hand.stdout(ONE) == ["first", "second"] * 30_000
-    assert bench.hand.stdout(ONE, offset=-7) == ["second"]
+    assert bench.hand.trial(ONE).stdout() == ["first", "second"] * 30_000
+    assert bench.hand.trial(ONE).stdout(offset=-7) == ["second"]
     assert bench.backend.asked[0] == (attempt.worker, ONE, 1, "stdout", 0)
     assert len(bench.backend.asked) == 3, "it comes in pieces"
     assert not caplog.records
 
     bench.backend.printed = None
-    assert bench.hand.stdout(ONE) == ["the end"]
+    assert bench.hand.trial(ONE).stdout() == ["the end"]
     assert "only the end is known: worker w@a is not connected" in caplog.text
 
 
@@ -949,16 +967,16 @@ def test_a_log_in_a_folder_that_is_shared_is_read_where_it_is_and_one_of_the_sam
     bench.backend.printed = b"over there"
 
     attempt.log_mark = made_mark(root)
-    assert bench.hand.stdout(ONE) == ["in the folder"]
+    assert bench.hand.trial(ONE).stdout() == ["in the folder"]
 
     # A machine that has the same name, as containers and clones may.
     attempt.host, attempt.log_mark = socket.gethostname(), "another folder's"
-    assert bench.hand.stdout(ONE) == ["over there"]
+    assert bench.hand.trial(ONE).stdout() == ["over there"]
 
 
 def test_an_attempt_that_is_not_there_printed_nothing(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="trial 0001 has no attempt 2; it has 1"):
-        bench.hand.stdout(ONE, attempt=2)
+        bench.hand.trial(ONE).stdout(attempt=2)
 
 
 def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:
@@ -1015,7 +1033,7 @@ def save_dict(bench: Bench, data: dict[str, Any]) -> str:
 def test_a_checkpoint_that_is_a_dict_is_read_back_with_its_counters(bench: Bench) -> None:
     name = save_dict(bench, {"weight": 7})
 
-    checkpoint = bench.hand.get_checkpoint(ONE)
+    checkpoint = bench.hand.trial(ONE).get_checkpoint()
 
     assert (checkpoint.id, checkpoint.data, dict(checkpoint.counters)) == (
         name,
@@ -1035,7 +1053,7 @@ def test_a_checkpoint_that_is_a_folder_is_copied_to_this_machine_where_it_is_wan
     bench.report(ONE, 1.0, checkpoint=name)
 
     for target in (None, tmp_path / "mine", None):
-        checkpoint = bench.hand.get_checkpoint(ONE, target=target)
+        checkpoint = bench.hand.trial(ONE).get_checkpoint(target=target)
 
         assert (checkpoint.id, (checkpoint.path / "weights").read_text()) == (name, "1.5")
         assert target is None or checkpoint.path == target
@@ -1052,20 +1070,20 @@ def test_the_best_checkpoint_that_is_kept_is_found_by_the_metric_and_the_newest_
         store.save(name, folder, {})
         bench.report(ONE, loss, checkpoint=name)
 
-    assert bench.hand.get_checkpoint(ONE).id == names[-1]
-    assert bench.hand.get_checkpoint(ONE, "best").id == names[3]
+    assert bench.hand.trial(ONE).get_checkpoint().id == names[-1]
+    assert bench.hand.trial(ONE).get_checkpoint("best").id == names[3]
     with pytest.raises(ConfigurationError, match="which='last' is neither 'newest' nor 'best'"):
-        bench.hand.get_checkpoint(ONE, "last")  # type: ignore[arg-type]
+        bench.hand.trial(ONE).get_checkpoint("last")  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_that_there_is_not_is_an_error_that_says_why(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint; save one with"):
-        bench.hand.get_checkpoint(ONE)
+        bench.hand.trial(ONE).get_checkpoint()
     name = save_dict(bench, {"weight": 7})
     bench.server.experiments[NAME].checkpoints.clear()
 
     with pytest.raises(CheckpointGone, match=f"checkpoint {name} is gone: it was a dict in Redis"):
-        bench.hand.get_checkpoint(ONE)
+        bench.hand.trial(ONE).get_checkpoint()
 
 
 def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: Path) -> None:
@@ -1073,16 +1091,16 @@ def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: P
     save_dict(bench, {"weight": 7})
     save_dict(bench, {"weight": 8})
 
-    bench.hand.export_model(ONE, "text", tmp_path / "out")
+    bench.hand.trial(ONE).export_model("text", tmp_path / "out")
 
     assert (tmp_path / "out" / "model.txt").read_text() == "8 3"
     with pytest.raises(ConfigurationError, match="Doubler can't be exported as 'onnx'; its export_formats: text"):
-        bench.hand.export_model(ONE, "onnx", tmp_path / "out")
+        bench.hand.trial(ONE).export_model("onnx", tmp_path / "out")
 
 
 def test_a_function_has_no_model_to_export(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"is no class; only a subclass of mqtune\.Trainable can"):
-        bench.hand.export_model(ONE, "text", tmp_path / "out")
+        bench.hand.trial(ONE).export_model("text", tmp_path / "out")
 
 
 # The record.
@@ -1103,9 +1121,9 @@ def test_an_attempt_records_where_it_ran_with_what_and_how_it_ended(bench: Bench
 
 
 def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE, "lunch")
+    bench.hand.trial(ONE).pause("lunch")
     bench.end(ONE)
-    bench.hand.resume_trial(ONE)
+    bench.hand.trial(ONE).resume()
     bench.start(ONE).report(ONE, 1.0)
     bench.end(ONE)
 
@@ -1115,7 +1133,7 @@ def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(bench:
         ("STAGED", "", "searcher"),
         ("RUNNING", "", "w@a"),
         ("PAUSED", "lunch", "user"),
-        ("STAGED", "resumed by hand", "user"),
+        ("STAGED", "requested by a user", "user"),
         ("RUNNING", "", "w@a"),
         ("COMPLETED", "", "w@a"),
     ]
@@ -1134,10 +1152,10 @@ def test_a_stop_records_the_report_that_it_came_of(tmp_path: Path) -> None:
 
 
 def test_every_call_is_journaled_by_a_user(bench: Bench) -> None:
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
-    bench.hand.resume_trial(ONE)
-    bench.hand.stop_trial(TWO)
+    bench.hand.trial(ONE).resume()
+    bench.hand.trial(TWO).stop()
 
     assert {event.by for event in bench.of(DecisionTaken)} == {"user"}
     assert [event.by for event in bench.of(TrialStaged)] == ["searcher", "searcher", "user"]
@@ -1174,16 +1192,15 @@ def by_user(bench: Bench, rng: random.Random) -> None:
     source = rng.choice([None, any_trial(bench, rng)])
     rng.choice(
         [
-            lambda: hand.pause_trial(trial),
-            lambda: hand.resume_trial(trial, rng.choice([None, {"lr": rng.random()}])),
-            lambda: hand.stop_trial(trial, rng.choice("ab")),
-            lambda: hand.complete_trial(trial),
-            lambda: hand.abandon_trial(trial, "no"),
-            lambda: hand.restart_trial(trial, {"lr": rng.random()}, source=source),
-            lambda: hand.save_trial(trial),
-            lambda: hand.start_trial({}, source=source),
-            lambda: hand.add_trial({}, source=source),
-            lambda: hand.clone_trial(trial),
+            lambda: hand.trial(trial).pause(),
+            lambda: hand.trial(trial).resume(rng.choice([None, {"lr": rng.random()}])),
+            lambda: hand.trial(trial).stop(rng.choice("ab")),
+            lambda: hand.trial(trial).complete(),
+            lambda: hand.trial(trial).abandon("no"),
+            lambda: hand.trial(trial).restart({"lr": rng.random()}, source=source or ""),
+            lambda: hand.trial(trial).save(),
+            lambda: hand.add({}, source=source or ""),
+            lambda: START["add"](bench, {}, source=source or ""),
         ]
     )()
 

@@ -296,7 +296,7 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
         "run": mqtune.Run(progress=False),
         **options,
     }
-    plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._plan
+    plan = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)._runner.plan
     plan.read_code()
     return plan, plan.definition(None if kept is None else encode_value(kept))
 
@@ -355,7 +355,7 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
         mode="min",
         name="x",
         run=mqtune.Run(progress=False),
-    )._plan
+    )._runner.plan
     script.unlink()
     plan.read_code()
 

@@ -21,17 +21,17 @@ ONE, TWO = "0001", "0002"
 
 def test_a_trial_is_added_with_labels_and_found_by_them(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=3, max_trials=1)
-    bench.hand.add_trial({"lr": 0.1}, tags=["baseline", "v2"], notes="As in the paper")
-    bench.hand.start_trial({"lr": 0.2}, tags=["v2"])
+    bench.hand.add({"lr": 0.1}, tags=["baseline", "v2"], notes="As in the paper")
+    bench.hand.add({"lr": 0.2}, tags=["v2"])
     bench.step()
 
     results = bench.hand.results()
 
     assert [result.id for result in results.find("v2")] == ["0001", "0002"]
-    assert [result.id for result in results.find("v2", "baseline")] == ["0002"]
-    assert [result.id for result in results.find(notes="the PAPER")] == ["0002"]
+    assert [result.id for result in results.find("v2", "baseline")] == ["0001"]
+    assert [result.id for result in results.find(notes="the PAPER")] == ["0001"]
     assert results.find("v3") == []
-    assert (results["0002"].tags, results["0002"].notes) == (("baseline", "v2"), "As in the paper")
+    assert (results["0001"].tags, results["0001"].notes) == (("baseline", "v2"), "As in the paper")
     assert [trial.labels for trial in bench.replayed().trials.values()] == [t.trial.labels for t in results]
 
 
@@ -41,9 +41,9 @@ def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Pat
     bench.end(ONE)
     assert bench.trial(ONE).status is TrialStatus.COMPLETED
 
-    bench.hand.annotate_trial(ONE, tags=["good"], notes="look at its curve")
-    bench.hand.annotate_trial(ONE, tags=["best"])
-    bench.hand.annotate_trial(ONE, tags=["best"])
+    bench.hand.trial(ONE).annotate(tags=["good"], notes="look at its curve")
+    bench.hand.trial(ONE).annotate(tags=["best"])
+    bench.hand.trial(ONE).annotate(tags=["best"])
     bench.hand.annotate(tags=["paper"])
     bench.hand.annotate(notes="for section 3")
 
@@ -64,10 +64,10 @@ def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_h
         max_trials=2,
         run=mqtune.Run(max_concurrent=1, progress=False),
         name="ended",
-        backend=tuner._deployment._backend,  # type: ignore[attr-defined]
+        backend=tuner._runner._deployment._backend,  # type: ignore[attr-defined]
     )
 
-    again.annotate_trial("0001", tags=["good"])
+    again.trial("0001").annotate(tags=["good"])
     again.annotate(notes="done")
     again.close()
 
@@ -78,10 +78,10 @@ def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_h
 
 def test_a_retry_and_a_restart_keep_the_labels(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_failures=1)
-    bench.hand.start_trial({"lr": 0.1}, tags=["mine"])
+    bench.hand.add({"lr": 0.1}, tags=["mine"])
     bench.step().start(ONE).fail(ONE)
     bench.start(ONE)
-    bench.hand.restart_trial(ONE)
+    bench.hand.trial(ONE).restart()
     bench.end(ONE).start(ONE)
 
     assert (len(bench.trial(ONE).attempts), bench.trial(ONE).labels.tags) == (3, ("mine",))
@@ -107,9 +107,8 @@ def test_what_is_no_label_is_refused_before_anything_is_done(
     bench = Bench(tmp_path).step()
     before = len(bench.events())
     calls = (
-        lambda: bench.hand.start_trial({}, **labels),
-        lambda: bench.hand.add_trial({}, **labels),
-        lambda: bench.hand.annotate_trial(ONE, **labels),
+        lambda: bench.hand.add({}, **labels),
+        lambda: bench.hand.trial(ONE).annotate(**labels),
         lambda: bench.hand.annotate(**labels),
         lambda: Bench(tmp_path / "other", **labels),
     )
@@ -138,7 +137,7 @@ def run(name: str, **options: Any) -> mqtune.Tuner:
         backend=mqtune.Simulated(reports, keep_journal=True),
         run=mqtune.Run(progress=False, **options),
     )
-    tuner.start_trial({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
+    tuner.add({"lr": 0.5}, tags=["baseline"], notes="as in the paper")
     tuner.run()
     return tuner
 

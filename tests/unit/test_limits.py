@@ -57,7 +57,7 @@ def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_pat
 def test_the_time_in_which_no_driver_drives_is_not_counted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, stop=TimeLimit(100.0, "driver")).step().start(ONE)
     bench.clock.now += 60.0
-    bench.hand.start_trial({})
+    bench.hand.add({})
     bench.driver.close()
     bench.clock.now += 1000.0
 

@@ -156,7 +156,7 @@ def test_a_trial_that_finds_the_journal_gone_when_it_is_staged_is_staged(bench: 
     set_back(bench.server)
 
     bench.backend.slots = 3
-    bench.hand.start_trial({})
+    bench.hand.add({})
     bench.step(2)
 
     assert bench.trial(THREE).status is TrialStatus.STAGED
@@ -209,7 +209,7 @@ def test_an_outage_without_a_loss_changes_nothing(bench: Bench) -> None:
 def test_what_the_driver_wrote_last_is_put_back_even_if_it_was_not_read_yet(bench: Bench) -> None:
     bench.step()
     early = snapshot(bench.server)
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
     set_back(bench.server, early)
 
     bench.driver._journal.outages += 1
@@ -256,7 +256,7 @@ def test_what_a_server_refuses_because_it_was_set_back_is_journaled_all_the_same
     early = snapshot(bench.server)
     bench.step().start(ONE).report(ONE, 1.0, checkpoint="m-0001-1-1")
     if name == "close_trial":
-        bench.hand.pause_trial(ONE)
+        bench.hand.trial(ONE).pause()
         bench.end(ONE).step()
     write = getattr(MemoryJournal, name)
 
@@ -268,7 +268,7 @@ def test_what_a_server_refuses_because_it_was_set_back_is_journaled_all_the_same
         return write(journal, *args)
 
     monkeypatch.setattr(MemoryJournal, name, lose_and_write)
-    bench.hand.stop_trial(ONE)
+    bench.hand.trial(ONE).stop()
     bench.step(2)
 
     assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
@@ -499,7 +499,7 @@ def test_a_paused_trial_whose_checkpoint_was_lost_while_nobody_drove_begins_from
     bench = Bench(tmp_path, max_trials=1, slots=1).step().start(ONE)
     early = snapshot(bench.server)
     bench.save(ONE)
-    bench.hand.pause_trial(ONE)
+    bench.hand.trial(ONE).pause()
     bench.end(ONE)
     set_back(bench.server, early)
 
@@ -507,7 +507,7 @@ def test_a_paused_trial_whose_checkpoint_was_lost_while_nobody_drove_begins_from
 
     assert bench.trial().status is TrialStatus.PAUSED
     assert not bench.trial().checkpoints
-    assert bench.hand.resume_trial(ONE).attempt.checkpoint == ""
+    assert bench.hand.trial(ONE).resume().attempt.checkpoint == ""
 
 
 def test_a_driver_that_begins_puts_the_end_back_that_a_set_back_server_lacks(bench: Bench) -> None:

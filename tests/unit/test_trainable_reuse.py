@@ -577,7 +577,7 @@ def test_the_definition_says_whether_processes_are_reused_and_another_experiment
     definitions = []
     for reuse in (True, False):
         tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
-        definitions.append(tuner._plan.definition(None))
+        definitions.append(tuner._runner.plan.definition(None))
         tuner.close()
     assert [definition["reuse"] for definition in definitions] == [True, False]
 

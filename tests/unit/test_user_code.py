@@ -334,7 +334,7 @@ def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_p
     policy = [PolicyStep(0, {"lr": 0.5, "depth": 3}), PolicyStep(2, {"lr": 0.25, "depth": 3})]
     bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=lambda: PBTReplay(policy), searcher=Nothing)
 
-    bench.hand.start_trial({"lr": 0.1})
+    bench.hand.add({"lr": 0.1})
     bench.start("0001").report("0001", 0.9, 0.8, 0.7)
 
     assert bench.told("0001") == ""
@@ -356,9 +356,10 @@ class Nothing(Searcher):
 def test_nothing_is_journaled_that_could_not_be_read_again(tmp_path: Any) -> None:
     bench = Bench(tmp_path).step().start("0001")
     before = len(bench.events())
-    for call in (bench.hand.stop_trial, bench.hand.abandon_trial):
+    trial = bench.hand.trial("0001")
+    for call in (trial.stop, trial.abandon):
         with pytest.raises((TypeError, ConfigurationError), match="reason"):
-            call("0001", 5)  # type: ignore[arg-type]
+            call(5)  # type: ignore[arg-type]
 
     assert len(bench.events()) == before
     assert bench.trial("0001").status is TrialStatus.RUNNING

@@ -57,19 +57,19 @@ class EndingContract(InWorld):
     @pytest.mark.parametrize(
         ("call", "status"),
         [
-            ("stop_trial", TrialStatus.EARLY_STOPPED),
-            ("complete_trial", TrialStatus.COMPLETED),
-            ("fail_trial", TrialStatus.FAILED),
-            ("abandon_trial", TrialStatus.ABANDONED),
+            ("stop", TrialStatus.EARLY_STOPPED),
+            ("complete", TrialStatus.COMPLETED),
+            ("fail", TrialStatus.FAILED),
+            ("abandon", TrialStatus.ABANDONED),
         ],
     )
     def test_a_user_ends_a_running_trial_and_its_slot_is_used_again(
         self, tune: Tune, call: str, status: TrialStatus
     ) -> None:
         tuner = tune(played(ENDLESS), played(2), run=Run(max_concurrent=1))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
 
-        getattr(tuner, call)("0001", "for a reason")
+        getattr(tuner.trial("0001"), call)("for a reason")
         drive(tuner, lambda: tuner.is_finished)
 
         first, second = tuner.get_trials()
@@ -81,10 +81,10 @@ class EndingContract(InWorld):
     @pytest.mark.parametrize(
         ("call", "status"),
         [
-            ("stop_trial", TrialStatus.EARLY_STOPPED),
-            ("complete_trial", TrialStatus.COMPLETED),
-            ("fail_trial", TrialStatus.FAILED),
-            ("abandon_trial", TrialStatus.ABANDONED),
+            ("stop", TrialStatus.EARLY_STOPPED),
+            ("complete", TrialStatus.COMPLETED),
+            ("fail", TrialStatus.FAILED),
+            ("abandon", TrialStatus.ABANDONED),
         ],
     )
     def test_a_trial_that_waits_for_a_slot_ends_at_once_and_never_runs(
@@ -92,9 +92,9 @@ class EndingContract(InWorld):
     ) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
-        waiting = tuner.start_trial(played(3))
+        waiting = tuner.add(played(3))
 
-        getattr(tuner, call)(waiting, "not needed")
+        getattr(tuner.trial(waiting), call)("not needed")
 
         assert waiting.status is status
         tuner.stop_all()
@@ -106,9 +106,9 @@ class EndingContract(InWorld):
         given_up = RandomSearcher(space, seed=0).suggest()
         assert given_up is not None
         tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, run=Run(max_concurrent=1))
-        trial = tuner.start_trial(given_up)
+        trial = tuner.add(given_up)
 
-        tuner.abandon_trial(trial, "it makes no sense")
+        tuner.trial(trial).abandon("it makes no sense")
         drive(tuner, lambda: tuner.is_finished)
 
         assert trial.status is TrialStatus.ABANDONED
@@ -117,9 +117,9 @@ class EndingContract(InWorld):
     def test_all_trials_are_stopped_and_no_other_starts(self, tune: Tune) -> None:
         tuner = tune(*[played(ENDLESS) for _ in range(6)])
         drive(tuner, lambda: len(tuner.running_trials) == 2)
-        tuner.pause_trial(tuner.running_trials[0])
+        tuner.trial(tuner.running_trials[0]).pause()
         drive(tuner, lambda: tuner.get_trials(TrialStatus.PAUSED) and len(tuner.running_trials) == 2)
-        waiting = tuner.start_trial(played(3))
+        waiting = tuner.add(played(3))
 
         tuner.stop_all("enough")
         drive(tuner, lambda: tuner.is_finished)
@@ -131,7 +131,7 @@ class EndingContract(InWorld):
 
     def test_an_attempt_that_outlives_its_time_has_failed(self, tune: Tune) -> None:
         tuner = tune(played(2), process=Process(ttl_s=600), failures=Failures(max_failures=2))
-        trial = tuner.start_trial(played(ENDLESS), ttl_s=_SOON_S)
+        trial = tuner.add(played(ENDLESS), ttl_s=_SOON_S)
         drive(tuner, lambda: tuner.is_finished)
 
         assert (trial.status, trial.attempt.end) == (TrialStatus.FAILED, AttemptEnd.FAILED)

@@ -36,14 +36,14 @@ class LookingContract(InWorld):
         assert [trial.id for trial in tuner.get_trials()] == ["0001", "0002", "0003"]
         assert [trial.id for trial in tuner.get_trials(TrialStatus.FAILED, TrialStatus.RUNNING)] == ["0001", "0003"]
         assert [trial.id for trial in tuner.running_trials] == ["0001"]
-        assert tuner.get_trial("0002").status is TrialStatus.COMPLETED
+        assert tuner.trial("0002").record.status is TrialStatus.COMPLETED
 
     def test_a_trial_is_busy_until_its_process_is_gone(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
-        trial = tuner.get_trial("0001")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
+        trial = tuner.trial("0001").record
 
-        tuner.stop_trial(trial)
+        tuner.trial(trial).stop()
 
         assert (trial.status, tuner.busy_trials) == (TrialStatus.RUNNING, [trial])
         drive(tuner, lambda: trial.status is TrialStatus.EARLY_STOPPED)
@@ -65,12 +65,12 @@ class LookingContract(InWorld):
 
     def test_every_report_has_its_iteration_and_times_which_go_on_after_a_resume(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 2)
-        trial = tuner.get_trial("0001")
-        tuner.pause_trial(trial)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports >= 2)
+        trial = tuner.trial("0001").record
+        tuner.trial(trial).pause()
         drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
         checkpoint = trial.checkpoint
-        tuner.resume_trial(trial)
+        tuner.trial(trial).resume()
         drive(tuner, lambda: trial.attempt.reports >= 2)
 
         reports = list(tuner.results().reports(trial.id))
@@ -108,7 +108,7 @@ class LookingContract(InWorld):
         tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=1))
         drive(tuner, lambda: tuner.is_finished)
 
-        lines = (tuner.stdout("0001"), tuner.stderr("0001"))
+        lines = (tuner.trial("0001").stdout(), tuner.trial("0001").stderr())
 
         printed = (["goes on behind step 3"], ["and says so"])
         assert lines == (printed if self.runs_processes else ([], []))
@@ -117,10 +117,10 @@ class LookingContract(InWorld):
         tuner = tune(played(3), played(1, fails_after=0))
         tuner.run()
 
-        trial = tuner.get_trial("0001")
+        trial = tuner.trial("0001").record
 
         assert (trial.status, trial.reports) == (TrialStatus.COMPLETED, 3)
-        assert (tuner.stdout(trial) == ["goes on behind step 0"]) is self.runs_processes
+        assert (tuner.trial(trial).stdout() == ["goes on behind step 0"]) is self.runs_processes
         assert [report.sequence for report in tuner.new_reports()] == [1, 2, 3]
         failed = tuner.next_failed_trial()
         assert failed is not None
@@ -175,8 +175,8 @@ class LookingContract(InWorld):
 
         drive(tuner, lambda: len(tuner.running_trials) == 2)
         assert (tuner.slots, tuner.free_slots, tuner.has_resources(Resources(cpus=1))) == (2, 0, False)
-        tuner.stop_trial("0001")
-        drive(tuner, lambda: not tuner.get_trial("0001").is_busy)
+        tuner.trial("0001").stop()
+        drive(tuner, lambda: not tuner.trial("0001").record.is_busy)
         drive(tuner, lambda: tuner.free_slots == 1)
         assert tuner.has_resources(Resources(cpus=1))
 
@@ -203,7 +203,7 @@ class LookingContract(InWorld):
         tuner = tune(played(2))
         drive(tuner, lambda: tuner.is_finished)
 
-        attempt = tuner.get_trial("0001").attempt
+        attempt = tuner.trial("0001").record.attempt
         assert attempt.worker
         assert attempt.host
         assert attempt.queue
@@ -220,7 +220,7 @@ class LookingContract(InWorld):
         tuner = tune(played(2, fails_after=1))
         drive(tuner, lambda: tuner.is_finished)
 
-        trial = tuner.get_trial("0001")
+        trial = tuner.trial("0001").record
         assert (trial.attempt.exit_code, trial.attempt.error_type) == (1, "RuntimeError")
         assert "it was to fail behind step 1" in trial.attempt.error
         assert "Traceback" in trial.attempt.error or not self.runs_processes
@@ -229,13 +229,13 @@ class LookingContract(InWorld):
 
     def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports)
-        trial = tuner.get_trial("0001")
-        tuner.pause_trial(trial, "lunch")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
+        trial = tuner.trial("0001").record
+        tuner.trial(trial).pause("lunch")
         drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-        tuner.resume_trial(trial, reason="coffee")
+        tuner.trial(trial).resume(reason="coffee")
         drive(tuner, lambda: trial.attempt.reports)
-        tuner.abandon_trial(trial, "home")
+        tuner.trial(trial).abandon("home")
         drive(tuner, lambda: tuner.is_finished)
 
         worker = trial.attempt.worker
@@ -261,13 +261,13 @@ class LookingContract(InWorld):
     def test_callbacks_hear_of_each_stage_of_a_trial_in_order(self, tune: Tune) -> None:
         heard = _Heard()
         tuner = tune(played(ENDLESS), run=Run(callbacks=[heard]))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 2)
-        trial = tuner.get_trial("0001")
-        tuner.pause_trial(trial)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports >= 2)
+        trial = tuner.trial("0001").record
+        tuner.trial(trial).pause()
         drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-        tuner.resume_trial(trial)
+        tuner.trial(trial).resume()
         drive(tuner, lambda: trial.attempt.reports)
-        tuner.stop_trial(trial)
+        tuner.trial(trial).stop()
         drive(tuner, lambda: tuner.is_finished)
         tuner.close()
 

@@ -27,9 +27,9 @@ from mqtune.tuner import Tuner
 
 def paused_after(tuner: Tuner, reports: int, trial_id: str = "0001") -> Trial:
     """Have a trial paused once it has reported so often, and return it."""
-    drive(tuner, lambda: tuner.get_trials() and tuner.get_trial(trial_id).reports >= reports)
-    trial = tuner.get_trial(trial_id)
-    tuner.pause_trial(trial)
+    drive(tuner, lambda: tuner.get_trials() and tuner.trial(trial_id).record.reports >= reports)
+    trial = tuner.trial(trial_id).record
+    tuner.trial(trial).pause()
     drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
     return trial
 
@@ -46,7 +46,7 @@ class PausingContract(InWorld):
         assert trial.attempt.end is AttemptEnd.PAUSED
         assert not tuner.busy_trials
         assert trial.checkpoint in trial.checkpoints
-        assert trial.history[-1][2:] == ("paused by hand", "user")
+        assert trial.history[-1][2:] == ("requested by a user", "user")
 
     def test_a_resumed_trial_goes_on_behind_its_newest_checkpoint(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
@@ -54,10 +54,10 @@ class PausingContract(InWorld):
         checkpoint = trial.checkpoint
         saved_at = trial.checkpoints[checkpoint].metrics["step"]
 
-        resumed = tuner.resume_trial(trial, reason="its turn")
+        answer = tuner.trial(trial).resume(reason="its turn")
         drive(tuner, lambda: trial.attempt.reports >= 2)
 
-        assert resumed is trial
+        assert (answer.is_done, answer.trial) == (True, trial.id)
         assert (trial.attempt.number, trial.attempt.checkpoint) == (2, checkpoint)
         assert reports_of(tuner, trial, 2)[:2] == [saved_at + 1, saved_at + 2]
         assert trial.last_metrics["training_iteration"] == last_step(trial)
@@ -75,7 +75,7 @@ class PausingContract(InWorld):
         tuner = tune(played(ENDLESS, x=1))
         trial = paused_after(tuner, 2)
 
-        tuner.resume_trial(trial, {"x": 8.0})
+        tuner.trial(trial).resume({"x": 8.0})
         drive(tuner, lambda: trial.attempt.reports)
 
         assert trial.config == {**played(ENDLESS), "x": 8.0}
@@ -86,7 +86,7 @@ class PausingContract(InWorld):
         tuner = tune(played(ENDLESS), saves=False)
         trial = paused_after(tuner, 3)
 
-        tuner.resume_trial(trial)
+        tuner.trial(trial).resume()
         drive(tuner, lambda: trial.attempt.reports)
 
         assert not trial.attempt.checkpoint
@@ -127,8 +127,8 @@ class PausingContract(InWorld):
             return Resume(first.id, "does what the other does", played(ENDLESS, x=2), source.id)
 
         tuner = tune(played(ENDLESS), played(ENDLESS, x=5), scheduler=Rule(decide, choose))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").attempt.number == 2)
-        trial = tuner.get_trial("0001")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.attempt.number == 2)
+        trial = tuner.trial("0001").record
         drive(tuner, lambda: trial.attempt.reports)
 
         assert (trial.attempt.source, trial.config["x"], trial.parent) == ("0002", 2, None)
@@ -138,12 +138,12 @@ class PausingContract(InWorld):
     def test_a_trial_that_waits_for_a_slot_is_paused_at_once_and_can_be_resumed(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
-        waiting = tuner.start_trial(played(2))
+        waiting = tuner.add(played(2))
 
-        tuner.pause_trial(waiting)
+        tuner.trial(waiting).pause()
         assert waiting.status is TrialStatus.PAUSED
-        tuner.resume_trial(waiting)
-        tuner.stop_trial("0001")
+        tuner.trial(waiting).resume()
+        tuner.trial("0001").stop()
         drive(tuner, lambda: waiting.status is TrialStatus.COMPLETED)
 
         assert [attempt.end for attempt in waiting.attempts] == [AttemptEnd.PAUSED, AttemptEnd.COMPLETED]
@@ -151,43 +151,43 @@ class PausingContract(InWorld):
     @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
     def test_a_trial_is_restarted_from_scratch_in_place(self, tune: Tune, is_paused: bool) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 3)
-        trial = paused_after(tuner, 3) if is_paused else tuner.get_trial("0001")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports >= 3)
+        trial = paused_after(tuner, 3) if is_paused else tuner.trial("0001").record
 
-        tuner.restart_trial(trial, {"length": 2})
+        tuner.trial(trial).restart({"length": 2})
         drive(tuner, lambda: tuner.is_finished)
 
         assert len(tuner.get_trials()) == 1
         assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.COMPLETED, 2, "")
         assert reports_of(tuner, trial, 2) == [1, 2]
-        assert trial.history[4].reason == "restarted by hand"
+        assert trial.history[4].reason == "requested by a user"
 
     @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
     def test_a_trial_is_restarted_from_the_checkpoint_of_another_one(self, tune: Tune, is_paused: bool) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS, x=7, every_s=0.002))
-        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.get_trial("0002").reports >= 30)
-        trial = paused_after(tuner, 1) if is_paused else tuner.get_trial("0001")
-        behind = last_step(tuner.get_trial("0002"))
+        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.trial("0002").record.reports >= 30)
+        trial = paused_after(tuner, 1) if is_paused else tuner.trial("0001").record
+        behind = last_step(tuner.trial("0002").record)
 
-        tuner.restart_trial(trial, {"x": 6.0}, source="0002")
+        tuner.trial(trial).restart({"x": 6.0}, source="0002")
         drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
 
         assert (trial.attempt.source, trial.config["x"]) == ("0002", 6)
         assert reports_of(tuner, trial, 2)[0] == behind + 1
         assert trial.last_metrics["loss"] == 6 / last_step(trial)
-        assert tuner.get_trial("0002").status is TrialStatus.RUNNING
+        assert tuner.trial("0002").record.status is TrialStatus.RUNNING
 
     def test_a_running_trial_saves_on_demand(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS, every_s=60))
         drive(tuner, lambda: tuner.running_trials)
-        trial = tuner.get_trial("0001")
+        trial = tuner.trial("0001").record
 
-        tuner.save_trial(trial)
+        tuner.trial(trial).save()
         drive(tuner, lambda: trial.checkpoint)
 
         assert trial.reports == 0
         first = trial.checkpoint
-        tuner.save_trial(trial)
+        tuner.trial(trial).save()
         drive(tuner, lambda: trial.checkpoint != first)
 
     def test_paused_trials_that_nothing_resumes_are_an_error_and_a_user_may_resume_them(self, tune: Tune) -> None:
@@ -198,19 +198,19 @@ class PausingContract(InWorld):
         with pytest.raises(NothingResumes, match=r"1 trials are paused .*0001.* resume or abandon them"):
             tuner.step()
 
-        tuner.resume_trial(trial, {"length": 50})
+        tuner.trial(trial).resume({"length": 50})
         drive(tuner, lambda: tuner.is_finished)
         assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED] * 2
 
     @pytest.mark.parametrize(
         ("call", "status"),
-        [("stop_trial", TrialStatus.EARLY_STOPPED), ("abandon_trial", TrialStatus.ABANDONED)],
+        [("stop", TrialStatus.EARLY_STOPPED), ("abandon", TrialStatus.ABANDONED)],
     )
     def test_a_paused_trial_ends_where_it_is(self, tune: Tune, call: str, status: TrialStatus) -> None:
         tuner = tune(played(ENDLESS))
         trial = paused_after(tuner, 2)
 
-        getattr(tuner, call)(trial, "no longer wanted")
+        getattr(tuner.trial(trial), call)("no longer wanted")
 
         assert (trial.status, trial.reason, trial.history[-1].by) == (status, "no longer wanted", "user")
         assert tuner.is_finished
@@ -219,13 +219,14 @@ class PausingContract(InWorld):
     def test_another_driver_goes_on_with_what_is_paused_and_what_runs(self, tune: Tune) -> None:
         first = tune(played(ENDLESS), played(ENDLESS), name=f"twice-{id(tune)}")
         paused = paused_after(first, 3)
-        drive(first, lambda: len(first.running_trials) == 1 and first.get_trial("0002").reports)
+        drive(first, lambda: len(first.running_trials) == 1 and first.trial("0002").record.reports)
         first.close()
 
         second = tune(played(ENDLESS), played(ENDLESS), name=first.name)
-        found = second.resume_trial(paused.id)
+        second.trial(paused.id).resume()
+        found = second.trial(paused.id).record
         drive(second, lambda: found.attempt.reports and len(second.running_trials) == 2)
 
-        assert second.get_trial("0002").attempt.number == 1
+        assert second.trial("0002").record.attempt.number == 1
         assert found.attempt.checkpoint == paused.checkpoint
         assert reports_of(second, found, 2)[0] > 1

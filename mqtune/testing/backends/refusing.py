@@ -18,18 +18,19 @@ from mqtune.tuner import Tuner
 _Call = Callable[[Tuner, Trial | TrialId], Any]
 
 CALLS: Final[dict[str, _Call]] = {
-    "stop": lambda tuner, trial: tuner.stop_trial(trial),
-    "complete": lambda tuner, trial: tuner.complete_trial(trial),
-    "abandon": lambda tuner, trial: tuner.abandon_trial(trial, "why not"),
-    "pause": lambda tuner, trial: tuner.pause_trial(trial),
-    "resume": lambda tuner, trial: tuner.resume_trial(trial),
-    "restart": lambda tuner, trial: tuner.restart_trial(trial),
-    "save": lambda tuner, trial: tuner.save_trial(trial),
+    "stop": lambda tuner, trial: tuner.trial(trial).stop(),
+    "complete": lambda tuner, trial: tuner.trial(trial).complete(),
+    "abandon": lambda tuner, trial: tuner.trial(trial).abandon("why not"),
+    "pause": lambda tuner, trial: tuner.trial(trial).pause(),
+    "resume": lambda tuner, trial: tuner.trial(trial).resume(),
+    "restart": lambda tuner, trial: tuner.trial(trial).restart(),
+    "save": lambda tuner, trial: tuner.trial(trial).save(),
 }
 FROM_ANOTHER: Final[dict[str, _Call]] = {
-    "start": lambda tuner, source: tuner.start_trial(played(2), source=source),
-    "add": lambda tuner, source: tuner.add_trial(played(2), source=source),
-    "restart": lambda tuner, source: tuner.restart_trial("0002", source=source),
+    "start": lambda tuner, source: tuner.add(played(2), source=source),
+    "restart": lambda tuner, source: tuner.trial("0002").restart(
+        source=source.id if isinstance(source, Trial) else source
+    ),
 }
 
 
@@ -59,7 +60,7 @@ class RefusingContract(InWorld):
             CALLS[call](tuner, trial)
 
         assert trial.status is TrialStatus.PAUSED
-        tuner.resume_trial(trial)
+        tuner.trial(trial).resume()
         drive(tuner, lambda: trial.attempt.reports)
 
     def test_a_trial_that_runs_is_not_resumed(self, tune: Tune) -> None:
@@ -67,10 +68,10 @@ class RefusingContract(InWorld):
         drive(tuner, lambda: tuner.running_trials)
 
         with pytest.raises(InvalidTransition, match="trial 0001 is RUNNING and can't be resumed; only a PAUSED trial"):
-            tuner.resume_trial("0001")
+            tuner.trial("0001").resume()
 
-        drive(tuner, lambda: tuner.get_trial("0001").reports >= 3)
-        assert len(tuner.get_trial("0001").attempts) == 1
+        drive(tuner, lambda: tuner.trial("0001").record.reports >= 3)
+        assert len(tuner.trial("0001").record.attempts) == 1
 
     @pytest.mark.parametrize("call", FROM_ANOTHER)
     def test_nothing_starts_from_a_trial_without_a_checkpoint(self, tune: Tune, call: str) -> None:
@@ -78,28 +79,26 @@ class RefusingContract(InWorld):
         drive(tuner, lambda: len(tuner.running_trials) == 2)
 
         with pytest.raises(ConfigurationError, match=r"trial 0001 has no checkpoint to start from"):
-            FROM_ANOTHER[call](tuner, tuner.get_trial("0001"))
+            FROM_ANOTHER[call](tuner, tuner.trial("0001").record)
 
         drive(tuner, lambda: all(trial.reports >= 3 for trial in tuner.get_trials()))
         assert len(tuner.get_trials()) == 2
         assert [trial.attempt.stop for trial in tuner.get_trials()] == [None, None]
 
-    @pytest.mark.parametrize("what", [*CALLS, "source", "get", "clone", "stdout"])
+    @pytest.mark.parametrize("what", [*CALLS, "source", "get"])
     def test_a_trial_that_is_not_there_is_named(self, tune: Tune, what: str) -> None:
         tuner = tune(played(ENDLESS))
         drive(tuner, lambda: tuner.running_trials)
         more: dict[str, Callable[[Any], Any]] = {
-            "source": lambda id_: tuner.start_trial(played(1), source=id_),
-            "get": tuner.get_trial,
-            "clone": tuner.clone_trial,
-            "stdout": tuner.stdout,
+            "source": lambda id_: tuner.add(played(1), source=id_),
+            "get": tuner.trial,
         }
 
         with pytest.raises(ConfigurationError, match=r"no trial '0815' in experiment"):
             more[what]("0815") if what in more else CALLS[what](tuner, TrialId("0815"))
 
         assert len(tuner.get_trials()) == 1
-        drive(tuner, lambda: tuner.get_trial("0001").reports >= 2)
+        drive(tuner, lambda: tuner.trial("0001").record.reports >= 2)
 
     def test_an_experiment_that_is_finished_can_not_be_stepped(self, tune: Tune) -> None:
         tuner = tune(played(1))
@@ -108,27 +107,27 @@ class RefusingContract(InWorld):
         with pytest.raises(ExperimentFinished, match="is finished"):
             tuner.step()
 
-        trial = tuner.start_trial(played(1))
+        trial = tuner.add(played(1))
         drive(tuner, lambda: tuner.is_finished)
         assert trial.status is TrialStatus.COMPLETED
 
     def test_an_added_trial_still_starts_when_its_source_has_ended_meanwhile(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(20, x=9), run=Run(max_concurrent=2))
-        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.get_trial("0002").checkpoint)
-        source = tuner.get_trial("0002")
+        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.trial("0002").record.checkpoint)
+        source = tuner.trial("0002").record
 
-        tuner.add_trial(played(ENDLESS, x=8), source=source)
+        tuner.add(played(ENDLESS, x=8), source=source)
         drive(tuner, lambda: source.status is TrialStatus.COMPLETED)
-        drive(tuner, lambda: len(tuner.get_trials()) == 3 and tuner.get_trial("0003").reports)
+        drive(tuner, lambda: len(tuner.get_trials()) == 3 and tuner.trial("0003").record.reports)
 
-        assert tuner.get_trial("0003").attempt.source == source.id
+        assert tuner.trial("0003").record.attempt.source == source.id
 
     def test_what_was_refused_is_not_in_the_journal(self, tune: Tune) -> None:
         tuner = tune(played(4), played(ENDLESS))
         drive(tuner, lambda: tuner.get_trials(TrialStatus.COMPLETED))
         for call in CALLS.values():
             with pytest.raises(MqtuneError):
-                call(tuner, tuner.get_trial("0001"))
+                call(tuner, tuner.trial("0001").record)
         name = tuner.name
         tuner.close()
 

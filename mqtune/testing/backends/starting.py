@@ -50,11 +50,11 @@ class StartingContract(InWorld):
         tuner = tune(played(ENDLESS), played(ENDLESS))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
 
-        trial = tuner.start_trial(played(3))
+        trial = tuner.add(played(3))
 
         assert trial.status is TrialStatus.STAGED
         assert trial in tuner.busy_trials
-        tuner.stop_trial("0001")
+        tuner.trial("0001").stop()
         drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
         assert trial.history[0].by == "user"
 
@@ -62,7 +62,7 @@ class StartingContract(InWorld):
         tuner = tune(played(3), played(3), run=Run(max_concurrent=1))
         drive(tuner, lambda: tuner.running_trials)
 
-        tuner.add_trial(played(2, x=7))
+        tuner.add(played(2, x=7))
         drive(tuner, lambda: tuner.is_finished)
 
         assert [trial.config["x"] for trial in tuner.get_trials()] == [1, 7, 1]
@@ -71,7 +71,7 @@ class StartingContract(InWorld):
     def test_what_a_user_leaves_out_of_a_config_is_sampled(self, tune: Tune) -> None:
         tuner = tune()
 
-        trial = tuner.start_trial({"length": 1, "every_s": 0.01, "fails_after": -1})
+        trial = tuner.add({"length": 1, "every_s": 0.01, "fails_after": -1})
         drive(tuner, lambda: tuner.is_finished)
 
         assert 0 <= trial.config["x"] < 10
@@ -81,19 +81,19 @@ class StartingContract(InWorld):
         tuner = tune(played(3))
 
         with pytest.raises(SpaceError, match="length"):
-            tuner.start_trial({**played(3), "length": -5})
+            tuner.add({**played(3), "length": -5})
         with pytest.raises(SpaceError, match="depth"):
-            tuner.add_trial({**played(3), "depth": 3})
+            tuner.add({**played(3), "depth": 3})
 
         drive(tuner, lambda: tuner.is_finished)
         assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED]
 
     def test_a_user_starts_a_trial_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 3)
-        source = tuner.get_trial("0001")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports >= 3)
+        source = tuner.trial("0001").record
 
-        trial = tuner.start_trial(played(last_step(source) + 4, x=5), source=source)
+        trial = tuner.add(played(last_step(source) + 4, x=5), source=source)
         begins_behind = last_step(source)
         drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
 
@@ -105,14 +105,14 @@ class StartingContract(InWorld):
 
     def test_a_user_starts_a_trial_from_the_best_checkpoint_and_by_its_id(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").reports >= 3)
-        source = tuner.get_trial("0001")
-        tuner.pause_trial(source)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports >= 3)
+        source = tuner.trial("0001").record
+        tuner.trial(source).pause()
         drive(tuner, lambda: source.status is TrialStatus.PAUSED)
 
         # Of a dict only the newest is kept, and the loss falls.
         config = played(last_step(source) + 3)
-        trials = [tuner.start_trial(config, checkpoint=which) for which in (source.checkpoint, "best")]
+        trials = [tuner.add(config, checkpoint=which) for which in (source.checkpoint, "best")]
         drive(tuner, lambda: all(trial.status is TrialStatus.COMPLETED for trial in trials))
 
         for trial in trials:
@@ -121,13 +121,13 @@ class StartingContract(InWorld):
 
     def test_an_added_trial_starts_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").checkpoint)
-        source = tuner.get_trial("0001")
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.checkpoint)
+        source = tuner.trial("0001").record
 
-        tuner.add_trial(played(ENDLESS), source=source.id)
-        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.get_trial("0002").reports)
+        tuner.add(played(ENDLESS), source=source.id)
+        drive(tuner, lambda: len(tuner.running_trials) == 2 and tuner.trial("0002").record.reports)
 
-        trial = tuner.get_trial("0002")
+        trial = tuner.trial("0002").record
         assert trial.parent == source.id
         assert reports_of(tuner, trial, 1)[0] > 1
 
@@ -142,7 +142,7 @@ class StartingContract(InWorld):
         tuner = tune(played(ENDLESS), scheduler=Rule(decide, choose))
         drive(tuner, lambda: tuner.get_trials(TrialStatus.COMPLETED))
 
-        trial = tuner.get_trial("0002")
+        trial = tuner.trial("0002").record
         assert (trial.parent, trial.config["x"]) == ("0001", 3)
         assert (trial.history[0].by, trial.history[1].reason) == ("scheduler", "from what is paused")
         assert reports_of(tuner, trial, 1)[-1] == 6
@@ -152,10 +152,10 @@ class StartingContract(InWorld):
         tuner = tune(played(2, x=4))
         drive(tuner, lambda: tuner.is_finished)
 
-        trial = tuner.clone_trial("0001")
+        trial = tuner.add(tuner.trial("0001").record.config)
         drive(tuner, lambda: tuner.is_finished)
 
-        assert (trial.id, trial.config, trial.parent) == ("0002", tuner.get_trial("0001").config, None)
+        assert (trial.id, trial.config, trial.parent) == ("0002", tuner.trial("0001").record.config, None)
         assert reports_of(tuner, trial, 1) == [1, 2]
 
     def test_a_trial_that_fails_goes_on_from_its_newest_checkpoint(self, tune: Tune) -> None:
@@ -180,11 +180,11 @@ class StartingContract(InWorld):
     def test_a_trial_may_fail_as_often_as_it_likes_if_that_is_asked_for(self, tune: Tune) -> None:
         tuner = tune(played(5, fails_after=0), failures=Failures(max_failures=-1))
 
-        drive(tuner, lambda: tuner.get_trials() and tuner.get_trial("0001").failures >= 4)
+        drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.failures >= 4)
 
-        trial = tuner.get_trial("0001")
+        trial = tuner.trial("0001").record
         assert trial.is_busy
-        tuner.stop_trial(trial)
+        tuner.trial(trial).stop()
         drive(tuner, lambda: tuner.is_finished)
         assert trial.status is TrialStatus.EARLY_STOPPED
 
@@ -194,7 +194,7 @@ class StartingContract(InWorld):
         drive(strict, lambda: strict.is_finished)
         drive(generous, lambda: generous.is_finished)
 
-        failed = strict.get_trial("0001")
+        failed = strict.trial("0001").record
         assert (failed.status, failed.attempt.end) == (TrialStatus.FAILED, AttemptEnd.COMPLETED)
         assert "ended without any report" in failed.reason
-        assert generous.get_trial("0001").status is TrialStatus.COMPLETED
+        assert generous.trial("0001").record.status is TrialStatus.COMPLETED

@@ -26,45 +26,44 @@ from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import UNDRIVEN, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
-from mqtune.driver.control import Control
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
-from mqtune.driver.settings import Plan, Settings
+from mqtune.driver.settings import Plan
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
 from mqtune.trainable.spec import refuse_on_import
 
-__all__ = ["Running"]
+__all__ = ["STEP_S", "Runner"]
 
 logger = logging.getLogger(__name__)
 
 #: The longest that a step blocks when nothing happens; events and timers end it sooner.
-_STEP_S: Final = 4.0
+STEP_S: Final = 4.0
 #: After Ctrl-C, how long trials have to end: the worker's stop ladder takes 15 s.
 _INTERRUPT_S: Final = 20.0
 #: A disk with less room than this can't take what a server or a copy writes next.
 _FULL_BELOW_BYTES: Final = 2**20
 
 
-class Running(Control):
-    """The part of a tuner that runs.
+class Runner:
+    """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections.
 
     Args:
-        settings: what is tuned, and how.
-        deployment: where.
+        plan: the experiment.
+        deployment: where it runs.
     """
 
-    def __init__(self, settings: Settings, deployment: Deployment) -> None:
-        super().__init__()
-        self._plan = plan = Plan(settings)
+    def __init__(self, plan: Plan, deployment: Deployment) -> None:
+        self.plan = plan
+        self.experiment = plan.experiment
+        #: The experiment's folder on this machine.
+        self.folder = mqtune_home() / plan.name
         self._deployment = deployment
-        self.name = plan.name
-        self.folder = mqtune_home() / self.name
-        self._experiment = plan.experiment
-        shown = _progress(plan.limits.max_trials, self.folder) if settings.run.progress else []
-        self._callbacks = [*shown, *settings.run.callbacks]
+        run = plan.settings.run
+        shown = _progress(plan.limits.max_trials, self.folder) if run.progress else []
+        self._callbacks = [*shown, *run.callbacks]
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
         self._is_closed = self._is_opening = False
@@ -75,23 +74,7 @@ class Running(Control):
         self._opened.callback(self._deployment.close)
 
     def run(self) -> Results:
-        """Run to the end and return the results; an experiment that is complete is only read.
-
-        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends within
-        a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
-        exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
-
-        Raises:
-            RunInterrupted: it was interrupted; ``results()`` has what there is.
-            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
-            NameTaken: a living driver, or an experiment with another definition, has the name.
-            TrainableNotFound: the first trial could not be started on its worker.
-            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
-            MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
-                ``metric_from="later"``, the first trial that ended had never reported the metric.
-            UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
-            DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
-        """
+        """Run to the end, or to Ctrl-C, and return the results; see ``Tuner.run``."""
         try:
             with self._interrupts.handled(self._end_at_once):
                 results = self._run()
@@ -108,7 +91,7 @@ class Running(Control):
 
     def _run(self) -> Results:
         try:
-            self._open()
+            self.open()
             while not self.is_finished and not self._interrupts.count:
                 self.step()
             return self._finish()
@@ -121,13 +104,13 @@ class Running(Control):
         finally:
             self.close()
 
-    def step(self, block_s: float = _STEP_S) -> None:
+    def step(self, block_s: float = STEP_S) -> None:
         """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
 
         Raises:
             as ``run``.
         """
-        driver = self._open()
+        driver = self.open()
         self._have_worker(driver)
         driver.step(block_s)
         if driver.failure is not None:
@@ -140,29 +123,29 @@ class Running(Control):
     @property
     def is_finished(self) -> bool:
         """Whether every trial has ended and there will be no other."""
-        return self._look().is_finished
+        return self.look().is_finished
 
     def debug_string(self) -> str:
         """Return a few lines on how it stands, and why nothing runs if nothing does."""
-        self._catch_up()
-        counts = ", ".join(f"{number} {status.name}" for status, number in self._experiment.counts.items() if number)
-        best = self._experiment.best
-        lines = [f"{self.name}: {counts or 'no trials'}; {self._experiment.reports} reports"]
+        self.catch_up()
+        counts = ", ".join(f"{number} {status.name}" for status, number in self.experiment.counts.items() if number)
+        best = self.experiment.best
+        lines = [f"{self.plan.name}: {counts or 'no trials'}; {self.experiment.reports} reports"]
         if best is not None:
-            lines.append(f"best {self._experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
+            lines.append(f"best {self.experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
         if self._driver is not None and self._driver.waiting_for:
             lines.append(self._driver.waiting_for)
         return "\n".join(lines)
 
-    def _catch_up(self) -> None:
-        # A callback may ask while this connects, and anybody once this is closed.
+    def catch_up(self) -> None:
+        """Connect, so that ``experiment`` has what there is of it; not while this connects already, nor once it is closed."""
         if not self._is_opening and not self._is_closed:
-            self._look()
+            self.look()
 
     def results(self) -> Results:
         """Return the results so far."""
-        self._catch_up()
-        return Results(self._experiment, self.folder, None if self._driver is None else self._driver.written)
+        self.catch_up()
+        return Results(self.experiment, self.folder, None if self._driver is None else self._driver.written)
 
     def close(self) -> None:
         """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.
@@ -183,7 +166,7 @@ class Running(Control):
     def _say_end(self) -> None:
         """Say that the experiment has ended, where it was driven by ``step`` to its end."""
         driver = self._driver
-        if driver is None or not driver.is_finished or driver.failure is not None or self._experiment.outcome:
+        if driver is None or not driver.is_finished or driver.failure is not None or self.experiment.outcome:
             return
         # Who has lost the lock, or the server, has nothing to say any more.
         with contextlib.suppress(MqtuneError, OSError):
@@ -192,11 +175,11 @@ class Running(Control):
 
     # Opening.
 
-    def _open(self) -> Driver:
+    def open(self) -> Driver:
         """Connect, take the lock, create or replay the experiment; only once."""
         if self._is_closed:
             raise ConfigurationError(
-                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+                f"this tuner is closed; make another one with name={self.plan.name!r} to go on with the experiment"
             )
         if self._driver is None:
             refuse_on_import()
@@ -210,25 +193,25 @@ class Running(Control):
                 self._is_opening = False
         return self._driver
 
-    def _look(self) -> Driver:
+    def look(self) -> Driver:
         """Return the driver, also of a tuner that is closed: what it has seen stays."""
-        return self._driver if self._driver is not None else self._open()
+        return self._driver if self._driver is not None else self.open()
 
     def _connect(self) -> Driver:
-        plan, opened = self._plan, self._opened
+        plan, opened = self.plan, self._opened
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         driver = Driver(
             journal=place.journal,
             backend=place.backend,
-            experiment=self._experiment,
+            experiment=self.experiment,
             scheduler=plan.scheduler,
             searcher=plan.searcher(),
             space=plan.space,
             limits=plan.limits,
             checkpoints=CheckpointGC(
-                self._experiment,
+                self.experiment,
                 plan.settings.checkpoints.retention,
                 place.store,
                 delete_checkpoints=plan.settings.checkpoints.delete,
@@ -244,10 +227,12 @@ class Running(Control):
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)
         opened.callback(callbacks.tell, "on_end")
-        driver.begin(self.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed)
+        driver.begin(
+            self.plan.name, place.definition, is_new=place.is_new, driver=place.driver, code_changed=plan.changed
+        )
         if plan.changed:
             self._say_that_code_changed(driver)
-        driver.label(None, self._experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
+        driver.label(None, self.experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.forfeit_leases(error_type=UNDRIVEN)
@@ -256,20 +241,20 @@ class Running(Control):
         return driver
 
     def _say_that_code_changed(self, driver: Driver) -> None:
-        changed = ", ".join(self._plan.changed)
+        changed = ", ".join(self.plan.changed)
         if driver.is_finished:
             logger.warning(
                 "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier code, and "
                 "nothing ran. Use another name, or run=Run(overwrite=True), to run the code as it is now",
-                self.name,
+                self.plan.name,
                 changed,
             )
             return
-        count = len(self._experiment.trials)
+        count = len(self.experiment.trials)
         logger.warning(
             "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code as it is "
             "now. Use another name, or run=Run(overwrite=True), for results of one code; code='strict' refuses to go on",
-            self.name,
+            self.plan.name,
             count,
             changed,
         )
@@ -292,7 +277,7 @@ class Running(Control):
     # Ending.
 
     def _finish(self) -> Results:
-        driver = self._open()
+        driver = self.open()
         interrupted = bool(self._interrupts.count)
         if interrupted:
             self._hand_back(driver, "the driver was interrupted")
@@ -311,10 +296,10 @@ class Running(Control):
         except OSError as error:
             logger.warning(
                 "the results of experiment %s can't be written to %s (%s): make room, and `mqtune resume %s` writes them",
-                self.name,
+                self.plan.name,
                 self.folder,
                 error,
-                self.name,
+                self.plan.name,
             )
         return results
 
@@ -327,13 +312,13 @@ class Running(Control):
         """Return what a person who has interrupted it wants to know."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         return (
-            f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.name!r} to go on, "
-            f"or mqtune resume {self.name}.{full}"
+            f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.plan.name!r} to go on, "
+            f"or mqtune resume {self.plan.name}.{full}"
         )
 
     def _keep_best_dict(self, driver: Driver) -> None:
         """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
-        best = self._experiment.best
+        best = self.experiment.best
         if best is not None and best.checkpoint and is_in_memory(best.checkpoint):
             data = driver.read_checkpoint(best.checkpoint)
             if data is not None:
@@ -355,7 +340,7 @@ class Running(Control):
             self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
             self.results().save()
         except (MqtuneError, OSError) as error:
-            logger.warning("the experiment %s could not be closed in good order: %s", self.name, error)
+            logger.warning("the experiment %s could not be closed in good order: %s", self.plan.name, error)
 
 
 def _is_interactive() -> bool:

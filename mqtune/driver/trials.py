@@ -1,0 +1,204 @@
+"""What a user does to single trials in the driver's own process, and reads of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mqtune.checkpoints import Checkpoint
+from mqtune.client import Answer, TrialHandle
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import CheckpointId, Trial, TrialId
+from mqtune.driver.loop import Driver
+from mqtune.driver.settings import Plan
+from mqtune.journal.logs import LogStream
+from mqtune.results.checkpoints import Which, bring_checkpoint, chosen, fetch_checkpoint, named
+from mqtune.results.logs import Output, attempt_of
+from mqtune.trainable.class_ import export_model
+
+__all__ = ["Driven", "DrivenTrial", "LocalSteering"]
+
+logger = logging.getLogger(__name__)
+
+
+class Driven(Protocol):
+    """An experiment that this process drives, or may begin to drive."""
+
+    plan: Plan
+    experiment: Experiment
+    folder: Path
+
+    def open(self) -> Driver:
+        """Return the driver; the first call connects."""
+
+    def look(self) -> Driver:
+        """Return the driver, also of an experiment that is closed: what it has seen stays."""
+
+
+class LocalSteering:
+    """Carries actions on an experiment out at once, in the process that drives it.
+
+    Args:
+        driven: the experiment.
+    """
+
+    def __init__(self, driven: Driven) -> None:
+        self._driven = driven
+
+    def steer(
+        self,
+        action: str,
+        trial: str,
+        arguments: dict[str, object],
+        *,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> Answer:
+        """Carry an action out; it takes no time, and is no request.
+
+        Raises:
+            InvalidTransition: the trial's status doesn't allow it.
+            ConfigurationError: there is no such trial or checkpoint, or an argument is invalid.
+            StoreUnavailable: the store that a checkpoint of this machine is copied to can't be reached or written.
+        """
+        driver = self._driven.open()
+        brought = self.bring(action, trial, arguments)
+        driver.steer(action, trial, arguments, brought=brought)
+        return Answer(request_id, is_done=True, trial=trial)
+
+    def bring(self, action: str, trial: str, arguments: dict[str, object]) -> CheckpointId:
+        """Copy a folder that the arguments name as checkpoint into the store, take it out of them, and return its id there.
+
+        What else they ask for is checked before. The id is empty where they name no folder.
+        """
+        origin = arguments.get("checkpoint")
+        if origin in (None, "newest", "best"):
+            return CheckpointId("")
+        source = arguments.get("source")
+        found = chosen(self._driven.experiment, None if source is None else TrialId(str(source)), origin)  # type: ignore[arg-type]
+        if isinstance(found, str):
+            return CheckpointId("")
+        del arguments["checkpoint"]
+        self._driven.open().check(action, trial, arguments)
+        return bring_checkpoint(TrialId(trial), found, self._driven.plan.store)
+
+
+class DrivenTrial(TrialHandle):
+    """Steers one trial in the driver's process, at once, and reads what only the driver's process can.
+
+    What is asked for is checked before anything is done: a call that raises has changed nothing. What it asks of a running
+    trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. No call waits.
+    """
+
+    def __init__(self, id: str, driven: Driven) -> None:  # noqa: A002 - as trials call it
+        super().__init__(id, LocalSteering(driven))
+        self._driven = driven
+
+    @property
+    def record(self) -> Trial:
+        """What is known of the trial; to be read only.
+
+        Raises:
+            ConfigurationError: there is no such trial.
+        """
+        self._driven.look()
+        experiment = self._driven.experiment
+        found = experiment.trials.get(TrialId(self.id))
+        if found is None:
+            raise ConfigurationError(
+                f"there is no trial {self.id!r} in experiment {experiment.name!r}; "
+                f"it has {len(experiment.trials)}, from '0001' on"
+            )
+        return found
+
+    def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
+        """Give the trial, whatever its status, these tags or notes in place of those it has; what is left out stays.
+
+        Raises:
+            ConfigurationError: they are no tags, or no notes.
+        """
+        found = self.record
+        self._driven.open().label(found, found.labels.changed(tags, notes))
+
+    def delete_checkpoints(self, *, even_best: bool = False) -> list[CheckpointId]:
+        """Delete the trial's checkpoints, whatever the retention says, and return their ids.
+
+        Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or a
+        config that waits. Dicts are gone at once, folders within moments.
+
+        Args:
+            even_best: whether it may be the best trial so far.
+
+        Raises:
+            ConfigurationError: it is the best trial.
+        """
+        driver, found = self._driven.open(), self.record
+        if found is self._driven.experiment.best and not even_best:
+            raise ConfigurationError(
+                f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give even_best=True to "
+                "delete them all the same"
+            )
+        return driver.delete_checkpoints(found)
+
+    def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
+        """Return the lines that an attempt has printed so far, also while it runs.
+
+        They are read where they are: on this machine, or in a folder that its worker shares with it; else the worker is asked
+        for them, also after the attempt has ended. Where that fails a warning says why, and it is the last lines
+        that the journal has, once the attempt has ended. ``mqtune logs`` and ``mqtune.follow_log`` follow them.
+
+        Args:
+            attempt: which attempt; by default the last.
+            offset: how many bytes are left out; below 0, how many from the end are not.
+
+        Raises:
+            ConfigurationError: there is no such attempt.
+        """
+        return self._printed("stdout", attempt, offset)
+
+    def stderr(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
+        """Return the lines that an attempt has printed on stderr, as ``stdout`` does."""
+        return self._printed("stderr", attempt, offset)
+
+    def _printed(self, stream: LogStream, number: int | None, offset: int) -> list[str]:
+        found, driver = self.record, self._driven.look()
+        output = Output(found.id, attempt_of(found.attempts, found.id, number), stream, driver.backend.read_log)
+        try:
+            data = output.all(offset)
+        except (LogUnavailable, BrokerUnavailable) as error:
+            logger.warning("trial %s: of its output only the end is known: %s", found.id, error)
+            data = output.tail
+        return data.decode(errors="replace").splitlines()
+
+    def get_checkpoint(self, which: Which = "newest", *, target: Path | None = None) -> Checkpoint:
+        """Return a checkpoint of the trial; a folder is copied to this machine, to *target* or below ``Tuner.folder``.
+
+        Args:
+            which: "newest", or "best": of those that are kept, the one with the best value.
+            target: the new folder to copy to.
+
+        Raises:
+            as ``mqtune.results.checkpoints.fetch_checkpoint``.
+        """
+        driven, found = self._driven, self.record
+        name = named(driven.experiment, found, which)
+        read = driven.look().read_checkpoint
+        return fetch_checkpoint(found, name, store=driven.plan.store, folder=driven.folder, target=target, read=read)
+
+    def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
+        """Make the trial's model from its newest checkpoint, in this process, and have its class write it to *folder*.
+
+        Raises:
+            ConfigurationError: the trainable is no class, or does not write this format.
+        """
+        plan, found = self._driven.plan, self.record
+        trainable = plan.spec.load(plan.code_root)
+        if not isinstance(trainable, type):
+            raise ConfigurationError(
+                f"trainable {plan.spec} is no class; only a subclass of mqtune.Trainable can export its model"
+            )
+        checkpoint = self.get_checkpoint() if found.checkpoint else None
+        export_model(trainable, found.config, checkpoint, format, folder)
