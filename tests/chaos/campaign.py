@@ -28,10 +28,12 @@ from world import Driver, Experiment, Worker, World, described
 STORM_S: Final = 6.0
 #: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
 LOSS_GRACE_S: Final = 1.0
+#: Not faults at all: requests.
+_REQUESTS: Final = ("request made", "request doubled", "answer lost")
 #: Faults that only drivers feel.
-_DRIVERS: Final = ("driver", "second", "nobody")
+_DRIVERS: Final = ("driver", "second", "nobody", *_REQUESTS)
 #: Faults after which a driver may have been silent for longer than that.
-_SILENCING: Final = (*_DRIVERS, "redis", "clients", "memory")
+_SILENCING: Final = ("driver", "second", "nobody", "redis", "clients", "memory")
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
 #: How a driver may refuse, and what must be so for it.
@@ -61,6 +63,8 @@ class Outcome:
     workers: int = 0
     reports: int = 0
     lost: int = 0
+    #: How many requests of each action were carried out, and how many refused.
+    requests: dict[str, int] = field(default_factory=dict)
     #: From the death of a worker to the next report of each trial that it ran.
     recoveries_s: list[float] = field(default_factory=list)
     #: How late a thread woke up at worst.
@@ -309,6 +313,7 @@ class Campaign:
             heapq.heappop(self._actions)[2]()
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
+        world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         seen = [self._read_again(driving, stalls) for driving in self._driving]
         for problem in world.end_workers():
             self.wrong("11", problem)
@@ -323,9 +328,13 @@ class Campaign:
         first = json.loads(results.read_text())
         reader = world.start_driver(driving.experiment, host=driving.host)
         world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
-        if world.how_it_ended(reader) != "finished" or json.loads(results.read_text()) != first:
+        second = json.loads(results.read_text())
+        # Who asked too late for another trial gets it from the next driver.
+        late = {id_: trial for id_, trial in second.items() if id_ not in first}
+        was_asked = any("add" in what for _, kind, what in self.outcome.faults if kind in _REQUESTS)
+        if world.how_it_ended(reader) != "finished" or {**first, **late} != second or (late and not was_asked):
             self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
-        return self._observed(driving, first, stalls)
+        return self._observed(driving, second, stalls)
 
     def _observed(self, driving: _Driving, results: dict[str, Any], stalls: Stalls) -> Observed:
         world, plan = self.world, driving.experiment.plan
@@ -365,6 +374,7 @@ class Campaign:
                 "checkpoints": [name.decode() for name in client.hkeys(keys.checkpoints)],
             },
             store=store,
+            said=_lines(driving.experiment.said),
         )
 
     def _count(self, observed: Observed) -> None:
@@ -376,6 +386,11 @@ class Campaign:
         ]
         outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
         outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
+        asked = {body["id"]: body["action"] for _, kind, body in events if kind == "requested"}
+        for _, kind, body in events:
+            if kind == "answered":
+                what = f"{asked.get(body['id'])} {'done' if body['done'] else 'refused'}"
+                outcome.requests[what] = outcome.requests.get(what, 0) + 1
         outcome.recoveries_s += [round(each, 3) for each in recoveries(events, self._killed_workers)]
 
 
@@ -406,11 +421,15 @@ def _tail(log: str) -> str:
 
 
 def _told(driver: Driver) -> list[list[Any]]:
-    if not driver.told.exists():
+    return _lines(driver.told)
+
+
+def _lines(path: Path) -> list[Any]:
+    if not path.exists():
         return []
     lines = []
-    for line in driver.told.read_text().splitlines():
-        # A driver that is killed may leave half a line.
+    for line in path.read_text().splitlines():
+        # Who is killed may leave half a line.
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
     return lines

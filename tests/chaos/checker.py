@@ -14,10 +14,12 @@ from typing import Final
 
 from claims import Claims
 from course import Course
-from observed import CLOCKS_S, SET_BACK_S, Observed, Violation, decoded, in_drivers_order
+from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order
 
 #: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
 FENCED_S: Final = 8.0
+#: Actions that an answer alone carries out.
+_WITHOUT_EVENT: Final = frozenset({"save", "set", "end"})
 #: What of a driver's own record are calls of its scheduler.
 _CALLS: Final = frozenset({"stage", "report", "pause", "end"})
 
@@ -39,6 +41,7 @@ def check(observed: Observed) -> list[Violation]:
     _check_processes(observed, journal, found)
     _check_keys(observed, fold, found)
     _check_store(observed, fold, journal, found)
+    _check_requests(observed, entries, found)
     return found
 
 
@@ -107,6 +110,47 @@ def _check_results(observed: Observed, fold: Course, found: list[Violation]) -> 
         for what, value in mine.items():
             if result[what] != value:
                 found.append(Violation("results", f"trial {id_}: {what} is {result[what]}, and {value} by the journal"))
+
+
+def _check_requests(observed: Observed, entries: list[Entry], found: list[Violation]) -> None:
+    """Each request was made once and answered once, what it asked for was done once or not at all, and that was said."""
+    made: dict[str, Entry] = {}
+    answers: dict[str, Entry] = {}
+    effects: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind == "requested":
+            if made.setdefault(entry.body["id"], entry) is not entry:
+                found.append(Violation("request", f"entry {entry.id}: request {entry.body['id']} is made twice"))
+        elif entry.kind == "answered":
+            if entry.body["id"] not in made:
+                found.append(Violation("request", f"entry {entry.id} answers what nobody has asked for"))
+            if answers.setdefault(entry.body["id"], entry) is not entry:
+                found.append(Violation("request", f"entry {entry.id}: request {entry.body['id']} is answered twice"))
+        elif isinstance(entry.body, dict) and entry.body.get("request"):
+            effects[entry.body["request"]].append(entry)
+    for id_, entry in made.items():
+        action, answer = entry.body["action"], answers.get(id_)
+        what = f"request {id_} ({action} {entry.body.get('trial', '')})"
+        if answer is None:
+            found.append(Violation("request", f"{what} has no answer"))
+            continue
+        expected = 1 if answer.body["done"] and action not in _WITHOUT_EVENT else 0
+        kinds = [f"{each.kind} {each.id}" for each in effects[id_]]
+        if len(kinds) != expected:
+            found.append(
+                Violation("request", f"{what}, whose answer is {answer.body['done']}, has the effects {kinds}")
+            )
+        if action == "add" and kinds and effects[id_][0].body["trial"] != answer.body["trial"]:
+            found.append(Violation("request", f"{what} has made another trial than its answer says"))
+    for id_ in sorted(effects.keys() - made.keys()):
+        found.append(Violation("request", f"something was done for request {id_}, which nobody has made"))
+    for line in observed.said:
+        answer = answers.get(line["id"])
+        # What Redis has forgotten before any driver had read it is as if it was never asked for.
+        if answer is None and "done" in line and not observed.forgot:
+            found.append(Violation("request", f"request {line['id']} was answered, and the journal has no answer"))
+        if answer is not None and answer.body["done"] != line.get("done", answer.body["done"]):
+            found.append(Violation("request", f"{line} was said, and the journal has {answer.body}"))
 
 
 def _check_processes(observed: Observed, journal: Claims, found: list[Violation]) -> None:

@@ -10,7 +10,13 @@ from observed import Entry, Observed, Row, Violation, cursor_of
 #: Attempts of a trial that may be lost or handed back before it counts as failed.
 _LOST_BUDGET: Final = 5
 _TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
-_AFTER_DECISION: Final = {"stop": "EARLY_STOPPED", "pause": "PAUSED", "complete": "COMPLETED", "abandon": "ABANDONED"}
+_AFTER_DECISION: Final = {
+    "stop": "EARLY_STOPPED",
+    "pause": "PAUSED",
+    "complete": "COMPLETED",
+    "abandon": "ABANDONED",
+    "fail": "FAILED",
+}
 
 
 class _Trial:
@@ -38,6 +44,8 @@ class Course:
         self.calls: list[tuple[Any, ...]] = []
         #: Reports for which the scheduler ended an attempt.
         self.decided: set[tuple[str, int, int]] = set()
+        #: Trials that somebody has asked for.
+        self.added: set[str] = set()
         self._dropped: set[str] = set()
         self._last: Entry | None = None
         self._outcome = ""
@@ -115,6 +123,8 @@ class Course:
             self._wrong("9", entry, f"trial {body['trial']} goes on from {checkpoint}, which was given up")
         if trial.ends and body.get("by") == "driver" and checkpoint != trial.checkpoint:
             self._wrong("7", entry, f"trial {body['trial']} goes on from {checkpoint!r}, and not {trial.checkpoint!r}")
+        if body["attempt"] == 1 and body.get("request"):
+            self.added.add(body["trial"])
         self._become(entry, body["trial"], "STAGED")
         trial.ends.append(None)
         trial.intent = trial.decision = ""
@@ -185,7 +195,12 @@ class Course:
         for id_, trial in self.trials.items():
             if trial.status not in _TERMINAL:
                 self._found.append(Violation("terminal", f"trial {id_} is {trial.status} in the end"))
-        if len(self.trials) != max_trials:
-            self._found.append(Violation("terminal", f"there are {len(self.trials)} trials, and not {max_trials}"))
+        if len(self.trials) != max_trials + len(self.added):
+            self._found.append(
+                Violation(
+                    "terminal",
+                    f"there are {len(self.trials)} trials, and not {max_trials} and {len(self.added)} that were added",
+                )
+            )
         if self._outcome != "finished":
             self._found.append(Violation("terminal", f"the experiment has ended as {self._outcome!r}"))

@@ -185,7 +185,7 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
 def _all_over(tuner: mqtune.Tuner, trials: int) -> bool:
     """Whether all trials have ended; one that was interrupted between two of them has not begun them all."""
     ended = [trial.status.is_terminal for trial in tuner.get_trials()]
-    return len(ended) == trials and all(ended)
+    return len(ended) >= trials and all(ended)
 
 
 if __name__ == "__main__":

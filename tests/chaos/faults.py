@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import process_faults
+import request_faults
 import server_faults
 from befalling import Run
 
@@ -55,5 +56,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),
     "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1),
+    "request made": Fault(request_faults.request_made, weight=4),
+    "request doubled": Fault(request_faults.request_doubled),
+    "answer lost": Fault(request_faults.answer_lost, weight=3),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
 }

@@ -79,6 +79,7 @@ class Observed:
         left: processes that should be gone.
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
         store: the folder of the experiment's checkpoints, or None.
+        said: what those who made requests were answered, by their own record.
     """
 
     entries: list[tuple[str, bytes]]
@@ -99,6 +100,7 @@ class Observed:
     left: list[str] = field(default_factory=list)
     keys: dict[str, Any] = field(default_factory=dict)
     store: Path | None = None
+    said: list[dict[str, Any]] = field(default_factory=list)
 
 
 def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[Entry]:

@@ -411,3 +411,45 @@ def test_a_recovery_lasts_from_the_death_of_a_worker_to_the_next_report_of_its_t
     events = [(float(id_.split("-")[0]) / 1000, kind, body) for id_, kind, body in good_entries()]
 
     assert recoveries(events, [("w1", 7.5)]) == [10.5]
+
+
+ASKED = {"id": "r1", "action": "stop", "trial": "0001", "arguments": {}}
+ANSWER = {"id": "r1", "done": True, "reason": "", "trial": "0001", "cursor": ["18000-1", 0]}
+
+
+def ask(run: Run) -> None:
+    """Have the decision on trial 0001 be what somebody has asked for, and was told."""
+    run.body(19)["request"] = "r1"
+    run.insert(19, "answered", dict(ANSWER))
+    run.insert(18, "requested", dict(ASKED))
+    run.observed.said = [{"id": "r1", "done": True, "trial": "0001"}, {"id": "r1", "error": "BrokerUnavailable"}]
+
+
+def test_a_run_whose_request_was_carried_out_passes(run: Run) -> None:
+    ask(run)
+
+    assert run.violations() == []
+
+
+#: By entry: 19 is the request, 20 the decision, 21 the answer.
+BROKEN_REQUESTS: dict[str, tuple[Callable[[Run], None], str]] = {
+    "made twice": (put(20, "requested", ASKED), "made twice"),
+    "never answered": (drop(21), "no answer"),
+    "answered twice": (put(21, "answered", ANSWER), "answered twice"),
+    "answered, and not made": (drop(19), "nobody has asked for"),
+    "done, and never asked for": (change(20, request="r2"), "for request r2, which nobody"),
+    "done, and refused": (change(21, done=False), "whose answer is False"),
+    "not done, and said to be": (change(20, request=""), "has the effects []"),
+    "done by saving, which has no event": (change(19, action="save"), "has the effects"),
+    "an answer that the journal doesn't have": (observe(said=[{"id": "r3", "done": False}]), "no answer"),
+    "another answer than the journal has": (observe(said=[{"id": "r1", "done": False}]), "was said"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_REQUESTS)
+def test_a_broken_promise_about_requests_is_caught(run: Run, name: str) -> None:
+    ask(run)
+    breaks, expected = BROKEN_REQUESTS[name]
+    breaks(run)
+
+    assert [each for each in run.violations() if each.promise == "request" and expected in each.what]

@@ -170,6 +170,8 @@ class Experiment:
         self.keys = ExperimentKeys(self.name)
         self.told = folder / "told"
         self.results = folder / "results.json"
+        #: What those who steer it were answered.
+        self.said = folder / "said"
         self.plan_path = folder / "plan.json"
         self.told.mkdir(parents=True)
         self.plan_path.write_text(json.dumps(plan))
@@ -300,6 +302,13 @@ class World:
                     start_new_session=True,
                 )
             )
+
+    def ask(self, experiment: Experiment, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Have somebody make a request of an experiment's driver, in a process of their own."""
+        log = self.folder / "logs" / "askers.log"
+        arguments = [self.driver_proxy.url, str(experiment.said), experiment.name, json.dumps(request)]
+        self.commands.append(self._spawn("asker.py", arguments, log))
+        return self.commands[-1]
 
     def living_workers(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.lives and not worker.is_given_up]
