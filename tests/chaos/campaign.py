@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import json
@@ -20,7 +19,7 @@ import times as run_times
 from checker import check
 from counting import MISCHIEF
 from faults import FAULTS
-from observed import Isolation, Observed, Violation, rows
+from observed import Isolation, Observed, Violation, lines, rows
 from stalls import Stalls
 from world import Driver, Experiment, Worker, World, described
 
@@ -119,10 +118,11 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
 
 
 def kinds_of(random: Random, number: int) -> list[str]:
-    """Return the kinds of a run's faults: in each third run such as touch neither workers nor trials."""
+    """Return the kinds of a run's faults, in each third run such as touch neither workers nor trials; and some requests."""
     calm = random.random() < 1 / 3
     kinds = [name for name, fault in FAULTS.items() if not (calm and fault.may_lose)]
-    return random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
+    chosen = random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
+    return chosen + random.choices(_REQUESTS, k=random.randint(1, 4))
 
 
 @dataclass
@@ -374,7 +374,7 @@ class Campaign:
                 "checkpoints": [name.decode() for name in client.hkeys(keys.checkpoints)],
             },
             store=store,
-            said=_lines(driving.experiment.said),
+            said=lines(driving.experiment.said),
         )
 
     def _count(self, observed: Observed) -> None:
@@ -421,18 +421,7 @@ def _tail(log: str) -> str:
 
 
 def _told(driver: Driver) -> list[list[Any]]:
-    return _lines(driver.told)
-
-
-def _lines(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    lines = []
-    for line in path.read_text().splitlines():
-        # Who is killed may leave half a line.
-        with contextlib.suppress(ValueError):
-            lines.append(json.loads(line))
-    return lines
+    return lines(driver.told)
 
 
 def run_one(seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> Outcome:

@@ -56,8 +56,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),
     "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1),
-    "request made": Fault(request_faults.request_made, weight=4),
-    "request doubled": Fault(request_faults.request_doubled),
-    "answer lost": Fault(request_faults.answer_lost, weight=3),
+    "request made": Fault(request_faults.request_made, weight=1),
+    "request doubled": Fault(request_faults.request_doubled, weight=1),
+    "answer lost": Fault(request_faults.answer_lost, weight=1),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
 }

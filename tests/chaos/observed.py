@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -118,6 +120,18 @@ def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[En
             continue
         decoded.append(Entry(id_, kind, body))
     return decoded
+
+
+def lines(path: Path) -> list[Any]:
+    """Return the values of a file that has one as JSON on each line."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text().splitlines():
+        # Who is killed may leave half a line.
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def rows(body: Any) -> Iterator[Row]:

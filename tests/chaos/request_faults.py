@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from befalling import Run
+from observed import lines
 from world import Experiment
 
 #: For how long an answer is waited for, in seconds.
@@ -12,7 +13,8 @@ _TIMEOUT_S: Final = 5.0
 #: After how long somebody who has lost the answer asks again, in seconds.
 _AGAIN_S: Final = (0.3, 3.0)
 #: How often it is tried to have a trial go on that was paused.
-_RESUME_EVERY_S: Final = 1.0
+_RESUME_EVERY_S: Final = 2.0
+_TERMINAL: Final = ("COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED")
 
 
 def request_made(run: Run) -> str:
@@ -48,7 +50,7 @@ def _ask(run: Run, how: str) -> str:
         run.later(run.random.uniform(0.2, 1.5), first.kill)
         run.later(run.random.uniform(*_AGAIN_S), lambda: run.world.ask(experiment, request) and None)
     if action == "pause":
-        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial))
+        run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, set()))
     return f"{experiment.name}: {action} {trial} {arguments or ''} {how}".strip()
 
 
@@ -79,9 +81,15 @@ def _request(run: Run, action: str, trial: str, arguments: dict[str, Any]) -> di
     return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "timeout_s": _TIMEOUT_S}
 
 
-def _resume(run: Run, experiment: Experiment, trial: str) -> None:
-    """Have a trial go on, again and again until the experiment is over: the pause may be carried out late."""
-    if experiment.results.exists():
+def _resume(run: Run, experiment: Experiment, trial: str, asked: set[str]) -> None:
+    """Have a trial go on, again and again until it does or has ended: the pause may be carried out late."""
+    answers = [line for line in lines(experiment.said) if line["id"] in asked]
+    if experiment.results.exists() or any(map(_is_over, answers)):
         return
-    run.world.ask(experiment, _request(run, "resume", trial, {}) | {"timeout_s": 0.0})
-    run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial))
+    request = _request(run, "resume", trial, {})
+    run.world.ask(experiment, request)
+    run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, asked | {request["id"]}))
+
+
+def _is_over(answer: dict[str, Any]) -> bool:
+    return bool(answer.get("done")) or any(status in answer.get("reason", "") for status in _TERMINAL)
