@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mqtune.cli.output import output, say
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.machine import mqtune_home
+from mqtune.core.machine import end_of_file, mqtune_home
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt, Labels
 from mqtune.journal.copy import JOURNAL_FILE
@@ -286,8 +286,6 @@ def _show_output(console: Console, attempt: Attempt, *, last: bool) -> None:
 def _end_of(path: str) -> str:
     """Return the end of a file; nothing when it is on another machine, as that of a remote worker."""
     try:
-        with Path(path).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+        return end_of_file(path, _TAIL_BYTES)
     except OSError:
         return ""

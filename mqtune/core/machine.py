@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import socket
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import source_hash
 from pathlib import Path
@@ -19,12 +20,14 @@ from mqtune.core.errors import ConfigurationError
 __all__ = [
     "SERVER_FOLDER",
     "describe_process",
+    "end_of_file",
     "is_gone",
     "is_here",
     "make_folder",
     "mqtune_home",
     "process_mark",
     "process_stat",
+    "replace_file",
     "started_at",
 ]
 
@@ -127,3 +130,37 @@ def make_folder(folder: Path) -> None:
         raise ConfigurationError(
             f"the experiment's folder {folder} can't be used: {problem}; set MQTUNE_HOME to a folder that you may write to"
         )
+
+
+def end_of_file(path: str | os.PathLike[str], size: int) -> str:
+    """Return the last *size* bytes of a file as text.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read().decode(errors="replace")
+
+
+def replace_file(path: Path, parts: Iterable[bytes], *, mode: int = 0o666) -> None:
+    """Write a file in one step: who reads it sees the old one or the new one, and a failure leaves the old one.
+
+    Args:
+        path: the file.
+        parts: its content.
+        mode: its permissions; those that the process masks are left out.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    aside = path.with_name(f"{path.name}.new")
+    # One that a crash has left may have other permissions.
+    aside.unlink(missing_ok=True)
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.writelines(parts)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

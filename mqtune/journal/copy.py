@@ -13,6 +13,7 @@ import msgpack
 from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
 from mqtune.core.events import START, Cursor, Event, driver_events
+from mqtune.core.machine import replace_file
 from mqtune.journal.base import Entry, Journal
 
 __all__ = ["JOURNAL_FILE", "JournalFile", "JournalReader"]
@@ -38,10 +39,7 @@ class JournalFile:
             OSError: the folder can't be written.
         """
         self.close()
-        aside = self.path.with_suffix(".new")
-        with aside.open("wb") as file:
-            file.writelines(map(self._pack, entries))
-        aside.replace(self.path)
+        replace_file(self.path, map(self._pack, entries))
         self._file = self.path.open("ab", buffering=0)
         _has_locked(self._file)
 

@@ -17,6 +17,7 @@ from mqtune.checkpoints import Checkpoint
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
+from mqtune.core.machine import replace_file
 from mqtune.core.text import names_in_words, say_in_one_line
 from mqtune.core.trial import (
     ITERATION,
@@ -46,7 +47,6 @@ __all__ = [
     "TrialResult",
     "csv_text",
     "json_text",
-    "replace_file",
     "trial_rows",
 ]
 
@@ -125,21 +125,14 @@ def _standard(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def replace_file(path: Path, parts: Iterable[str]) -> None:
+def _write(path: Path, parts: Iterable[str]) -> None:
     """Write a file in one step: who reads it sees the old one or the new one, and a failure leaves the old one.
 
     Raises:
         OSError: the folder can't be written.
     """
-    aside = path.with_name(f"{path.name}.new")
-    try:
-        # A surrogate, as from an argument that was no UTF-8, must not cost the whole file.
-        with aside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.writelines(parts)
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    # A surrogate, as from an argument that was no UTF-8, must not cost the whole file.
+    replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
 Scope = Literal["all", "last", "avg"]
@@ -468,7 +461,7 @@ class Results:
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row per trial; NaN and the infinities are nan, inf and -inf, and a missing value is empty."""
-        replace_file(Path(path), [self.csv()])
+        _write(Path(path), [self.csv()])
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write one JSON object per report; late ones are marked.
@@ -476,7 +469,7 @@ class Results:
         JSON has no NaN: it and the infinities are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
         Protocol Buffers; Python's float() reads them.
         """
-        replace_file(Path(path), self.jsonl())
+        _write(Path(path), self.jsonl())
 
     def csv(self) -> str:
         """Return the text that ``to_csv`` writes."""
@@ -529,4 +522,4 @@ class Results:
     def save(self) -> None:
         """Write ``trials.csv`` and ``results.json`` into the folder, each in one step."""
         self.to_csv(self.folder / TRIALS_FILE)
-        replace_file(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])
+        _write(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
+from mqtune.core.machine import end_of_file
 from mqtune.core.trial import AttemptEnd, Config, Metrics
 from mqtune.trainable.frozen_code import frozen
 from mqtune.trainable.process.channel import Channel
@@ -333,9 +334,7 @@ class _ScriptRun:
 
     def _tail(self) -> str:
         try:
-            with self._stderr.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                return file.read().decode(errors="replace").strip()
+            return end_of_file(self._stderr, _TAIL_BYTES).strip()
         except OSError:
             return ""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.machine import end_of_file
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, read_chunk
 
@@ -168,10 +169,7 @@ def _mark(cut: int) -> bytes:
 
 def _tail(path: Path, size: int) -> str:
     try:
-        with path.open("rb") as file:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(max(0, length - size))
-            return file.read().decode(errors="replace")
+        return end_of_file(path, size)
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import redis
 
 from mqtune.core.errors import NameTaken, NoServer
-from mqtune.core.machine import SERVER_FOLDER
+from mqtune.core.machine import SERVER_FOLDER, replace_file
 from mqtune.journal.connection import OLDEST_VERSION, open_client, redact
 
 __all__ = [
@@ -498,8 +498,4 @@ def _quoted(path: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Write a file that only this user can read, and that is never seen half written."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    draft.write_bytes(os.fsencode(text))
-    draft.replace(path)
+    replace_file(path, [os.fsencode(text)], mode=0o600)
