@@ -21,7 +21,7 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Config, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
-from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, Told
+from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, StartMessage, Told
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import AttemptOutcome
 from mqtune.worker.processes import MemoryKills
@@ -412,7 +412,7 @@ class AttemptRun:
             self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
         return self._ended(status, problem, stdout, stderr)
 
-    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> dict[str, Any]:
+    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> StartMessage:
         clock = self._worker.clock
         config, checkpoint, _ = grant.assignment
         held = self.journal.checkpoint(checkpoint) if is_in_memory(checkpoint) else None
@@ -435,7 +435,7 @@ class AttemptRun:
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
-    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any]) -> int | None:
+    def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
         """Start the trial and see it to its end; returns its wait status, if anybody knows that."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self._worker.uplink.attach(stream)
@@ -476,7 +476,7 @@ class AttemptRun:
             self._worker.uplink.detach(stream)
 
     def _start(
-        self, turn: Turn, zygote: ZygoteHandle, message: dict[str, Any], fds: Sequence[int]
+        self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]
     ) -> tuple[ZygoteHandle, int]:
         """Have the trial's process started; returns by which zygote, and its process id.
 

@@ -23,7 +23,7 @@ from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER, are_current, encode_files
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
-from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
 from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.logs import open_log
@@ -168,7 +168,7 @@ class ZygoteHandle:
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
         #: The versions of everything that the zygote has imported; empty until it is ready.
-        self.environment: dict[str, Any] = {}
+        self.environment: dict[str, object] = {}
         self._trial: int | None = None
         self._pidfd: int | None = None
         self._telling = threading.Lock()
@@ -238,7 +238,7 @@ class ZygoteHandle:
         """Whether it lives and the code that it has imported is the code on the disk."""
         return self._process.poll() is None and not self._is_ended and are_current(self._files or ())
 
-    def send_start(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+    def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end.
 
         Raises:
@@ -352,7 +352,7 @@ class ZygoteHandle:
                 os.close(self._pidfd)
                 self._pidfd = None
 
-    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+    def _receive(self) -> tuple[Message, list[int]]:
         received = self._channel.receive()
         if received is None:
             self._reap()
