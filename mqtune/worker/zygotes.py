@@ -168,7 +168,7 @@ class ZygoteHandle:
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
         #: The versions of everything that the zygote has imported; empty until it is ready.
-        self.environment: dict[str, object] = {}
+        self.environment: dict[str, Any] = {}
         self._trial: int | None = None
         self._pidfd: int | None = None
         self._telling = threading.Lock()
