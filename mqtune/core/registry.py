@@ -8,16 +8,21 @@ from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = ["CLASS", "Registered", "described", "differences"]
+__all__ = ["CLASS", "Description", "Registered", "described", "differences"]
 
 #: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
 CLASS: Final = "class"
+#: A kind, and the arguments of its constructor, in values that a message can carry.
+Description = dict[str, Any]
 #: The package whose classes are registered; those of other packages can't be imported because a definition says so.
 _OWN: Final = __name__.partition(".")[0]
+
+
+T = TypeVar("T", bound="Registered")
 
 
 class Registered:
@@ -33,7 +38,7 @@ class Registered:
     #: What descriptions call this class; it never changes, as experiments that were begun before name it.
     kind: ClassVar[str] = ""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its kind and its constructor's arguments, in values that a message can carry.
 
         A class of your own that keeps its arguments elsewhere overrides this.
@@ -60,7 +65,7 @@ class Registered:
         return "" if value is None else copy.deepcopy(value)
 
     @classmethod
-    def rebuild(cls, description: Mapping[str, Any]) -> Self:
+    def rebuild(cls, description: Mapping[str, object]) -> Self:
         """Return what *description* describes, at its beginning; called on the base class of its role.
 
         Args:
@@ -80,15 +85,14 @@ class Registered:
         if kind not in known:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")
         try:
-            found: Self = known[kind].from_arguments(arguments)
-            return found
+            return known[kind].from_arguments(arguments)
         except (KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"the {cls.role} {kind!r} can't be made by this version of mqtune: {error}"
             ) from None
 
     @classmethod
-    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+    def from_arguments(cls, arguments: Description) -> Self:
         """Return one that is described by these arguments; an empty text stands for None."""
         return cls(**{name: None if value == "" else value for name, value in arguments.items()})
 
@@ -99,7 +103,7 @@ def _arguments(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in parameters if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
 
 
-def _kinds(base: type[Registered]) -> dict[str, type[Any]]:
+def _kinds(base: type[T]) -> dict[str, type[T]]:
     """Return mqtune's own classes that derive from *base*, by their kinds."""
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
@@ -107,7 +111,7 @@ def _kinds(base: type[Registered]) -> dict[str, type[Any]]:
     return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_own(each)}
 
 
-def _subclasses(base: type[Registered]) -> Iterator[type[Registered]]:
+def _subclasses(base: type[T]) -> Iterator[type[T]]:
     for each in base.__subclasses__():
         yield each
         yield from _subclasses(each)
@@ -117,7 +121,7 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _OWN
 
 
-def described(thing: Registered) -> dict[str, Any]:
+def described(thing: Registered) -> Description:
     """Return a thing's description; one of a user's own class, which may inherit it from one of mqtune's, has that class's name."""
     kind, description = type(thing), thing.describe()
     return description if _is_own(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}

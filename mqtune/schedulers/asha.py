@@ -29,20 +29,20 @@ class ASHA(RungHalving[Progress]):
 
     **The rule.** A trial enters a rung with the metric of the first report whose time has reached the rung. Of the n
     trials that have entered, itself included, it continues if it is among the best
-    ``max(1, floor(n / reduction_factor))``, else it stops. Who entered earlier is not judged again. At *max_t* every
+    ``max(1, floor(n / reduction_factor))``, else it stops. Trials that entered earlier are not judged again. At *max_t* every
     trial completes.
 
-    - *Ties*: who equals the last of those best continues too.
+    - *Ties*: a trial that equals the last of the best continues too.
     - *NaN* is worse than every number and equal to itself; it counts like any other score. Infinities are numbers.
     - *A report without the metric*, or with None for it, enters no rung; the next one that has it does.
     - *A report that skips rungs* enters the highest that it has reached. The trial never enters those below, as a
       score from later on would spoil a cut-off that others are measured by.
-    - *Each trial enters a rung once*, across attempts. A report that was seen before, or is older than one that was,
-      changes nothing and gets the decision that stands.
+    - *Each trial enters a rung once*, across attempts. A report that was seen before, or is older than one that was
+      seen, changes nothing and gets the decision in force.
     - *A trial that fails* leaves its scores in the rungs. An attempt that starts again from scratch, or from an older
-      checkpoint, is not looked at until it is behind the last rung that its trial has entered.
-    - *A trial that is abandoned* takes its scores out of the rungs: from then on n is without it. Who was judged before
-      is not judged again.
+      checkpoint, is not judged until it is past the last rung that its trial has entered.
+    - The scores of *a trial that is abandoned* are removed from the rungs: from then on n is without it. Earlier
+      decisions stand.
 
     **Cost.** A report that reaches no rung costs two look-ups; one that does, O(log n) in the trials of that rung.
     Memory is one score for each trial in each rung.
@@ -55,7 +55,7 @@ class ASHA(RungHalving[Progress]):
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     asks_ahead = True
@@ -89,7 +89,7 @@ _WAIT: Final = Wait("no new trial can start, and no paused one is promotable bef
 
 
 class _Place(Enum):
-    """What became of a trial's last attempt."""
+    """The state of a trial's last attempt."""
 
     UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
     WAITING = "waiting"  #: it entered a rung and is paused there
@@ -123,12 +123,12 @@ class PromotionASHA(RungHalving[_Climb]):
 
     - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed or
       ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
-    - *Ties*: who entered earlier is better, so there are never more of the best than places.
+    - *Ties*: the trial that entered earlier is better, so that there are never more of the best than places.
     - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
     - *A report without the metric*, or with None for it, enters no rung; the trial runs on, and the next one that has
       it enters. At *max_t* the trial completes without one.
     - *A report that skips rungs* enters the highest that it has reached, and none of those below.
-    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails* before it has entered its rung is not counted there; a retry goes for the same rung. If it
       has entered, it is paused again at its first report there, and its score stays what it was.
     - *A resume without a checkpoint*, or from an older one, is looked at only from the rung on that the trial was given.
@@ -148,7 +148,7 @@ class PromotionASHA(RungHalving[_Climb]):
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "promotion_asha"
@@ -169,7 +169,7 @@ class PromotionASHA(RungHalving[_Climb]):
         self._coming = [0 for _ in self._levels]
 
     def on_stage(self, trial: Trial) -> None:
-        """Give a new trial the lowest rung, and one that waited at a rung the next."""
+        """Send a new trial to the lowest rung, and one that waited at a rung to the next."""
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return
@@ -185,7 +185,7 @@ class PromotionASHA(RungHalving[_Climb]):
         climb.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Let *trial* wait at the rung that it has entered."""
+        """Queue *trial* at the rung that it has entered."""
         climb = self._progress.get(trial.id)
         if climb is None or climb.place is not _Place.UNDER_WAY:
             return
@@ -197,11 +197,12 @@ class PromotionASHA(RungHalving[_Climb]):
             self._waiting[climb.index].add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the promotion from the highest rung that has one, else a start, else what is released at the end."""
+        """Return the promotion from the highest rung that has one, or else a start, or at the end a release."""
         for index in range(self._top - 1, -1, -1):
             rung, waiting = self._rungs[index], self._waiting[index]
             best = waiting.first
-            if best is not None and rung.is_among_best(waiting.key(best)):
+            rank = None if best is None else self._progress[best].rank
+            if best is not None and rank is not None and rung.is_among_best(rank):
                 return Resume(best, f"rung {self._levels[index]}: among the best {rung.places} of {rung.entered}")
         if can_start:
             return START
@@ -215,7 +216,7 @@ class PromotionASHA(RungHalving[_Climb]):
         return _WAIT
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget where *trial* was; its scores stay in the rungs, unless it was abandoned."""
+        """Forget the progress of *trial*; its scores stay in the rungs, unless it was abandoned."""
         climb = self._progress.get(trial.id)
         super().on_trial_end(trial)
         if climb is None:

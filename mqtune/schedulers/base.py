@@ -1,4 +1,4 @@
-"""What every scheduler promises, and the simplest one."""
+"""The interface of schedulers, and FIFO, which stops nobody."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ Choice = Start | Resume | Fork | Release | Wait
 
 
 class Decider(Registered):
-    """What decides by the metric of one experiment: a scheduler, or a stop rule."""
+    """Decides by the metric of one experiment: the common base of schedulers and stop rules."""
 
     #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
     metric: str = ""
     mode: str = ""
 
     def bind(self, metric: str, mode: str) -> None:
-        """Say which metric counts and whether "min" or "max" of it is best; once, before the first report.
+        """Set the metric to decide by, and its mode "min" or "max"; called once, before the first report.
 
         Raises:
             ConfigurationError: *metric* is not a name, *mode* is neither, or this was called before.
@@ -97,21 +97,21 @@ class Decider(Registered):
 
 
 class Scheduler(Decider, ABC):
-    """Decides after each report how its trial goes on, and what a free slot is used for.
+    """Decides after each report how its trial continues, and chooses what to do with a free slot.
 
-    It reads trials and returns decisions, and touches nothing else. It is deterministic: the same calls in the same
-    order give the same decisions, which is how a resumed driver gets it back to the state it had. ``choose`` alone may
-    be called any number of times in between, and must change nothing. It decides for one experiment; another one needs
-    another scheduler.
+    It reads trials and returns decisions; it changes nothing else. It is deterministic: the same calls in the same order
+    give the same decisions, so that a driver that resumes brings it to its earlier state by repeating the calls. Only
+    ``choose`` may be called any number of times in between, and must not change the scheduler's state. A scheduler
+    belongs to one experiment.
     """
 
     role = "scheduler"
-    #: Whether new trials may wait in the queue beyond the free slots; not where a slot may be wanted for a paused trial.
+    #: Whether more new trials may be queued than slots are free; not if a slot may be needed for a paused trial.
     asks_ahead: bool = False
 
     @property
     def time_attr(self) -> str:
-        """The key, in the reports, of the time that it goes by; empty for none.
+        """The key of the time in the reports; empty if it does not use time.
 
         With a key, it is shown only reports that have a finite number there which is not below the one before, within an
         attempt. Of ``training_iteration``, a report without it counts by its sequence number.
@@ -119,51 +119,51 @@ class Scheduler(Decider, ABC):
         return ""
 
     def check_space(self, space: Space) -> None:
-        """Refuse a search space that it can't work with, before the first trial.
+        """Refuse a search space that does not suit it, before the first trial.
 
         Raises:
             ConfigurationError: the space lacks something; the message says what.
         """
 
     def on_stage(self, trial: Trial) -> None:
-        """Take note that an attempt of *trial* was staged: its first, a retry, or what ``choose`` wanted.
+        """Hear that an attempt of *trial* was staged: its first, a retry, or one that ``choose`` asked for.
 
         ``trial.attempt`` is that attempt, with its config and the checkpoint that it starts from.
         """
 
     @abstractmethod
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return what is to be done with *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
+        """Return the decision on *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
 
-        Each accepted report is shown once, in the journal's order, and none of an attempt after its decision. In a later
-        attempt of a trial the time begins behind the checkpoint that it starts from, or anew if there is none.
+        Called once for each accepted report, in the journal's order, and not for reports of an attempt after its decision.
+        In a later attempt of a trial the time goes on after that of its checkpoint, or from the start if there is none.
         """
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Take note that *trial* is paused now: its process is gone, and ``choose`` may have it resumed."""
+        """Hear that *trial* is paused: its process has ended, and ``choose`` may resume it."""
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return what a free slot is to be used for; it changes nothing, and may be asked again at once.
+        """Return what to do with a free slot, without changing any state; it may be called again at once.
 
-        What comes of it is told by ``on_stage`` and ``on_trial_end``.
+        ``on_stage`` and ``on_trial_end`` tell of the result.
 
         Args:
-            can_start: whether there is a config to start a new trial with; without, ``Start`` means ``Wait``.
+            can_start: whether there is a config for a new trial; if not, ``Start`` means ``Wait``.
         """
         return START
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take note that *trial* is given up: from now on, nothing that it reported counts for other trials.
+        """Hear that *trial* was abandoned: its reports no longer count for other trials.
 
-        Told once, before ``on_trial_end``: as soon as somebody abandons it, while its process may still run.
+        Called once, before ``on_trial_end``, as soon as it is abandoned; its process may still run.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Take note that *trial* has reached a status that nothing follows; it reports no more."""
+        """Hear that *trial* has reached a terminal status; there are no more reports of it."""
 
 
 class FIFO(Scheduler):
-    """Lets every trial run to its own end."""
+    """First in, first out: lets every trial run until it ends by itself."""
 
     kind = "fifo"
     asks_ahead = True

@@ -1,4 +1,4 @@
-"""How population-based training explores: configs that differ a little from one that does well."""
+"""Exploration of population-based training: configs that differ a little from a good one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
 from mqtune.core.trial import Config
 from mqtune.schedulers.timed import exact
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, copy_value, is_same, plain_value
@@ -23,31 +23,29 @@ Explore = Callable[[Config], Config]
 #: The keys of nested dicts on the way to a value.
 _Path = tuple[str, ...]
 
-_MISSING: Final = object()
-
 
 class Exploration:
-    """Makes new configs from one that does well.
+    """Makes new configs from a good one.
 
-    Each value that may change is, with *resample_probability*, drawn anew from its domain. Otherwise a number is
+    Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a number is
     multiplied by one of *factors*, each as likely, and kept within its domain: within its bounds, and for integers and
     multiples of q on the nearest of these, but at least one step away unless that is out of bounds. Of a list of values
-    one that stands beside the present one is taken, either as likely; at an end it may stay. A value that is
-    not in the list, or no number, is drawn anew. A value that the config lacks is left out.
+    a neighbour of the present one is taken, either as likely; at an end it may stay. A value that is
+    not in the list, or not a number, is sampled from the domain. A value that the config lacks is skipped.
 
     Args:
         mutations: what may change: domains, or lists of values, under the names that a config gives them.
-        resample_probability: how likely a value is drawn anew, from 0 to 1.
+        resample_probability: the probability of sampling a value, from 0 to 1.
         factors: what numbers are multiplied by, each above 0.
         explore: called with a copy of the resulting config; what it returns counts. It must give the same for the same.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
         self,
-        mutations: Mapping[str, Any] | None,
+        mutations: Mapping[str, object] | None,
         *,
         resample_probability: float,
         factors: Sequence[float],
@@ -58,12 +56,14 @@ class Exploration:
         if not 0 <= self._resample_probability <= 1:
             raise ConfigurationError(f"PBT: resample_probability={resample_probability!r} is not from 0 to 1")
         if isinstance(factors, str) or not isinstance(factors, Sequence) or not factors:
-            raise ConfigurationError(f"PBT: perturbation_factors={factors!r} is no list of numbers, such as (1.2, 0.8)")
+            raise ConfigurationError(
+                f"PBT: perturbation_factors={factors!r} is not a list of numbers, such as (1.2, 0.8)"
+            )
         self._factors = [number("PBT", "perturbation_factors", factor) for factor in factors]
         if min(self._factors) <= 0:
             raise ConfigurationError(f"PBT: perturbation_factors={factors!r} must be above 0, such as (1.2, 0.8)")
         if explore is not None and not callable(explore):
-            raise ConfigurationError(f"PBT: explore={explore!r} is no function that takes a config and returns one")
+            raise ConfigurationError(f"PBT: explore={explore!r} is not a function that takes a config and returns one")
         if not self._domains and explore is None:
             raise ConfigurationError(
                 "PBT: nothing would change; give hyperparam_mutations={'lr': mqtune.loguniform(1e-4, 1e-1)}, or explore"
@@ -84,19 +84,18 @@ class Exploration:
         """Return a config explored from *config*, which stays as it is.
 
         Raises:
-            ConfigurationError: the function to explore with fails, or what it returns is no config.
+            ConfigurationError: the function to explore with fails, or what it returns is not a config.
         """
         explored: Config = copy_value(config)
         for path, domain in self._domains.items():
-            branch: Any = explored
+            branch: object = explored
             for key in path[:-1]:
                 branch = branch.get(key) if isinstance(branch, dict) else None
-            value = branch.get(path[-1], _MISSING) if isinstance(branch, dict) else _MISSING
-            if value is not _MISSING:
-                branch[path[-1]] = self._mutated(domain, value, rng)
+            if isinstance(branch, dict) and path[-1] in branch:
+                branch[path[-1]] = self._mutated(domain, branch[path[-1]], rng)
         return explored if self._explore is None else _explored_by(self._explore, explored)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its arguments, in values that a message can carry; a function by its name."""
         return {
             "hyperparam_mutations": {"/".join(path): domain.describe() for path, domain in self._domains.items()},
@@ -105,7 +104,7 @@ class Exploration:
             "explore": None if self._explore is None else _name_of(self._explore),
         }
 
-    def _mutated(self, domain: Domain, value: Any, rng: random.Random) -> Any:
+    def _mutated(self, domain: Domain, value: object, rng: random.Random) -> object:
         if rng.random() < self._resample_probability:
             return domain.sample(rng)
         if isinstance(domain, Choice):
@@ -118,9 +117,9 @@ class Exploration:
         return _multiple(domain, value, factor) if isinstance(domain, Multiples) else float(value * factor)
 
 
-def _domains(mutations: Any, prefix: _Path) -> Iterator[tuple[_Path, Domain]]:
+def _domains(mutations: object, prefix: _Path) -> Iterator[tuple[_Path, Domain]]:
     if not isinstance(mutations, Mapping):
-        raise ConfigurationError(f"PBT: hyperparam_mutations={mutations!r} is no dict of names and domains")
+        raise ConfigurationError(f"PBT: hyperparam_mutations={mutations!r} is not a dict of names and domains")
     for key, value in mutations.items():
         if not isinstance(key, str) or not key:
             raise ConfigurationError(f"PBT: hyperparam_mutations has the key {key!r}, which is not a name")
@@ -138,7 +137,7 @@ def _domains(mutations: Any, prefix: _Path) -> Iterator[tuple[_Path, Domain]]:
             )
 
 
-def _neighbour(domain: Choice, value: Any, rng: random.Random) -> Any:
+def _neighbour(domain: Choice, value: object, rng: random.Random) -> object:
     step = rng.choice((-1, 1))
     for index, option in enumerate(domain.options):
         if is_same(value, option):
@@ -163,10 +162,12 @@ def _explored_by(explore: Explore, config: Config) -> Config:
     except Exception as error:
         raise ConfigurationError(f"PBT: explore={_name_of(explore)} raised {type(error).__name__}: {error}") from error
     if not isinstance(explored, dict):
-        raise ConfigurationError(f"PBT: explore={_name_of(explore)} returned {explored!r}, which is no config (a dict)")
+        raise ConfigurationError(
+            f"PBT: explore={_name_of(explore)} returned {explored!r}, which is not a config (a dict)"
+        )
     plain: Config = plain_value(explored, f"PBT: what explore={_name_of(explore)} returned")
     return plain
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__))

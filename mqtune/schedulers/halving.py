@@ -1,4 +1,4 @@
-"""What the halving schedulers share: their arguments, and the rungs at which trials are measured against each other."""
+"""Base of the halving schedulers: their arguments, and rungs, at which trials are compared."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def levels_of(scheduler: str, grace_period: float, max_t: float, reduction_facto
 
 
 class Rung:
-    """The ranks of those who have entered one rung, of which one in *factor* is among the best, and at least *least*.
+    """The ranks of the trials that have entered one rung; one in *factor*, but at least *least*, is among the best.
 
-    They are split into the best and the rest, so that an entry costs O(log n).
+    Two heaps hold the best and the others, so that an entry costs O(log n).
     """
 
     __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "entered")
@@ -64,7 +64,7 @@ class Rung:
 
     @property
     def places(self) -> int:
-        """How many of those who have entered are the best."""
+        """The number of trials that are among the best."""
         numerator, denominator = self._factor
         return max(self._least, self.entered * denominator // numerator)
 
@@ -77,7 +77,7 @@ class Rung:
             heapq.heappush(self._best, _negated(heapq.heappop(self._rest)))
 
     def withdraw(self, rank: Rank) -> None:
-        """Take a rank out that has entered, as if it never had; O(n), for what happens rarely."""
+        """Remove a rank, as if it had never entered; this costs O(n), and is rare."""
         self.entered -= 1
         ranks = [*self._rest, *map(_negated, self._best)]
         ranks.remove(rank)
@@ -87,7 +87,7 @@ class Rung:
         self._rest = ranks[self.places :]
 
     def is_among_best(self, rank: Rank) -> bool:
-        """Whether *rank* is among the best, or equals the last of them."""
+        """Return whether *rank* is among the best, or equal to the last of them."""
         return bool(self._best) and _negated(rank) >= self._best[0]
 
 
@@ -100,7 +100,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Halving(TimedScheduler[P]):
-    """A scheduler that lets one trial in *reduction_factor* go on at each rung from *grace_period* to *max_t*.
+    """Lets one trial in *reduction_factor* continue at each rung from *grace_period* to *max_t*.
 
     Args:
         max_t: the time at which a trial completes.
@@ -109,7 +109,7 @@ class Halving(TimedScheduler[P]):
         time_attr: the key of the time in the reports.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Halving(TimedScheduler[P]):
 
 
 class RungHalving(Halving[P]):
-    """One that measures each trial, as it comes to a rung, against those that came there before."""
+    """Compares each trial that enters a rung with those that entered it before."""
 
-    #: How many trials go on at the least, however few have come.
+    #: The least number of trials that are among the best of a rung, however few have entered it.
     _least: ClassVar[int]
 
     def __init__(
@@ -149,21 +149,21 @@ class RungHalving(Halving[P]):
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
-        """The times of the rungs, upwards; the last is *max_t*."""
+        """The times of the rungs in ascending order; the last is *max_t*."""
         return tuple(self._levels)
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """How many trials have entered each rung, without those that were abandoned."""
+        """The number of trials that have entered each rung, without abandoned ones."""
         return tuple(rung.entered for rung in self._rungs)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take what *trial* scored out of the rungs; nobody is judged again for that."""
+        """Remove the scores of *trial* from the rungs; earlier decisions stand."""
         for rung, rank in self._entered.pop(trial.id, ()):
             rung.withdraw(rank)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget where *trial* was; what it scored still counts, unless it was abandoned."""
+        """Forget the progress of *trial*; its scores still count, unless it was abandoned."""
         super().on_trial_end(trial)
         self._entered.pop(trial.id, None)
 

@@ -1,4 +1,4 @@
-"""HyperBand: brackets of trials that are halved in step, each bracket with another trade of trials against time.
+"""HyperBand: brackets of trials, halved synchronously, each with a different ratio of trials to time.
 
 After Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
 """
@@ -28,7 +28,7 @@ class Round(NamedTuple):
 
 
 class _Place(Enum):
-    """Where a trial stands in its bracket."""
+    """A trial's state in its bracket."""
 
     UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
     WAITING = "waiting"  #: it is paused with its score until the round is over
@@ -65,7 +65,7 @@ class _Bracket:
 
 
 class _Member(Progress):
-    """A trial's progress, its bracket and where it stands there."""
+    """A trial's progress, its bracket and its state there."""
 
     __slots__ = ("bracket", "order", "place", "rank", "reason")
 
@@ -88,26 +88,26 @@ class HyperBand(Halving[_Member]):
     is computed with fractions, a float being taken as the decimal number that it is written as: (729, factor 3) has
     seven brackets, whose first begins with 729 trials at time 1, and (49, factor 7) three, whose first begins with 49.
     New trials go to brackets in the order in which they are staged, to the one with the most trials first; when
-    that is full to the next, and behind s = 0 the brackets start over.
+    that is full to the next, and after s = 0 the brackets start again.
 
     **The rule.** A trial is paused at the first report whose time has reached that of its round, with that report's
     metric as its score. The round is over when the bracket is full and each of the round's trials has paused or ended.
     Then, of its n trials, the best max(1, floor(n / reduction_factor)) go on to the next round, and the others are
     released (stopped early). The last round ends at *max_t*, where each trial completes. For a free slot a trial that
-    is to go on is resumed, in the order of brackets and ranks; where there is none, a new trial starts. What a trial's
-    bracket decides doesn't depend on when it ran, so the same configs with the same curves fare the same on one slot as
-    on many.
+    is to go on is resumed, in the order of brackets and ranks; where there is none, a new trial starts. The decisions of
+    a bracket don't depend on when its trials ran: the same configs with the same curves give the same decisions on one
+    slot as on many.
 
     - *Scores that count*: those of the round's trials that are paused when it is over. A trial that fails, is abandoned
       or ends by itself before is out; it still counts in n, so that it takes nobody's place and leaves none empty
       as long as others have scores.
-    - *Ties*: who was staged earlier is better.
+    - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
     - *A report without the metric*, or with None for it, gives no score; the trial runs on, and the next one that has
       it does. At *max_t* the trial completes without one.
     - *A report that skips the times of several rounds* counts in the present round; the trial is paused all the same.
       One at *max_t* completes it in any round.
-    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A late or repeated report* changes nothing and gets the decision in force.
     - *A failed trial that is retried* goes for the same round. If it had a score already, it is paused again at its
       first report there, and keeps that score.
     - *A resume without a checkpoint*, or from an older one, is looked at only from the time on that its round runs to.
@@ -126,7 +126,7 @@ class HyperBand(Halving[_Member]):
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "hyperband"
@@ -154,7 +154,7 @@ class HyperBand(Halving[_Member]):
         return tuple(self._plan(s) for s in range(self._highest, -1, -1))
 
     def on_stage(self, trial: Trial) -> None:
-        """Give a new trial to a bracket; let one that was chosen take part in its round."""
+        """Assign a new trial to a bracket, and start the round of one that was chosen."""
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return
@@ -172,7 +172,7 @@ class HyperBand(Halving[_Member]):
         member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Let *trial* wait for the end of its round."""
+        """Have *trial* wait for the end of its round."""
         member = self._progress.get(trial.id)
         if member is None or member.place is not _Place.UNDER_WAY:
             return
@@ -184,7 +184,7 @@ class HyperBand(Halving[_Member]):
         self._count_off(member.bracket)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a release, else a trial that goes on to its next round, else a start."""
+        """Return a release, or else the resume of a trial for its next round, or else a start."""
         if self._out.first is not None:
             return Release(self._out.first, self._progress[self._out.first].reason)
         if self._chosen.first is not None:
@@ -196,7 +196,7 @@ class HyperBand(Halving[_Member]):
         return _WAIT
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Count *trial* out of its round, and forget it."""
+        """Remove *trial* from its round, and forget it."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
             self._take_out(trial.id, member)
@@ -235,7 +235,7 @@ class HyperBand(Halving[_Member]):
         return tuple(Round(math.floor(trials / factor**i), plain(max_t * factor ** (i - s))) for i in range(s + 1))
 
     def _may_close(self, bracket: _Bracket) -> bool:
-        """Whether a bracket that is not full could go on if nothing new started."""
+        """Return whether a bracket that is not full could continue if no new trial started."""
         return bracket.is_filling and bracket.missing == 0 and bool(bracket.paused)
 
     def _count_off(self, bracket: _Bracket) -> None:
@@ -271,7 +271,7 @@ class HyperBand(Halving[_Member]):
         member.rank = None
 
     def _take_out(self, trial: TrialId, member: _Member) -> None:
-        """Have the bracket go on without a trial."""
+        """Remove a trial from its bracket."""
         match member.place:
             case _Place.UNDER_WAY:
                 self._count_off(member.bracket)

@@ -24,17 +24,17 @@ class MedianStopping(TimedScheduler["_Course"]):
     **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* on, up to and
     with that report, and its best the lowest (or highest, by the mode) of all its values up to there. If at least *min_samples* other trials have come to the milestone
     before it, and its best is strictly worse than the median of their running averages there, it stops. Whether it
-    stops or not, its own average counts from then on for those that come later. Who came earlier is not judged again.
+    stops or not, its own average counts from then on for those that come later. Trials that came earlier are not judged again.
 
     - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
-      since; a trial that is abandoned takes its own out. A trial that ended before the milestone has none there.
+      since; the scores of a trial that is abandoned are removed. A trial that ended before the milestone has none there.
     - *Median*: of an even number of averages the mean of the middle two; where one of those is infinite, the worse.
-    - *Ties*: who equals the median continues.
+    - *Ties*: a trial that equals the median continues.
     - *NaN* is left out of a trial's average and best. A trial that had nothing else counts as infinitely bad.
-    - *A report without the metric*, or with None for it, is no value, and the milestone waits for the next one that
+    - *A report without the metric*, or with None for it, has no value, and the milestone waits for the next one that
       has it.
     - *A report that skips milestones* comes to the highest that it has reached, and to none of those below.
-    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails, or is paused by hand, and runs again* goes on with its average and its best: reports of the
       new attempt at times that an earlier one has reached are ignored, whether it began from a checkpoint or not.
 
@@ -49,7 +49,7 @@ class MedianStopping(TimedScheduler["_Course"]):
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "median_stopping"
@@ -71,7 +71,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._averages: dict[int, _Median] = {}
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take the averages of *trial* out; nobody is judged again for that."""
+        """Remove the averages of *trial*; earlier decisions stand."""
         course = self._progress.get(trial.id)
         if course is not None:
             for others, average in course.counted:
@@ -109,7 +109,7 @@ class MedianStopping(TimedScheduler["_Course"]):
 
 
 class _Course(Progress):
-    """A trial's progress, with its values so far; lower is better. Each report is looked at, for the average."""
+    """A trial's progress and values, of which lower is better; each report counts for the average."""
 
     __slots__ = ("_count", "_lowest", "_mean", "counted", "next_milestone", "reached")
 
@@ -118,7 +118,7 @@ class _Course(Progress):
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
-        #: Where its averages count, each with what it is there.
+        #: The medians in which its averages count, each with the average.
         self.counted: list[tuple[_Median, float]] = []
         self._count = 0
         self._mean = 0.0
@@ -135,7 +135,7 @@ class _Course(Progress):
         return self._lowest
 
     def add(self, value: float, *, is_averaged: bool) -> None:
-        """Take a value in, unless it is NaN; into the average too where that is said."""
+        """Add a value, unless it is NaN, to the best and, if *is_averaged*, to the average."""
         if math.isnan(value):
             return
         self._lowest = min(self._lowest, value)
@@ -150,7 +150,7 @@ class _Course(Progress):
 
 
 class _Median:
-    """The median of numbers that come one by one, at O(log n) each; none of them is NaN."""
+    """A running median of numbers, none of which is NaN; each addition costs O(log n)."""
 
     __slots__ = ("_high", "_low")
 
@@ -161,7 +161,7 @@ class _Median:
 
     @property
     def count(self) -> int:
-        """How many numbers there are."""
+        """The number of numbers."""
         return len(self._low) + len(self._high)
 
     @property
@@ -175,13 +175,13 @@ class _Median:
         return low / 2 + high / 2 if math.isfinite(low) and math.isfinite(high) else high
 
     def add(self, number: float) -> None:
-        """Take a number in."""
+        """Add a number."""
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
         if len(self._high) > len(self._low):
             heapq.heappush(self._low, -heapq.heappop(self._high))
 
     def withdraw(self, number: float) -> None:
-        """Take a number out that was taken in; O(n), for what happens rarely."""
+        """Remove a number that was added; this costs O(n), and is rare."""
         numbers = sorted([*(-low for low in self._low), *self._high])
         numbers.remove(number)
         middle = (len(numbers) + 1) // 2

@@ -1,4 +1,4 @@
-"""Population-based training: trials that do badly go on from the checkpoints, and near the configs, of those that do well.
+"""Population-based training: the worst trials continue from the checkpoints of the best, with similar configs.
 
 After Jaderberg et al., "Population Based Training of Neural Networks", 2017 (arXiv:1711.09846), Algorithm 1, with
 truncation selection (section 4.1.1).
@@ -7,10 +7,11 @@ truncation selection (section 4.1.1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from mqtune.core.checks import flag, number, positive, whole_number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
@@ -41,8 +42,8 @@ class PBT(TimedScheduler[Member]):
     ends by itself or by a rule that stops it.
 
     - *A replaced trial* keeps its last score in the population until it comes to a milestone again, so that no more are
-      replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one behind the
-      checkpoint that it began from; where that was saved without the time, the first one behind its first report.
+      replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one after the time of
+      the checkpoint that it began from, or, if that was saved without the time, after its first report.
     - *Who may be copied*: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
       copies it had come to its first milestone. Of more than 32 best, 32 drawn at random are looked at.
 
@@ -55,18 +56,18 @@ class PBT(TimedScheduler[Member]):
 
     **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all *population_size*
     have come there, or have ended, the rule is applied to all of them at once, and all go on to the first milestone
-    behind the furthest of them, those that copy first. So what is decided doesn't depend on the number of slots, nor on
+    after the furthest of them, those that copy first. So decisions don't depend on the number of slots, nor on
     how fast a trial is; slots are free while the last ones run. A population that is not full when no new trial can start
     goes on as it is. Trials that begin when it is full, because some have ended, are the next population.
 
-    **Exploring.** Each value that may change is, with *resample_probability*, drawn anew from its domain; otherwise a
+    **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain; otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
     the present one is taken. Values that a ``sample_from`` computed stay as they are, unless *explore* changes them.
 
-    - *Ties*: who was staged earlier is better.
+    - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
     - *A report without the metric*, or with None for it, comes to no milestone; the next one that has it does.
-    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
     - *Who begins later*, in the place of one that has ended, copies its elders but not they it, as each newcomer would
@@ -88,7 +89,7 @@ class PBT(TimedScheduler[Member]):
         hyperparam_mutations: what may change: domains of ``mqtune``, or lists of values, under the names that the
             search space gives them, nested as there.
         quantile_fraction: the share of the population that copies, and that is copied; above 0, at most 0.5.
-        resample_probability: how likely each value is drawn anew; from 0 to 1.
+        resample_probability: the probability of sampling each value; from 0 to 1.
         perturbation_factors: what numbers are multiplied by, each as likely as the others.
         explore: a function that is called with each explored config and returns the one that counts.
         grace_period: no trial copies earlier.
@@ -99,7 +100,7 @@ class PBT(TimedScheduler[Member]):
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "pbt"
@@ -107,7 +108,7 @@ class PBT(TimedScheduler[Member]):
     def __init__(
         self,
         perturbation_interval: float,
-        hyperparam_mutations: Mapping[str, Any] | None = None,
+        hyperparam_mutations: Mapping[str, object] | None = None,
         *,
         quantile_fraction: float = 0.25,
         resample_probability: float = 0.25,
@@ -169,26 +170,26 @@ class PBT(TimedScheduler[Member]):
         member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Have *trial* resumed in its time, unless a person has paused it."""
+        """Queue *trial* to be resumed, unless a user has paused it."""
         member = self._progress.get(trial.id)
         if member is not None:
             self._pace.paused(member, by_hand=member.decision is CONTINUE)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the resume of a member whose turn it is, or a start."""
+        """Return the resume of the next member, or a start."""
         return self._pace.choose(can_start=can_start)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take *trial* out of the population; who was to copy it goes on as it is."""
+        """Remove *trial* from the population; a trial that was to copy it continues as it is."""
         self.on_trial_end(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Take *trial* out of the population."""
+        """Remove *trial* from the population."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
             self._pace.ended(member)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its arguments, a function by its name."""
         return {
             self.role: self.kind,
@@ -203,7 +204,7 @@ class PBT(TimedScheduler[Member]):
         }
 
     @classmethod
-    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+    def from_arguments(cls, arguments: Description) -> Self:
         """Return one that is described by these arguments."""
         if arguments["explore"] is not None:
             raise ConfigurationError(f"the scheduler 'pbt' explores with a function of yours, {arguments['explore']}")

@@ -1,14 +1,15 @@
-"""What population-based training found: the configs that a trial's state was trained with, read from the journal and repeated."""
+"""Policies that population-based training found: the configs of a trial's state over time, read from the journal and replayed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import CheckpointSaved, Event, Reports, TrialStaged
+from mqtune.core.registry import Description
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
@@ -66,7 +67,7 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
         elif isinstance(event, Report):
             time = event.metrics.get(time_attr)
             if not is_number(time) or not math.isfinite(time):
-                # One that makes no sense came no further.
+                # With an invalid time, it came no further.
                 time = event.sequence if time is None else reached.get((event.trial, event.attempt), 0)
             reached[event.trial, event.attempt] = time
             if event.checkpoint:
@@ -100,7 +101,7 @@ def _lineage(
             raise ConfigurationError(
                 f"attempt {at[1]} of trial {at[0]} went on from checkpoint {attempt.checkpoint!r}, which the journal lacks"
             )
-        # What trained nothing before the step behind it began has no part in this.
+        # A step that trained nothing before the next one began is skipped.
         if not steps or origin.time < steps[-1].time:
             step = PolicyStep(origin.time, attempt.config, TrialId(at[0]))
             if steps and is_same(steps[-1].config, step.config):
@@ -120,7 +121,7 @@ class _Course(Progress):
         self.trial = trial
         self.order = order
         self.index = 0
-        #: Whether it is to pause, or has, for the step behind that one.
+        #: Whether it is to pause, or has paused, for the next step.
         self.is_due = False
 
 
@@ -138,12 +139,12 @@ class PBTReplay(TimedScheduler[_Course]):
 
     - *The metric* has no part in it, nor has NaN.
     - *A report that skips steps* leads to the highest that it has reached.
-    - *A late or repeated report* changes nothing and gets the decision that stands.
+    - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails* and is retried goes on with the config that it had.
     - *A trial without a checkpoint* when it is to go on with another config can't follow the policy: it is stopped early,
       and its reason says so.
     - *By hand*: a trial that a person pauses is left alone until it is resumed, and one that a person starts with another
-      config than the policy's first for ever.
+      config than the policy's first is left alone for good.
 
     **Cost.** A report costs two look-ups.
 
@@ -152,7 +153,7 @@ class PBTReplay(TimedScheduler[_Course]):
         time_attr: the key of the time in the reports, as in the ``PBT`` that found the policy.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "pbt_replay"
@@ -205,10 +206,10 @@ class PBTReplay(TimedScheduler[_Course]):
         course.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Have *trial* resumed if a step is due."""
+        """Queue *trial* to be resumed if a step is due."""
         course = self._progress.get(trial.id)
         if course is not None and course.is_due and trial.id not in self._waiting:
-            self._waiting.add(trial.id, course.order)
+            self._waiting.add(trial.id, (course.order,))
 
     def choose(self, *, can_start: bool) -> Choice:
         """Return the resume of a trial that goes on to its next step, else a start."""
@@ -226,13 +227,13 @@ class PBTReplay(TimedScheduler[_Course]):
         super().on_trial_end(trial)
         self._waiting.discard(trial.id)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its arguments."""
         policy = [[step.time, copy_value(step.config)] for step in self._policy]
         return {self.role: self.kind, "policy": policy, "time_attr": self._time_attr}
 
     @classmethod
-    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+    def from_arguments(cls, arguments: Description) -> Self:
         """Return one that is described by these arguments."""
         return cls(**arguments | {"policy": [PolicyStep(time, config) for time, config in arguments["policy"]]})
 
@@ -251,19 +252,19 @@ class PBTReplay(TimedScheduler[_Course]):
         return Decision(Action.PAUSE, f"step {progress.index + 2} of the policy begins at {progress.time}")
 
 
-def _checked(policy: Any) -> list[PolicyStep]:
+def _checked(policy: object) -> list[PolicyStep]:
     if isinstance(policy, str) or not isinstance(policy, Sequence) or not policy:
-        raise ConfigurationError(f"PBTReplay: policy={policy!r} is no list of steps; policy_of gives one")
+        raise ConfigurationError(f"PBTReplay: policy={policy!r} is not a list of steps; policy_of gives one")
     steps: list[PolicyStep] = []
     for index, step in enumerate(policy):
         if not isinstance(step, PolicyStep) or not isinstance(step.config, dict):
-            raise ConfigurationError(f"PBTReplay: policy[{index}]={step!r} is no PolicyStep(time, config)")
+            raise ConfigurationError(f"PBTReplay: policy[{index}]={step!r} is not a PolicyStep(time, config)")
         time = number("PBTReplay", f"policy[{index}].time", step.time)
         if not steps and time != 0:
             raise ConfigurationError(f"PBTReplay: the first step begins at {time!r}; it must begin at 0")
         if steps and time <= steps[-1].time:
             raise ConfigurationError(
-                f"PBTReplay: policy[{index}] begins at {time!r}, not behind the one before at {steps[-1].time!r}"
+                f"PBTReplay: policy[{index}] begins at {time!r}, not after the one before at {steps[-1].time!r}"
             )
         steps.append(PolicyStep(time, copy_value(step.config), step.trial))
     return steps

@@ -1,4 +1,4 @@
-"""A population: who is in it, who does how well there, who copies whom, and when its members are judged."""
+"""The population of PBT: its members and their ranking, who copies whom, and when members are judged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOOKED_AT: Final = 32
 
 
 class Copy(NamedTuple):
-    """What a trial goes on with when it is resumed: the trial that it copies, that one's checkpoint, and the config."""
+    """A copy that a trial continues with when it is resumed: the source trial, its checkpoint, and the config."""
 
     source: Trial
     checkpoint: CheckpointId
@@ -96,21 +96,21 @@ class Ranking:
         return min(max(1, math.floor(size * self._fraction)), size // 2)
 
     def put(self, member: Member, rank: Rank) -> None:
-        """Give a member this rank, in place of the one that it had."""
+        """Set the rank of a member, in place of its earlier one."""
         self.drop(member)
         member.rank = rank
         self._members[member.order] = member
         insort(self._ranks, rank)
 
     def drop(self, member: Member) -> None:
-        """Take a member out, if it is in."""
+        """Remove a member, if it is in the ranking."""
         if member.rank is not None:
             del self._ranks[bisect_left(self._ranks, member.rank)]
             del self._members[member.order]
             member.rank = None
 
     def is_among_worst(self, member: Member) -> bool:
-        """Whether a member, which is in, is among the worst."""
+        """Return whether a member of the ranking is among the worst."""
         share = self.share
         return bool(share) and member.rank is not None and member.rank >= self._ranks[-share]
 
@@ -148,7 +148,7 @@ class Copying:
 
 
 class Pace(ABC):
-    """When the members of a population are judged, and who of them has the free slots.
+    """Decides when the members of a population are judged, and which of them get the free slots.
 
     Args:
         members: the trials that have begun and not ended.
@@ -176,16 +176,16 @@ class Pace(ABC):
 
     @property
     def _has_room(self) -> bool:
-        """Whether the population may have another member."""
+        """Tells whether the population may have another member."""
         return self._size is None or len(self._members) - len(self._aside) < self._size
 
     @abstractmethod
     def enrolled(self, member: Member) -> None:
-        """Take a new member in."""
+        """Add a new member."""
 
     @abstractmethod
     def staged(self, member: Member) -> None:
-        """Take note that an attempt of a member was staged, and say when it is judged; its copy, if it had one, is made."""
+        """Hear that an attempt of a member was staged, with its copy if it had one, and set when it is judged."""
 
     @abstractmethod
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
@@ -193,7 +193,7 @@ class Pace(ABC):
 
     @abstractmethod
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Take note that a member is paused, by a person or as was decided."""
+        """Hear that a member is paused, by a user or by decision."""
 
     @abstractmethod
     def choose(self, *, can_start: bool) -> Choice:
@@ -201,11 +201,11 @@ class Pace(ABC):
 
     @abstractmethod
     def ended(self, member: Member) -> None:
-        """Take a member out."""
+        """Remove a member."""
 
 
 def may_be_copied(member: Member) -> bool:
-    """Whether there is a checkpoint of what a member's rank was of."""
+    """Return whether there is a checkpoint of the state that a member was ranked for."""
     return bool(member.trial.checkpoints) and not member.is_replaced
 
 
@@ -222,7 +222,7 @@ _WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the popul
 
 
 class Turns(Pace):
-    """Judges a member when it comes to a milestone, and where others wait for a slot pauses it there.
+    """Judges a member when it reaches a milestone, and pauses it there if others wait for a slot.
 
     Args:
         time_attr: the key of the time in the reports.
@@ -250,12 +250,12 @@ class Turns(Pace):
         self._has_no_more = False
 
     def enrolled(self, member: Member) -> None:
-        """Take a new member in."""
+        """Add a new member."""
         self._enrolled += 1
         self._has_no_more = False
 
     def staged(self, member: Member) -> None:
-        """Take note that a member runs, or waits in a queue."""
+        """Hear that a member runs, or waits in a queue."""
         self._newest = member
         self._aside.discard(member.trial.id)
         if member.trial.id in self._waiting:
@@ -278,7 +278,7 @@ class Turns(Pace):
         return decision
 
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Have a member resumed in its turn, unless a person has paused it."""
+        """Queue a member to be resumed, unless a user has paused it."""
         if by_hand:
             self._aside.add(member.trial.id)
             self._ranking.drop(member)
@@ -287,7 +287,7 @@ class Turns(Pace):
         self._waiting.add(member.trial.id, (member.reached, member.order))
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the member that has come least far; a new one has come nowhere."""
+        """Return the member with the least progress; a new one has none."""
         first = self._waiting.first
         # Without a size there is always room, and who was replaced must not wait for ever.
         if can_start and (first is None if self._size is None else self._has_room):
@@ -298,14 +298,14 @@ class Turns(Pace):
         return resume_of(member, member.copy, f"its turn, from {member.reached} on")
 
     def ended(self, member: Member) -> None:
-        """Take a member out."""
+        """Remove a member."""
         self._ranking.drop(member)
         self._waiting.discard(member.trial.id)
         self._aside.discard(member.trial.id)
 
     @property
     def _others_wait(self) -> bool:
-        """Whether members take turns, and somebody could use a slot: paused, in a queue, or not begun."""
+        """Tells whether members take turns and one needs a slot: it is paused, queued, or has not begun."""
         if self._size is None:
             return False
         is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.STAGED
@@ -325,7 +325,7 @@ class Turns(Pace):
         return Decision(Action.PAUSE, f"{place}: {member.copy.reason}", source.trial.id)
 
     def _go_on(self, member: Member, copy: Copy) -> None:
-        """Say how far a member is that was to copy another; a person may have resumed it without that."""
+        """Set the progress of a member that was to copy another; a user may have resumed it without the copy."""
         attempt = member.trial.attempt
         if attempt.source != copy.source.id:
             member.is_replaced = False
@@ -347,7 +347,7 @@ _WAIT_FOR_GENERATION: Final = Wait("no new trial can start, and the generation w
 
 
 class _Place(Enum):
-    """Where a member stands in its generation."""
+    """A member's state in its generation."""
 
     UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
     SCORED = "scored"  #: it is paused with its score until the generation is complete
@@ -384,7 +384,7 @@ class _Cohort:
 
 
 class Generations(Pace):
-    """Pauses every member at the milestone of its generation, and has all go on when the last one has come there.
+    """Pauses every member at the milestone of its generation, and resumes all when the last one has reached it.
 
     A population has as many members as it may have at once, or fewer where no more can start; those that begin when it
     is full are the next population. When a member ends, the others go on without it.
@@ -409,7 +409,7 @@ class Generations(Pace):
         self._ready = Waiting()
 
     def enrolled(self, member: Member) -> None:
-        """Give a new member to the population that is not full."""
+        """Add a new member to the population that is not full."""
         cohort = self._open
         if cohort is None:
             self._opened += 1
@@ -449,7 +449,7 @@ class Generations(Pace):
         return Decision(Action.PAUSE, f"generation {cohort.generation}: waits for the others at {cohort.level}")
 
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Count a member in that has scored, and go on without one that a person has paused."""
+        """Count a member that has scored, and continue without one that a user has paused."""
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         if self._places[trial] is not _Place.UNDER_WAY:
             return
@@ -476,7 +476,7 @@ class Generations(Pace):
         return _WAIT_FOR_GENERATION
 
     def ended(self, member: Member) -> None:
-        """Go on without a member."""
+        """Continue without a member."""
         trial = member.trial.id
         cohort, place = self._cohorts.pop(trial), self._places.pop(trial)
         cohort.ranking.drop(member)
@@ -487,7 +487,7 @@ class Generations(Pace):
             self._count_off(cohort)
 
     def _may_complete(self, cohort: _Cohort) -> bool:
-        """Whether a population that is not full could go on if nothing new started."""
+        """Return whether a population that is not full could continue if no new trial started."""
         return cohort.is_filling and cohort.missing == 0 and len(cohort.ranking) > 0
 
     def _count_off(self, cohort: _Cohort) -> None:
@@ -496,7 +496,7 @@ class Generations(Pace):
             self._complete(cohort)
 
     def _complete(self, cohort: _Cohort) -> None:
-        """Have all go on that have scored, in the next generation."""
+        """Start the next generation with all members that have scored."""
         cohort.is_filling = False
         if self._open is cohort:
             self._open = None
@@ -517,9 +517,9 @@ class Generations(Pace):
         return self._parts_of(cohort)[0]
 
     def _parts_of(self, cohort: _Cohort) -> list[_Part]:
-        """Return what each member goes on with that has scored.
+        """Return the part in the next generation of each member that has scored.
 
-        Who copies comes first: when those that are copied go on, they leave the checkpoint that is meant behind.
+        Members that copy come first: those that are copied replace the checkpoint when they continue.
         """
         ranking = cohort.ranking
         where = f"generation {cohort.generation}:"

@@ -1,4 +1,4 @@
-"""What schedulers share that look at a trial when it reaches a certain time: progress, milestones, ranks, and trials that wait."""
+"""Base of the schedulers that decide at certain times: a trial's progress, milestones, ranks, and queues of trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mqtune.core.checks import name
 from mqtune.core.errors import ConfigurationError
@@ -19,7 +19,7 @@ __all__ = ["Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact
 
 
 class Progress:
-    """Where a trial is: its last report, the time at which it is looked at next, and the decision that stands."""
+    """A trial's progress: its last report, the time of the next decision, and the decision in force."""
 
     __slots__ = ("attempt", "decision", "next_level", "sequence", "time")
 
@@ -35,17 +35,17 @@ P = TypeVar("P", bound=Progress)
 
 
 class TimedScheduler(Scheduler, Generic[P]):
-    """Follows the time of each trial's reports, and decides only when that reaches the next level.
+    """Follows the time of each trial's reports, and decides only when it reaches the trial's next level.
 
-    A report that was seen before, or is older than one that was, changes nothing and gets the decision that stands, and
-    so does one before the next level: both cost two look-ups. Nothing is kept of a trial that has ended.
+    A report that was seen before, is older than one that was seen, or comes before the next level changes nothing and gets
+    the decision in force; it costs two look-ups. The progress of a trial is forgotten when it ends.
 
     Args:
         time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
             attempt. Under its default name, a report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: *time_attr* is no name.
+        ConfigurationError: *time_attr* is not a name.
     """
 
     def __init__(self, time_attr: str) -> None:
@@ -53,10 +53,10 @@ class TimedScheduler(Scheduler, Generic[P]):
         self._progress: dict[TrialId, P] = {}
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return the decision that stands, or a new one if *trial* has reached its next level.
+        """Return the decision in force, or a new one if *trial* has reached its next level.
 
         Raises:
-            ConfigurationError: the time or the metric is no number, or the time goes down within an attempt.
+            ConfigurationError: the time or the metric is not a number, or the time goes down within an attempt.
         """
         progress = self._progress.get(trial.id)
         if progress is None or report.attempt > progress.attempt:
@@ -80,7 +80,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         return progress.decision
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget where *trial* was; what it scored still counts."""
+        """Forget the progress of *trial*; its scores still count."""
         self._progress.pop(trial.id, None)
 
     @property
@@ -94,11 +94,11 @@ class TimedScheduler(Scheduler, Generic[P]):
 
     @abstractmethod
     def _enrol(self, trial: Trial) -> P:
-        """Return the progress of a trial that was not known yet."""
+        """Return the initial progress of a new trial."""
 
     @abstractmethod
     def _reach(self, trial: Trial, report: Report, progress: P) -> Decision:
-        """Decide on a trial that has reached its next level, and set the one behind it."""
+        """Decide on a trial that has reached its next level, and set the level after that."""
 
     def _begin(self, trial: Trial, attempt: int) -> P:
         """Return the progress of *trial*, at the beginning of an attempt."""
@@ -112,7 +112,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         progress.time = -math.inf
         return progress
 
-    def _checked_time(self, report: Report, time: Any) -> float:
+    def _checked_time(self, report: Report, time: object) -> float:
         if isinstance(time, float) and math.isfinite(time):
             return time
         if time is None and self._time_attr == ITERATION:
@@ -124,14 +124,16 @@ class TimedScheduler(Scheduler, Generic[P]):
             )
         if isinstance(time, bool) or not isinstance(time, Real) or not math.isfinite(time):
             raise ConfigurationError(
-                f"{self._name}: {_place(report)} has {self._time_attr}={name_in_words(time)}, which is no finite number"
+                f"{self._name}: {_place(report)} has {self._time_attr}={name_in_words(time)}, which is not a finite number"
             )
         return int(time) if isinstance(time, Integral) else float(time)
 
-    def _score(self, report: Report, value: Any) -> float:
+    def _score(self, report: Report, value: object) -> float:
         """Return *value* such that lower is better."""
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise ConfigurationError(f"{self._name}: {_place(report)} has {self.metric}={value!r}, which is no number")
+            raise ConfigurationError(
+                f"{self._name}: {_place(report)} has {self.metric}={value!r}, which is not a number"
+            )
         plain = int(value) if isinstance(value, Integral) else float(value)
         return plain if self.mode == "min" else -plain
 
@@ -149,11 +151,11 @@ class Milestones:
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:
-        """Return which multiple is the last that *time* has reached."""
+        """Return the number of the last multiple that *time* has reached."""
         return exact(time) // self._interval
 
     def after(self, time: float) -> float:
-        """Return the first milestone that lies behind *time*."""
+        """Return the first milestone after *time*."""
         return plain(max(self._lowest, self.number(time) + 1) * self._interval)
 
 
@@ -166,14 +168,18 @@ def rank_of(score: float, order: int = 0) -> Rank:
     return (1, 0.0, order) if math.isnan(score) else (0, score, order)
 
 
+#: Trials with lower keys come first.
+_Key = tuple[float, ...]
+
+
 class Waiting:
-    """Trials in the order of their keys, of which any may be taken out; each step costs O(log n), amortised."""
+    """A priority queue of trials, from which any trial may be removed; each operation costs O(log n), amortised."""
 
     __slots__ = ("_heap", "_keys")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Any, TrialId]] = []
-        self._keys: dict[TrialId, Any] = {}
+        self._heap: list[tuple[_Key, TrialId]] = []
+        self._keys: dict[TrialId, _Key] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -186,25 +192,21 @@ class Waiting:
         """The trial with the lowest key, or None."""
         return self._heap[0][1] if self._heap else None
 
-    def key(self, trial: TrialId) -> Any:
-        """Return the key that *trial* waits under."""
-        return self._keys[trial]
-
-    def add(self, trial: TrialId, key: Any) -> None:
-        """Put in a trial that does not wait yet."""
+    def add(self, trial: TrialId, key: _Key) -> None:
+        """Add a trial that is not in the queue."""
         self._keys[trial] = key
         heapq.heappush(self._heap, (key, trial))
 
     def discard(self, trial: TrialId) -> None:
-        """Take a trial out, if it waits."""
+        """Remove a trial, if it is in the queue."""
         self._keys.pop(trial, None)
-        # What was taken out further down goes when it comes up, so that looking at the first changes nothing.
+        # Other removed entries stay in the heap until they come first; so ``first`` need not change anything.
         while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
 
 
 def exact(value: float) -> Fraction:
-    """Return the decimal number that *value* is written as: 1.1 is 11/10."""
+    """Return *value* as the exact decimal number that it is written as: 1.1 is 11/10."""
     return Fraction(str(value))
 
 

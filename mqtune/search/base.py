@@ -1,4 +1,4 @@
-"""What every searcher promises."""
+"""The interface of searchers, which propose configs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Searcher", "check_arguments", "fingerprint"]
 
 
 class Searcher(Registered, ABC):
-    """Proposes configs, and is told how the trials that try them fare.
+    """Proposes configs, and hears what the trials that try them report.
 
-    A searcher is deterministic: built with the same arguments and told the same things in the same order, it
-    proposes the same configs. That is how a resumed driver gets it back to the state it had.
+    A searcher is deterministic: with the same arguments and the same calls in the same order it proposes the same configs.
+    A driver that resumes brings it to its earlier state by repeating the calls.
     """
 
     role = "searcher"
-    #: Whether a suggestion may depend on reports; where it does not, the driver may ask ahead.
+    #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
 
     def check_space(self, space: Space) -> None:
@@ -40,7 +40,7 @@ class Searcher(Registered, ABC):
 
     @abstractmethod
     def suggest(self) -> Config | None:
-        """Return a new config that belongs to the caller, or None: there will be no other."""
+        """Return a new config, which the caller may change, or None if there are no more."""
 
     def replay(self, config: Config) -> Config | None:
         """Suggest again at the place where the journal has *config*, which is what counts, and return what is suggested now.
@@ -54,26 +54,26 @@ class Searcher(Registered, ABC):
         return suggested
 
     def avoid(self, config: Config) -> None:
-        """Take note that *config*, complete, is tried anyway and need not be suggested."""
+        """Hear that the complete *config* is tried without having been suggested, and need not be suggested."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Take note of a report, once and in the journal's order; *trial* may be read only."""
+        """Hear of a report; each one once, in the journal's order. *trial* must not be changed."""
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take note that *trial* is given up: nothing that it reported counts, and its config is never suggested again.
+        """Hear that *trial* was abandoned: its reports don't count, and its config must not be suggested again.
 
-        Told once, before ``on_trial_end``; *trial* may be read only.
+        Called once, before ``on_trial_end``. *trial* must not be changed.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Take note that *trial* has reached a status that nothing follows."""
+        """Hear that *trial* has reached a terminal status."""
 
 
 def check_arguments(searcher: str, space: Space, seed: int) -> None:
-    """Check what every searcher over a space is given.
+    """Check the arguments that every searcher over a space has.
 
     Raises:
-        ConfigurationError: *space* is no Space, or *seed* no integer.
+        ConfigurationError: *space* is not a Space, or *seed* not an integer.
     """
     if not isinstance(space, Space):
         raise ConfigurationError(f"{searcher}: space={space!r} is not a Space; write Space({{…}})")
@@ -81,7 +81,7 @@ def check_arguments(searcher: str, space: Space, seed: int) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a text that two configs share exactly if they are equal."""
+    """Return a text that is the same for two configs if, and only if, they are equal."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{fingerprint(value[key])}" for key in sorted(value)) + "}"
     return repr(value)

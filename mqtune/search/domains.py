@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from numbers import Integral, Real
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, Final, SupportsFloat, TypeVar
 
 from mqtune.core import checks
 from mqtune.core.errors import SpaceError
@@ -51,15 +51,15 @@ class Domain(ABC):
     """The values that one entry of a config may have; immutable, so that several spaces may share it."""
 
     @abstractmethod
-    def sample(self, rng: random.Random) -> Any:
+    def sample(self, rng: random.Random) -> object:
         """Return one value; the same state of *rng* gives the same value."""
 
     @abstractmethod
-    def at(self, share: float) -> Any:
+    def at(self, share: float) -> object:
         """Return the value below which *share*, from 0 up to 1, of all that is sampled lies."""
 
     @abstractmethod
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         """Return *value* as :meth:`sample` would have given it.
 
         Raises:
@@ -67,7 +67,7 @@ class Domain(ABC):
         """
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what defines it, in values that a message can carry."""
 
     @property
@@ -75,7 +75,7 @@ class Domain(ABC):
         """The number of different values, or None when they can't be counted."""
         return None
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         """Yield each different value once; only where ``size`` is a number."""
         raise SpaceError(f"the values of {self} can't be counted")
 
@@ -84,27 +84,27 @@ class Domain(ABC):
 class Constant(Domain):
     """One value, which every config has."""
 
-    value: Any
+    value: object
 
-    def sample(self, rng: random.Random) -> Any:
+    def sample(self, rng: random.Random) -> object:
         return copy_value(self.value)
 
-    def at(self, share: float) -> Any:
+    def at(self, share: float) -> object:
         return copy_value(self.value)
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         if not is_same(plain_value(value, "the value"), self.value):
             raise SpaceError(f"{value!r} is not {self}")
         return copy_value(self.value)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"constant": copy_value(self.value)}
 
     @property
     def size(self) -> int:
         return 1
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         yield copy_value(self.value)
 
     def __str__(self) -> str:
@@ -132,13 +132,13 @@ class Interval(Domain):
     def _logs(self) -> tuple[float, float]:
         return math.log(self.low), math.log(self.high)
 
-    def check(self, value: Any) -> float:
+    def check(self, value: object) -> float:
         plain = number(str(self), "value", value)
         if not self.low <= plain <= self.high:
             raise SpaceError(f"{value!r} is outside {self}")
         return float(plain)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"domain": self.name, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ class Multiples(Domain):
         steps = math.exp(_between(*self._logs, share))
         return self._value(min(max(round(steps), self._first), self._last))
 
-    def check(self, value: Any) -> int | float:
+    def check(self, value: object) -> int | float:
         plain = (integer if self.whole else number)(str(self), "value", value)
         steps = round(Fraction(str(plain)) / self._step)
         if not self.low <= plain <= self.high:
@@ -207,15 +207,15 @@ class Multiples(Domain):
             )
         return self._value(steps)
 
-    def describe(self) -> dict[str, Any]:
-        described = {"domain": self.name, "low": self.low, "high": self.high}
+    def describe(self) -> dict[str, object]:
+        described: dict[str, object] = {"domain": self.name, "low": self.low, "high": self.high}
         return described | {"q": self.q} if self.name.startswith("q") else described
 
     @property
     def size(self) -> int:
         return self._last - self._first + 1
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         return map(self._value, range(self._first, self._last + 1))
 
     def __str__(self) -> str:
@@ -240,10 +240,10 @@ class Normal(Domain):
     def _distribution(self) -> NormalDist:
         return NormalDist(self.mean, self.sd)
 
-    def check(self, value: Any) -> float:
+    def check(self, value: object) -> float:
         return float(number(str(self), "value", value))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"domain": "normal", "mean": self.mean, "sd": self.sd}
 
     def __str__(self) -> str:
@@ -254,30 +254,30 @@ class Normal(Domain):
 class Choice(Domain):
     """One of the values of a list, each as likely as the others; a value that stands twice is twice as likely."""
 
-    options: tuple[Any, ...]
+    options: tuple[object, ...]
     name: str = "choice"
 
-    def sample(self, rng: random.Random) -> Any:
+    def sample(self, rng: random.Random) -> object:
         return copy_value(rng.choice(self.options))
 
-    def at(self, share: float) -> Any:
+    def at(self, share: float) -> object:
         return copy_value(self.options[_part(share, len(self.options))])
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         plain = plain_value(value, "the value")
         for option in self.options:
             if is_same(plain, option):
                 return copy_value(option)
         raise SpaceError(f"{value!r} is not one of {self}")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"domain": self.name, "values": copy_value(list(self.options))}
 
     @property
     def size(self) -> int:
         return sum(1 for _ in self.values())
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         different = {repr(option): option for option in self.options}
         return map(copy_value, different.values())
 
@@ -296,18 +296,18 @@ class Grid(Choice):
 class Derived(Domain):
     """A value that a function computes from the rest of the config; only the driver ever calls it."""
 
-    function: Callable[[Mapping[str, Any]], Any]
+    function: Callable[[Mapping[str, object]], object]
 
-    def sample(self, rng: random.Random) -> Any:
+    def sample(self, rng: random.Random) -> object:
         raise SpaceError(f"{self} has no value of its own; a Space computes it")
 
-    def at(self, share: float) -> Any:
+    def at(self, share: float) -> object:
         raise SpaceError(f"{self} has no value of its own; a Space computes it")
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         return plain_value(value, "the value")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             "domain": "sample_from",
             "function": getattr(self.function, "__qualname__", type(self.function).__name__),
@@ -331,6 +331,8 @@ def _part(share: float, parts: int) -> int:
     return int(share * _SHARES) * parts // _SHARES
 
 
+T = TypeVar("T")
+
 #: Bounds of the integers that msgpack carries.
 LOWEST_INT: Final = -(2**63)
 HIGHEST_INT: Final = 2**64 - 1
@@ -343,7 +345,7 @@ _LEAST_SHARE: Final = 1 / _SHARES
 MAX_DEPTH: Final = 64
 
 
-def plain_value(value: Any, where: str, depth: int = 0) -> Any:
+def plain_value(value: object, where: str, depth: int = 0) -> Any:
     """Return *value* as a trial will see it: a copy made of None, bool, int, float, str, bytes, list and dict.
 
     Tuples become lists and NumPy scalars become numbers, here and not on the way, so that the driver, the results
@@ -375,14 +377,16 @@ def plain_value(value: Any, where: str, depth: int = 0) -> Any:
     )
 
 
-def _plain_dict(value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
-    for key in value:
+def _plain_dict(value: Mapping[object, object], where: str, depth: int) -> dict[str, object]:
+    plain = {}
+    for key, item in value.items():
         if not isinstance(key, str):
             raise SpaceError(f"{where}: the key {key!r} is not a string; a config's dicts have strings for keys")
-    return {_text(key, where): plain_value(item, f"{where}/{key}", depth + 1) for key, item in value.items()}
+        plain[_text(key, where)] = plain_value(item, f"{where}/{key}", depth + 1)
+    return plain
 
 
-def _plain_number(value: Any, where: str) -> int | float:
+def _plain_number(value: SupportsFloat, where: str) -> int | float:
     if not isinstance(value, Integral):
         return float(value)
     whole = int(value)
@@ -399,19 +403,19 @@ def _text(value: str, where: str) -> str:
     return str.__str__(value)
 
 
-def _way_out(value: Any) -> str:
+def _way_out(value: object) -> str:
     if callable(value):
         return "give a name that the trainable looks up, or sample_from(function) to compute a value"
     return "give None, bool, int, float, str, bytes, or a list or dict of those"
 
 
-def copy_value(value: Any) -> Any:
+def copy_value(value: T) -> T:
     """Return *value*, or a copy of it if it could be changed in place."""
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
-def is_same(left: Any, right: Any) -> bool:
-    """Whether two plain values are one: 1 is 1.0 and not True, and NaN is NaN."""
+def is_same(left: object, right: object) -> bool:
+    """Return whether two plain values are the same: 1 is 1.0 but not True, and NaN is NaN."""
     if isinstance(left, bool) != isinstance(right, bool):
         return False
     return bool(left == right) or repr(left) == repr(right)
@@ -430,7 +434,7 @@ def integer(call: str, name: str, value: object) -> int:
     """Return the argument *name* of the domain *call* as an int.
 
     Raises:
-        SpaceError: it is not an integer; a float is none, even where it is whole.
+        SpaceError: it is not an integer; a float is refused, even if it is whole.
     """
     return int(_plain_number(checks.whole_number(call, name, value, error=SpaceError), f"{call}: {name}"))
 
@@ -439,13 +443,13 @@ def integer(call: str, name: str, value: object) -> int:
 MAX_STEPS: Final = 2**53
 
 
-def _interval(name: str, low: Any, high: Any, *, log: bool) -> Interval:
+def _interval(name: str, low: object, high: object, *, log: bool) -> Interval:
     low, high = float(number(name, "low", low)), float(number(name, "high", high))
     _check_bounds(name, low, high, log=log)
     return Interval(name, low, high, log)
 
 
-def _multiples(name: str, low: Any, high: Any, q: Any, *, log: bool = False, whole: bool = False) -> Multiples:
+def _multiples(name: str, low: object, high: object, q: object, *, log: bool = False, whole: bool = False) -> Multiples:
     read = integer if whole else number
     low, high, q = read(name, "low", low), read(name, "high", high), read(name, "q", q)
     _check_bounds(name, low, high, log=log)
@@ -465,7 +469,7 @@ def _check_bounds(name: str, low: float, high: float, *, log: bool) -> None:
         raise SpaceError(f"{name}: low={low!r} must be above 0, as a log scale has no other numbers")
 
 
-def _options(name: str, values: Any) -> tuple[Any, ...]:
+def _options(name: str, values: object) -> tuple[object, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise SpaceError(f"{name}: {values!r} is not a list; write {name}([first, second, …])")
     if not values:
@@ -503,7 +507,7 @@ def normal(mean: float, sd: float) -> Domain:
     """Return floats from the normal distribution with this mean and standard deviation.
 
     Raises:
-        SpaceError: *sd* is not above 0, or one of the two is no finite number.
+        SpaceError: *sd* is not above 0, or one of the two is not a finite number.
     """
     plain_mean, plain_sd = float(number("normal", "mean", mean)), float(number("normal", "sd", sd))
     if plain_sd <= 0:
@@ -530,17 +534,17 @@ def lograndint(low: int, high: int) -> Domain:
     return _multiples("lograndint", low, high, 1, log=True, whole=True)
 
 
-def choice(values: Sequence[Any]) -> Domain:
+def choice(values: Sequence[object]) -> Domain:
     """Return one of *values*, each equally likely; any values that a config can hold, lists and dicts included."""
     return Choice(_options("choice", values))
 
 
-def grid_search(values: Sequence[Any]) -> Domain:
+def grid_search(values: Sequence[object]) -> Domain:
     """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once."""
     return Grid(_options("grid_search", values))
 
 
-def sample_from(function: Callable[[Mapping[str, Any]], Any]) -> Domain:
+def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     """Return the value that *function* computes from the rest of the config.
 
     It is given a read-only view of the whole config, as in ``sample_from(lambda config: config["width"] * 2)``. It may
@@ -574,7 +578,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
 }
 
 
-def domain_of(description: Mapping[str, Any]) -> Domain:
+def domain_of(description: Mapping[str, object]) -> Domain:
     """Return the domain that ``Domain.describe`` described.
 
     Raises:

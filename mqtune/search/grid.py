@@ -12,19 +12,18 @@ from mqtune.search.space import Space
 
 __all__ = ["GridSearcher"]
 
-#: How often the rest of a point is sampled in the hope of a config that is not to be left out; one that is nothing but a
-#: point of the grid stays the same.
+#: How often the rest of a point is sampled to find a config that is not to be skipped; without sampled values it stays the same.
 _SAMPLES: Final = 20
 
 
 class GridSearcher(Searcher):
-    """Walks the grid of the space's ``grid_search`` entries once, in the order of nested loops, and is exhausted then.
+    """Proposes each point of the grid of the space's ``grid_search`` entries once, in the order of nested loops.
 
-    What is not part of the grid is sampled anew for each point. A config that is tried anyway, or was abandoned, is left out.
+    Values that are not part of the grid are sampled for each point. A config that is tried anyway, or was abandoned, is skipped.
 
     Args:
-        space: what to walk; it needs a ``grid_search`` entry.
-        seed: the same seed gives the same values for what is sampled.
+        space: the search space; it needs a ``grid_search`` entry.
+        seed: the same seed gives the same sampled values.
     """
 
     kind = "grid"
@@ -60,7 +59,7 @@ class GridSearcher(Searcher):
         return config if is_point else suggested
 
     def avoid(self, config: Config) -> None:
-        """Pass over the point of the grid that gives *config*, if there is one."""
+        """Skip the point of the grid that gives *config*, if there is one."""
         self._avoided.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:

@@ -1,14 +1,13 @@
-"""Configs that a person wants tried before a searcher takes over."""
+"""Configs that a user wants to be tried first."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.registry import described
+from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Report, Trial
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
@@ -19,7 +18,7 @@ __all__ = ["PointsFirst", "searcher_of"]
 
 
 class PointsFirst(Searcher):
-    """Proposes given points in their order, and then whatever another searcher proposes.
+    """Proposes given points in their order, and then the configs of another searcher.
 
     The points change nothing about that searcher's suggestions, except that a RandomSearcher over a small finite
     space counts them as proposed, and a GridSearcher passes over those of its own that are one of them.
@@ -36,7 +35,7 @@ class PointsFirst(Searcher):
 
     def __init__(
         self,
-        points: Sequence[Mapping[str, Any]],
+        points: Sequence[Mapping[str, object]],
         searcher: Searcher | None = None,
         *,
         space: Space | None = None,
@@ -130,7 +129,7 @@ class PointsFirst(Searcher):
         """Tell the other searcher."""
         self._searcher.on_trial_end(trial)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return the other searcher's arguments, with the completed points and the seed that completed them."""
         return described(self._searcher) | {"points": copy_value(self._points), "points_seed": self._seed}
 
@@ -143,13 +142,13 @@ def _named(index: int) -> Iterator[None]:
         raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
 
 
-def _complete(space: Space, index: int, point: Mapping[str, Any], rng: random.Random) -> Config:
+def _complete(space: Space, index: int, point: Mapping[str, object], rng: random.Random) -> Config:
     with _named(index):
         return space.complete(point, rng)
 
 
-def searcher_of(description: Mapping[str, Any], space: Space) -> Searcher:
-    """Return a searcher that describes itself so, at its beginning.
+def searcher_of(description: Description, space: Space) -> Searcher:
+    """Return the searcher that a definition describes, in its initial state.
 
     Args:
         description: what it said of itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,30 +14,30 @@ from mqtune.search.space import Space
 
 __all__ = ["RandomSearcher", "generator"]
 
-#: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and to look
-#: through all of them for what is left would hold the driver up.
+#: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and looking
+#: through all of them for the remaining ones would block the driver.
 MAX_COUNTED: Final = 10_000
 
-#: Samples taken in the hope of a new config, before all configs are looked through for what is left.
+#: Samples that are taken to find a new config, before all configs are looked through for the remaining ones.
 SAMPLES_BEFORE_COUNTING: Final = 20
-#: Samples of a space that is too large to look through, taken in the hope of one that was not abandoned: nearly all are.
+#: Samples that are taken from a larger space to find a config that was not abandoned, as nearly all were not.
 _MOST_SAMPLES: Final = 1000
 
 
 class RandomSearcher(Searcher):
     """Samples each config from the space, independently of the others and of every report.
 
-    It is exhausted only when every config that there is was abandoned; no such config is suggested again.
+    It is exhausted only when every config of the space was abandoned; an abandoned config is never proposed again.
 
-    With ``grid_search`` entries it walks the grid and samples the rest anew for each point; when the grid is
-    finished it starts another pass, so ``max_trials`` alone says how many trials there are.
+    With ``grid_search`` entries it walks the grid and samples the other values for each point. After the last point it
+    starts again with the first, so ``max_trials`` alone limits the number of trials.
 
     A space of at most 10,000 different configs is sampled without repeats until each config was proposed (for each
-    point of the grid, if there is one); then it starts over, so a ``max_trials`` above the size of the space is
-    honoured with repeats. ``choice`` weights and log scales shape the order in which the configs come.
+    point of the grid, if there is one). Then it starts again, so that a ``max_trials`` above the size of the space gives
+    repeats. ``choice`` weights and log scales shape the order in which the configs come.
 
     Args:
-        space: what to sample from.
+        space: the search space.
         seed: the same seed gives the same configs in the same order.
     """
 
@@ -54,11 +54,11 @@ class RandomSearcher(Searcher):
         self._counts = size is not None and size <= MAX_COUNTED
         self._seen: set[str] = set()
         self._abandoned: set[str] = set()
-        #: By grid point, the configs to look through since sampling no longer finds new ones, in random order.
+        #: By grid point: the remaining configs in random order, once sampling no longer finds new ones.
         self._left: dict[str, list[Config]] = {}
 
     def suggest(self) -> Config | None:
-        """Return the next config, or None when all that there are were abandoned."""
+        """Return the next config, or None if all were abandoned."""
         for _ in range(self._space.grid_size):
             point = next(self._points)
             if not self._counts:
@@ -91,21 +91,21 @@ class RandomSearcher(Searcher):
         self._abandoned.add(fingerprint(trial.config))
         self.avoid(trial.config)
 
-    def _walk_grid(self) -> Iterator[dict[str, Any]]:
+    def _walk_grid(self) -> Iterator[dict[str, object]]:
         while True:
             yield from self._space.grid_points()
 
-    def _sample(self, point: dict[str, Any], samples: int, without: set[str]) -> Config | None:
+    def _sample(self, point: dict[str, object], samples: int, without: set[str]) -> Config | None:
         for _ in range(samples):
             config = self._space.config(next(self._draws) | point)
             if not without or fingerprint(config) not in without:
                 return config
         return None
 
-    def _sample_new(self, point: dict[str, Any]) -> Config | None:
+    def _sample_new(self, point: dict[str, object]) -> Config | None:
         return None if fingerprint(point) in self._left else self._sample(point, SAMPLES_BEFORE_COUNTING, self._seen)
 
-    def _take_left(self, point: dict[str, Any]) -> Config | None:
+    def _take_left(self, point: dict[str, object]) -> Config | None:
         key = fingerprint(point)
         if key not in self._left:
             configs = list(self._space.configs(point))
@@ -116,7 +116,7 @@ class RandomSearcher(Searcher):
         if left:
             found: Config = copy_value(left[-1])
             return found
-        # All were proposed: it starts over, without those that were abandoned.
+        # All were proposed: start again, without those that were abandoned.
         del self._left[key]
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))

@@ -26,7 +26,7 @@ _FIRST_BLOCK: Final = 4
 _LARGEST_BLOCK: Final = 256
 
 #: A definition's shape: a dict for each dict, and a path for each entry.
-_Tree = dict[str, Any]
+_Tree = dict[str, "str | _Tree"]
 
 
 class Space:
@@ -41,9 +41,9 @@ class Space:
             function fails. Each of these is called once here, so that a mistake shows before the first trial.
     """
 
-    def __init__(self, definition: Mapping[str, Any]) -> None:
+    def __init__(self, definition: Mapping[str, object]) -> None:
         if not isinstance(definition, Mapping):
-            raise SpaceError(f"a search space is a dict of names and domains, and {definition!r} is none")
+            raise SpaceError(f"the search space {definition!r} is not a dict of names and domains")
         self._entries: dict[str, Domain] = {}
         self._tree = self._plant(definition, "")
         self._grid = {path: entry for path, entry in self._entries.items() if isinstance(entry, Grid)}
@@ -51,7 +51,7 @@ class Space:
         if self._functions:
             self.sample(random.Random(0))
 
-    def _plant(self, definition: Mapping[Any, Any], prefix: str) -> _Tree:
+    def _plant(self, definition: Mapping[str, object], prefix: str) -> _Tree:
         if prefix.count(SEPARATOR) > MAX_DEPTH:
             raise SpaceError(f"a search space has more than {MAX_DEPTH} levels of dicts; does one hold itself?")
         tree: _Tree = {}
@@ -74,7 +74,7 @@ class Space:
 
     @property
     def has_grid(self) -> bool:
-        """Whether it has a ``grid_search`` entry."""
+        """Tells whether there is a ``grid_search`` entry."""
         return bool(self._grid)
 
     @property
@@ -83,12 +83,12 @@ class Space:
         sizes = [entry.size for entry in self._entries.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
-    def grid_points(self) -> Iterator[dict[str, Any]]:
+    def grid_points(self) -> Iterator[dict[str, object]]:
         """Yield each point of the grid as values by path, in the order of nested loops; ``{}`` without a grid."""
         for values in itertools.product(*(entry.options for entry in self._grid.values())):
             yield dict(zip(self._grid, map(copy_value, values), strict=True))
 
-    def sample(self, rng: random.Random, grid_point: Mapping[str, Any] | None = None) -> Config:
+    def sample(self, rng: random.Random, grid_point: Mapping[str, object] | None = None) -> Config:
         """Return a new config, with the values of *grid_point* if given; the same state of *rng* gives the same one.
 
         Raises:
@@ -96,7 +96,7 @@ class Space:
         """
         return self._build(grid_point or {}, lambda entry: entry.sample(rng))
 
-    def grid_point(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def grid_point(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values, by path, that *config* has of the grid.
 
         Raises:
@@ -104,7 +104,7 @@ class Space:
         """
         return {path: value for path, value in self._match(config).items() if path in self._grid}
 
-    def draws(self, rng: Generator) -> Iterator[dict[str, Any]]:
+    def draws(self, rng: Generator) -> Iterator[dict[str, object]]:
         """Yield, without end, values by path for what neither a grid nor a function gives; :meth:`config` makes a config of them.
 
         They are drawn in blocks, which grow: NumPy takes as long for one number as for dozens. The same state of *rng*, and
@@ -119,7 +119,7 @@ class Space:
                 yield {path: at(share) for (path, at), share in zip(drawn, shares, strict=True)}
             size = min(2 * size, _LARGEST_BLOCK)
 
-    def config(self, values: dict[str, Any]) -> Config:
+    def config(self, values: dict[str, object]) -> Config:
         """Return the config of these values by path, which it takes over, with those that its functions compute.
 
         Raises:
@@ -131,14 +131,14 @@ class Space:
                 resolution.value(path)
         return _grow(self._tree, values)
 
-    def configs(self, grid_point: Mapping[str, Any] | None = None) -> Iterator[Config]:
+    def configs(self, grid_point: Mapping[str, object] | None = None) -> Iterator[Config]:
         """Yield each config of a space whose ``size`` is a number, or each one that has the values of *grid_point*."""
         fixed = grid_point or {}
         free = [path for path in self._entries if path not in fixed and path not in self._functions]
         for values in itertools.product(*(list(self._entries[path].values()) for path in free)):
             yield self._build({**fixed, **dict(zip(free, values, strict=True))})
 
-    def check(self, config: Mapping[str, Any], *, partial: bool = True) -> None:
+    def check(self, config: Mapping[str, object], *, partial: bool = True) -> None:
         """Check a config, or with *partial* one that lacks values.
 
         Raises:
@@ -149,7 +149,7 @@ class Space:
         if missing and not partial:
             raise SpaceError(f"the config lacks {', '.join(missing)}")
 
-    def complete(self, point: Mapping[str, Any], rng: random.Random) -> Config:
+    def complete(self, point: Mapping[str, object], rng: random.Random) -> Config:
         """Return a config with the values of *point*, and what it lacks sampled.
 
         Raises:
@@ -157,7 +157,7 @@ class Space:
         """
         return self._build(self._match(point), lambda entry: entry.sample(rng))
 
-    def changed(self, config: Mapping[str, Any], changes: Mapping[str, Any], rng: random.Random) -> Config:
+    def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
         """Return *config* with the values of *changes*, which may be a part of one at any depth; what neither has is sampled.
 
         Raises:
@@ -165,35 +165,36 @@ class Space:
         """
         return self._build(self._match(config) | self._match(changes), lambda entry: entry.sample(rng))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what defines each entry, by path, in values that a message can carry; a function by its name."""
         return {path: entry.describe() for path, entry in self._entries.items()}
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{path}: {entry}' for path, entry in self._entries.items())})"
 
-    def _match(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] = {}
+    def _match(self, config: Mapping[str, object]) -> dict[str, object]:
+        given: dict[str, object] = {}
         self._match_branch(config, self._tree, "", given)
         return given
 
-    def _match_branch(self, config: Any, tree: _Tree, prefix: str, given: dict[str, Any]) -> None:
+    def _match_branch(self, config: object, tree: _Tree, prefix: str, given: dict[str, object]) -> None:
         if not isinstance(config, Mapping):
             raise SpaceError(f"{prefix.rstrip(SEPARATOR) or 'the config'}: {config!r} is not a dict")
         for key, value in config.items():
             if key not in tree:
                 raise SpaceError(f"{prefix}{key} is not in the space, which has {', '.join(tree) or 'no keys'} there")
             path = prefix + key
-            if isinstance(tree[key], dict):
-                self._match_branch(value, tree[key], path + SEPARATOR, given)
+            branch = tree[key]
+            if isinstance(branch, dict):
+                self._match_branch(value, branch, path + SEPARATOR, given)
                 continue
             try:
                 given[path] = self._entries[path].check(value)
             except SpaceError as error:
                 raise SpaceError(f"{path}: {error}") from None
 
-    def _build(self, fixed: Mapping[str, Any], fill: Callable[[Domain], Any] | None = None) -> Config:
-        values: dict[str, Any] = {}
+    def _build(self, fixed: Mapping[str, object], fill: Callable[[Domain], object] | None = None) -> Config:
+        values: dict[str, object] = {}
         for path, entry in self._entries.items():
             if path in fixed:
                 values[path] = copy_value(fixed[path])
@@ -205,19 +206,19 @@ class Space:
 class _Resolution:
     """Computes the ``sample_from`` values of one config, each once and when it is first asked for."""
 
-    def __init__(self, tree: _Tree, values: dict[str, Any], functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, tree: _Tree, values: dict[str, object], functions: Mapping[str, Callable[..., object]]) -> None:
         self._values = values
         self._functions = functions
         self._view = _View(tree, self.value)
         self._under_way: list[str] = []
 
-    def value(self, path: str) -> Any:
+    def value(self, path: str) -> object:
         """Return a copy of the value at *path*, after computing it if need be."""
         if path not in self._values:
             self._values[path] = self._compute(path)
         return copy_value(self._values[path])
 
-    def _compute(self, path: str) -> Any:
+    def _compute(self, path: str) -> object:
         if path in self._under_way:
             circle = " needs ".join([*self._under_way[self._under_way.index(path) :], path])
             raise SpaceError(f"sample_from values need each other: {circle}; compute one of them without the others")
@@ -233,16 +234,16 @@ class _Resolution:
         return plain_value(result, path)
 
 
-class _View(Mapping[str, Any]):
+class _View(Mapping[str, object]):
     """A read-only config, for a ``sample_from`` function."""
 
     __slots__ = ("_tree", "_value")
 
-    def __init__(self, tree: _Tree, value: Callable[[str], Any]) -> None:
+    def __init__(self, tree: _Tree, value: Callable[[str], object]) -> None:
         self._tree = tree
         self._value = value
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         if key not in self._tree:
             raise KeyError(f"{key} (there are {', '.join(self._tree)})")
         node = self._tree[key]
@@ -255,22 +256,22 @@ class _View(Mapping[str, Any]):
         return len(self._tree)
 
 
-def _constant(value: Any, path: str) -> Constant:
+def _constant(value: object, path: str) -> Constant:
     _refuse_inner_domains(value, path)
     return Constant(plain_value(dict(value) if isinstance(value, Mapping) else value, path))
 
 
-def _refuse_inner_domains(value: Any, path: str) -> None:
+def _refuse_inner_domains(value: object, path: str) -> None:
     for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
         if isinstance(item, Domain):
             raise SpaceError(f"{path}[{index}]: {item} stands in a list, where nothing samples it; use a dict instead")
 
 
-def _grow(tree: _Tree, values: Mapping[str, Any]) -> Config:
+def _grow(tree: _Tree, values: Mapping[str, object]) -> Config:
     return {key: _grow(node, values) if isinstance(node, dict) else values[node] for key, node in tree.items()}
 
 
-def space_of(description: Mapping[str, Any]) -> Space:
+def space_of(description: Mapping[str, Mapping[str, object]]) -> Space:
     """Return the space that ``Space.describe`` described.
 
     Raises:
@@ -279,7 +280,7 @@ def space_of(description: Mapping[str, Any]) -> Space:
     return Space(nested({path: _entry(path, entry) for path, entry in description.items()}))
 
 
-def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+def nested(entries: Mapping[str, object]) -> dict[str, object]:
     """Return values by path as the nested dicts that the paths stand for."""
     tree: dict[str, Any] = {}
     for path, value in entries.items():
@@ -291,7 +292,7 @@ def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _entry(path: str, description: Mapping[str, Any]) -> Any:
+def _entry(path: str, description: Mapping[str, object]) -> object:
     if "constant" in description:
         return description["constant"]
     try:

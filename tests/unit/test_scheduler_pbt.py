@@ -534,7 +534,7 @@ def _raise(config: Config) -> Config:
     ("explore", "message"),
     [
         (_raise, "PBT: explore=_raise raised KeyError: 'lr'"),
-        (lambda config: None, "returned None, which is no config"),
+        (lambda config: None, "returned None, which is not a config"),
         (lambda config: {"x": object()}, "what explore=.* returned/x: .* can't be sent to a worker"),
     ],
 )
@@ -558,17 +558,17 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
         ({"quantile_fraction": 0}, "PBT: quantile_fraction=0 must be above 0 and at most 0.5"),
         ({"quantile_fraction": 0.6}, "PBT: quantile_fraction=0.6 must be above 0 and at most 0.5"),
         ({"resample_probability": 1.1}, "PBT: resample_probability=1.1 is not from 0 to 1"),
-        ({"perturbation_factors": ()}, "PBT: perturbation_factors=.* is no list of numbers"),
+        ({"perturbation_factors": ()}, "PBT: perturbation_factors=.* is not a list of numbers"),
         ({"perturbation_factors": (1.2, 0)}, "PBT: perturbation_factors=.* must be above 0"),
         ({"perturbation_factors": ("x",)}, "PBT: perturbation_factors='x' is not a finite number"),
         ({"hyperparam_mutations": {}}, "PBT: nothing would change"),
         ({"hyperparam_mutations": None}, "PBT: nothing would change"),
-        ({"hyperparam_mutations": ["lr"]}, r"PBT: hyperparam_mutations=\['lr'\] is no dict"),
+        ({"hyperparam_mutations": ["lr"]}, r"PBT: hyperparam_mutations=\['lr'\] is not a dict"),
         ({"hyperparam_mutations": {"a": {"lr": 3}}}, r"hyperparam_mutations\['a/lr'\]=3 is nothing to draw from"),
         ({"hyperparam_mutations": {"lr": sample_from(dict)}}, "is nothing to draw from"),
         ({"hyperparam_mutations": {"lr": []}}, "the list .* is empty"),
         ({"hyperparam_mutations": {3: [1]}}, "the key 3, which is not a name"),
-        ({"explore": 3}, "PBT: explore=3 is no function"),
+        ({"explore": 3}, "PBT: explore=3 is not a function"),
         ({"seed": 1.5}, "PBT: seed=1.5 is not a whole number"),
         ({"time_attr": ""}, "PBT: time_attr='' is not a name"),
     ],
@@ -813,12 +813,12 @@ def test_a_replayed_replay_agrees_at_every_prefix(
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ([], "is no list of steps"),
-        ("policy", "is no list of steps"),
-        ([(0, {})], "is no PolicyStep"),
-        ([PolicyStep(0, "config")], "is no PolicyStep"),  # type: ignore[arg-type]
+        ([], "is not a list of steps"),
+        ("policy", "is not a list of steps"),
+        ([(0, {})], "is not a PolicyStep"),
+        ([PolicyStep(0, "config")], "is not a PolicyStep"),  # type: ignore[arg-type]
         ([PolicyStep(1, {})], "the first step begins at 1; it must begin at 0"),
-        ([PolicyStep(0, {}), PolicyStep(0, {})], "begins at 0, not behind the one before at 0"),
+        ([PolicyStep(0, {}), PolicyStep(0, {})], "begins at 0, not after the one before at 0"),
         ([PolicyStep(0, {}), PolicyStep(NAN, {})], "is not a finite number"),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_time_that_goes_down_within_an_attempt_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["low", [1], True, 1j])
 def test_a_metric_that_is_no_number_is_refused_by_name_and_value(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"report 1 of trial t has loss=.* which is no number"):
+    with pytest.raises(ConfigurationError, match=r"report 1 of trial t has loss=.* which is not a number"):
         tell(asha(), "t", 1, value)
 
 

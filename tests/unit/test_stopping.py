@@ -531,8 +531,8 @@ def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: as_rule(100), "stop=100 is no stop rule; give a dict"),
-        (lambda: as_rule("loss"), "stop='loss' is no stop rule"),
+        (lambda: as_rule(100), "stop=100 is not a stop rule; give a dict"),
+        (lambda: as_rule("loss"), "stop='loss' is not a stop rule"),
         (lambda: as_rule([TimeLimit(1)]), r"join several by \| \(any\) or & \(all\)"),
         (lambda: as_rule(TimeLimit), "stop=TimeLimit is a class"),
         (lambda: as_rule({}), "has no bound"),
@@ -542,7 +542,7 @@ def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
         (lambda: as_rule({3: 1}), "3 is not a name"),
         (lambda: as_rule(lambda report: True), "must take a trial and a report"),
         (lambda: as_rule(later), "later is a coroutine"),
-        (lambda: TimeLimit(1) | None, "None is no stop rule"),
+        (lambda: TimeLimit(1) | None, "None is not a stop rule"),
         (AnyRule, "has no rule"),
         (lambda: MetricMaximum("", 1), "'' is not a name"),
         (lambda: MaximumIteration(0), "iterations=0 is not a whole number of at least 1"),

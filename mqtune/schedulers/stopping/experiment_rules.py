@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
@@ -31,7 +32,7 @@ class TimeLimit(StopRule):
             trials run on; "driver": only while a driver runs; "trials": what its trials have run, summed.
 
     Raises:
-        ConfigurationError: *seconds* is no such number, or *of* none of these.
+        ConfigurationError: *seconds* is not such a number, or *of* not one of these.
     """
 
     kind = "time_limit"
@@ -70,7 +71,7 @@ class TimeLimit(StopRule):
         whose = " of the driver" if self._of == "driver" else ""
         return f"the time limit{whose} of {self._seconds:g} s is over"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its arguments; those whose time counts only if that is not the usual one, as before there was another."""
         return {key: value for key, value in super().describe().items() if (key, value) != ("of", "experiment")}
 
@@ -104,14 +105,14 @@ class _Count(StopRule):
 class TrialsStarted(_Count):
     """Stops the experiment as soon as *trials* trials were started; it then ends those that run.
 
-    A trial is started when its first attempt is put into a queue; a retry or a resume is no further start. To let the
+    A trial is started when its first attempt is put into a queue; a retry or a resume does not count. To let the
     last ones run to their ends, give the tuner ``max_trials`` instead.
 
     Args:
         trials: how many, at least 1.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: it is not such a number.
     """
 
     kind = "trials_started"
@@ -128,7 +129,7 @@ class TrialsCompleted(_Count):
         trials: how many, at least 1.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: it is not such a number.
     """
 
     kind = "trials_completed"
@@ -145,7 +146,7 @@ class TrialsFailed(_Count):
         trials: how many, at least 1.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: it is not such a number.
     """
 
     kind = "trials_failed"
@@ -162,7 +163,7 @@ class TargetReached(StopRule):
         value: in mode "min" reached from above, by value or less; in mode "max" by value or more.
 
     Raises:
-        ConfigurationError: it is no finite number.
+        ConfigurationError: it is not a finite number.
     """
 
     kind = "target_reached"
@@ -185,7 +186,7 @@ class ExperimentPlateau(StopRule):
     It looks at the best value of each of the *top* best trials. They are a plateau while there are that many and their
     standard deviation, as a whole population, is *std* or less. The experiment stops when the plateau has lasted for
     *patience* trials that ended after reporting the metric; with 0, at once. A better value that leaves a plateau doesn't
-    start the count anew; one that ends it does. NaN and reports without the metric are passed over.
+    restart the count; one that ends it does. NaN and reports without the metric are passed over.
 
     Args:
         metric: its key in the reports; by default what the experiment optimises.
@@ -195,7 +196,7 @@ class ExperimentPlateau(StopRule):
         mode: "min" or "max", for a metric that is not the experiment's.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "experiment_plateau"
@@ -229,7 +230,7 @@ class ExperimentPlateau(StopRule):
         self._waited = 0
 
     def bind(self, metric: str, mode: str) -> None:
-        """Say what the experiment optimises.
+        """Set what the experiment optimises.
 
         Raises:
             ConfigurationError: as every rule's, or the plateau's metric is another and has no mode, or contradicts it.
@@ -291,7 +292,7 @@ class ExperimentPlateau(StopRule):
             self._waited = 0
 
     def on_abandon(self, trial: Trial) -> None:
-        """Leave the trial out, whatever it reached."""
+        """Leave the trial out, whatever its values."""
         self._reporting.discard(trial.id)
         self._scores.pop(trial.id, None)
         if trial.id in self._best:

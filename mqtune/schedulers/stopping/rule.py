@@ -1,19 +1,19 @@
-"""What every stop rule promises, how two are combined, and what else may be given for one."""
+"""The interface of stop rules, their combinations, and the dicts and functions that may be given for one."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
-from mqtune.core.registry import described
+from mqtune.core.registry import Description, described
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus
 from mqtune.schedulers.base import Decider
@@ -34,33 +34,33 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(Enum):
-    """What a rule may end."""
+    """The scope of a rule: what it may end."""
 
     TRIAL = "trial"
     EXPERIMENT = "experiment"
 
 
 class StopRule(Decider):
-    """Says when a trial, or the whole experiment, has done enough.
+    """Decides when a trial, or the whole experiment, is to end.
 
     A trial that a rule stops ends as COMPLETED with the rule's reason. When a rule stops the experiment, no further trial
     starts and those that run end as EARLY_STOPPED.
 
-    It reads trials and touches nothing else. What it says of trials depends on the reports alone: the same calls in the
-    same order give the same answers, which is how a resumed driver gets it back to the state it had. Whatever it keeps
-    for a trial it drops when the trial ends. It is for one experiment; another one needs another rule.
+    It reads trials and changes nothing else. Its answers about trials depend on the reports alone: the same calls in the
+    same order give the same answers, so that a driver that resumes brings it to its earlier state by repeating the calls.
+    It forgets a trial when that ends. A rule belongs to one experiment.
 
     ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or moment. Either may
     also be a dict or a function, see :func:`as_rule`.
     """
 
     role = "rule"
-    #: What this rule may end.
+    #: Whether this rule may end trials, the experiment, or both.
     scopes: frozenset[Scope] = frozenset(Scope)
 
     @property
     def reads(self) -> frozenset[str]:
-        """The keys in the reports from which it reads numbers: who reports something else there is told so."""
+        """The keys of the reports that it reads numbers from; a report with something else there is warned about."""
         return frozenset()
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
@@ -86,35 +86,35 @@ class StopRule(Decider):
         return math.inf
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take note that *trial* is given up: nothing that it reported counts any more. Told once, before ``on_trial_end``."""
+        """Hear that *trial* was abandoned: its reports no longer count. Called once, before ``on_trial_end``."""
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Take note that *trial* has reached a status that nothing follows; it reports no more."""
+        """Hear that *trial* has reached a terminal status; there are no more reports of it."""
 
-    def __or__(self, other: Any) -> StopRule:
+    def __or__(self, other: object) -> StopRule:
         return AnyRule(self, other)
 
-    def __ror__(self, other: Any) -> StopRule:
+    def __ror__(self, other: object) -> StopRule:
         return AnyRule(other, self)
 
-    def __and__(self, other: Any) -> StopRule:
+    def __and__(self, other: object) -> StopRule:
         return AllRule(self, other)
 
-    def __rand__(self, other: Any) -> StopRule:
+    def __rand__(self, other: object) -> StopRule:
         return AllRule(other, self)
 
 
 class _Combined(StopRule):
-    """Several rules; each is asked every time, so that none misses a report."""
+    """Combines several rules; each is asked every time, so that none misses a report."""
 
-    def __init__(self, *rules: Any) -> None:
+    def __init__(self, *rules: object) -> None:
         if not rules:
             raise ConfigurationError(f"{type(self).__name__}() has no rule; give at least one")
         self._rules: list[StopRule] = []
         for each in rules:
             rule = as_rule(each)
             if rule is None:
-                raise ConfigurationError(f"{type(self).__name__}: None is no stop rule; leave it out")
+                raise ConfigurationError(f"{type(self).__name__}: None is not a stop rule; leave it out")
             self._rules.append(rule)
 
     def bind(self, metric: str, mode: str) -> None:
@@ -137,26 +137,26 @@ class _Combined(StopRule):
         for rule in self._rules:
             rule.on_trial_end(trial)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return its rules' descriptions."""
         return {self.role: self.kind, "rules": [described(rule) for rule in self._rules]}
 
     @classmethod
-    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+    def from_arguments(cls, arguments: Description) -> Self:
         """Return one that is described by these arguments."""
         return cls(*map(StopRule.rebuild, arguments["rules"]))
 
 
 class AnyRule(_Combined):
-    """Stops what any of its rules stops; the first of them gives the reason.
+    """Stops if any of its rules does; the first of them gives the reason.
 
     Raises:
-        ConfigurationError: it has no rule, or one of them is none.
+        ConfigurationError: it has no rule, or one of them is not a rule.
     """
 
     kind = "any"
 
-    def __init__(self, *rules: Any) -> None:
+    def __init__(self, *rules: object) -> None:
         super().__init__(*rules)
         self.scopes = frozenset().union(*(rule.scopes for rule in self._rules))
 
@@ -168,16 +168,16 @@ class AnyRule(_Combined):
 
 
 class AllRule(_Combined):
-    """Stops what all of its rules stop at the same report, or moment; a rule that held earlier does not count.
+    """Stops if all of its rules do at the same report, or moment; a rule that held earlier does not count.
 
     Raises:
-        ConfigurationError: it has no rule, one of them is none, or some end trials and the others the experiment, so that
+        ConfigurationError: it has no rule, one of them is not a rule, or some end trials and the others the experiment, so that
             they can never do it together.
     """
 
     kind = "all"
 
-    def __init__(self, *rules: Any) -> None:
+    def __init__(self, *rules: object) -> None:
         super().__init__(*rules)
         self.scopes = frozenset(Scope).intersection(*(rule.scopes for rule in self._rules))
         if not self.scopes:
@@ -199,7 +199,7 @@ class AllRule(_Combined):
 def number(report: Report, key: str, metric: str = "") -> float | None:
     """Return the number that a report has under *key*, or None if it has none; a flag counts as 0 or 1.
 
-    Of *metric*, what the experiment optimises, True and False are no values.
+    Of *metric*, what the experiment optimises, True and False don't count.
     """
     value = report.metrics.get(key)
     if value.__class__ is float:
@@ -219,7 +219,7 @@ def spread(values: list[float]) -> float:
     return math.sqrt(sum((step - mean) * (step - mean) for step in steps) / len(steps))
 
 
-def as_rule(stop: Any) -> StopRule | None:
+def as_rule(stop: object) -> StopRule | None:
     """Return the rule that *stop* stands for, or None for None.
 
     Args:
@@ -238,7 +238,7 @@ def as_rule(stop: Any) -> StopRule | None:
     if callable(stop):
         return FunctionRule(stop)
     raise ConfigurationError(
-        f"stop={stop!r} is no stop rule; give a dict of metric and bound such as {{'training_iteration': 100}}, a function "
+        f"stop={stop!r} is not a stop rule; give a dict of metric and bound such as {{'training_iteration': 100}}, a function "
         "of a trial and its report, or a rule such as TimeLimit(3600); join several by | (any) or & (all)"
     )
 
@@ -249,7 +249,7 @@ class MetricBounds(StopRule):
     The experiment's own metric in mode "min" reaches its bound from above, when value <= bound. Every other metric, and
     the experiment's own in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
     counts as 0 or 1, but not in place of the experiment's own metric. A report without the metric, or with something that
-    is no number for it, is passed over; without ``training_iteration`` it counts by its sequence number.
+    is not a number for it, is skipped; without ``training_iteration`` it counts by its sequence number.
 
     A metric that the first report lacks is warned about once, with the names that the report has. If the first trial
     that completes ends without any report of any trial having had it, the name is taken for a mistake; for a metric that
@@ -355,7 +355,7 @@ class FunctionRule(StopRule):
     kind = "function"
     scopes = frozenset({Scope.TRIAL})
 
-    def __init__(self, function: Callable[[Trial, Report], Any]) -> None:
+    def __init__(self, function: Callable[[Trial, Report], object]) -> None:
         self._function = function
         module = getattr(function, "__module__", type(function).__module__)
         self._name = f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
@@ -383,15 +383,15 @@ class FunctionRule(StopRule):
                 f"{type(error).__name__}: {error}; it is called with the trial and the report, whose metrics are report.metrics"
             ) from error
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return the function's name."""
         return {self.role: self.kind, "function": self._name}
 
     @classmethod
-    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+    def from_arguments(cls, arguments: Description) -> Self:
         """Refuse to make one: only the user's code has the function."""
         raise ConfigurationError(f"the rule is a function of yours, {arguments['function']}, which only your code has")
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return names_in_words(sorted(names)) or "nothing"

@@ -23,7 +23,7 @@ class MetricMaximum(MetricBounds):
         maximum: what it may not reach.
 
     Raises:
-        ConfigurationError: *metric* is no name, or *maximum* no finite number.
+        ConfigurationError: *metric* is not a name, or *maximum* not a finite number.
     """
 
     kind = "metric_maximum"
@@ -45,7 +45,7 @@ class MaximumIteration(StopRule):
         iterations: how many, at least 1.
 
     Raises:
-        ConfigurationError: it is no such number.
+        ConfigurationError: it is not such a number.
     """
 
     kind = "maximum_iteration"
@@ -72,7 +72,7 @@ class TrialPlateau(StopRule):
     *num_results* of them have a standard deviation, as a whole population, of *std* or less. Reports without the metric
     don't count. NaN and infinities count as values, and a window that holds one is no plateau. An attempt that goes on
     from the trial's own checkpoint goes on with its values; one that starts from scratch, or from another trial's
-    checkpoint, begins anew.
+    checkpoint, starts with none.
 
     Args:
         metric: its key in the reports; by default what the experiment optimises.
@@ -81,7 +81,7 @@ class TrialPlateau(StopRule):
         grace_period: how many values a trial may have before it can be stopped.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     kind = "trial_plateau"
@@ -146,6 +146,6 @@ class _Window:
 
 
 def _goes_on(trial: Trial) -> bool:
-    """Whether a trial's attempt starts from a checkpoint of its own."""
+    """Return whether a trial's attempt starts from a checkpoint of its own."""
     attempt = trial.attempt
     return bool(attempt.checkpoint) and attempt.source in (None, trial.id)
