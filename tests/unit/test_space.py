@@ -405,7 +405,7 @@ def test_a_key_that_is_no_name_is_refused(key: Any) -> None:
 
 @pytest.mark.parametrize("definition", [None, [], "lr", uniform(0, 1), [("lr", 1)]])
 def test_a_space_is_made_of_a_dict(definition: Any) -> None:
-    with pytest.raises(SpaceError, match="the search space .* is not a dict"):
+    with pytest.raises(SpaceError, match=r"the search space .* is not a dict"):
         Space(definition)
 
 
