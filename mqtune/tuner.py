@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from mqtune.backends.base import Backend
 from mqtune.core.experiment import Mode
@@ -69,7 +69,7 @@ class Tuner:
     def __init__(
         self,
         trainable: AnyTrainable | KnownTrainable,
-        space: Mapping[str, Any] | Space,
+        space: Mapping[str, object] | Space,
         *,
         metric: str,
         mode: Mode,
@@ -117,7 +117,7 @@ class Tuner:
         *,
         backend: str | None = None,
         trainable: AnyTrainable | None = None,
-        space: Mapping[str, Any] | Space | None = None,
+        space: Mapping[str, object] | Space | None = None,
         searcher: Searcher | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,

@@ -16,10 +16,10 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import Reading
+from mqtune.driver.settings import Limits
 from mqtune.journal.base import Assignment, Entry, Intended, Released
 from mqtune.journal.copy import JournalFile
 from mqtune.results.callbacks import CallbackDispatcher

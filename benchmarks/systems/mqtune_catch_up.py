@@ -101,9 +101,9 @@ def _catch_up(journal: RedisJournal, folder: Path, trials: int, reports: int) ->
 def _driver(journal: RedisJournal, folder: Path) -> Driver:
     from mqtune.core.experiment import Experiment
     from mqtune.driver.checkpoints import CheckpointGC
-    from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
+    from mqtune.driver.settings import Limits
     from mqtune.journal.clock import ServerClock
     from mqtune.journal.copy import JournalFile
     from mqtune.results.callbacks import CallbackDispatcher

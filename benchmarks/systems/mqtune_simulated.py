@@ -83,9 +83,9 @@ def _driver(context: Context, workers: int, scheduler: Scheduler, epochs: int) -
     from mqtune.backends.simulated import Simulated
     from mqtune.core.experiment import Experiment
     from mqtune.driver.checkpoints import CheckpointGC
-    from mqtune.driver.limits import Limits
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
+    from mqtune.driver.settings import Limits
     from mqtune.journal.copy import JournalFile
     from mqtune.journal.lock import LOCK_S
     from mqtune.results.callbacks import CallbackDispatcher

@@ -7,13 +7,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
 from mqtune.driver.connect import BrokerDeployment
-from mqtune.driver.settings import RETIRED, Checkpoints, Failures, KnownTrainable, Process, Run, Settings, rebuilt
+from mqtune.driver.settings import (
+    RETIRED,
+    Checkpoints,
+    Definition,
+    Failures,
+    KnownTrainable,
+    Process,
+    Run,
+    Settings,
+    rebuilt,
+)
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
@@ -37,7 +47,7 @@ def attached(
     *,
     backend: str | None,
     trainable: AnyTrainable | None,
-    space: Mapping[str, Any] | Space | None,
+    space: Mapping[str, object] | Space | None,
     searcher: Searcher | None,
     scheduler: Scheduler | None,
     stop: object,
@@ -89,19 +99,19 @@ def attached(
         raise
 
 
-def _trainable(definition: Mapping[str, Any], deployment: BrokerDeployment) -> KnownTrainable:
+def _trainable(definition: Definition, deployment: BrokerDeployment) -> KnownTrainable:
     # Where code is taken from is never the choice of who may write to a server.
     code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
     return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
 
 
-def _space(given: Mapping[str, Any] | Space | None, definition: Mapping[str, Any]) -> Space:
+def _space(given: Mapping[str, object] | Space | None, definition: Definition) -> Space:
     if given is None:
         return _given("space", lambda: space_of(definition["space"]))
     return given if isinstance(given, Space) else Space(given)
 
 
-def _rule(definition: Mapping[str, Any]) -> StopRule | None:
+def _rule(definition: Definition) -> StopRule | None:
     """Return the stop rule, with the time limits that older definitions have beside it."""
     limits = [TimeLimit(seconds, of) for key, of in RETIRED.items() if (seconds := definition.get(key)) is not None]
     described = definition["stop"]
@@ -109,7 +119,7 @@ def _rule(definition: Mapping[str, Any]) -> StopRule | None:
     return AnyRule(*rules) if len(rules) > 1 else next(iter(rules), None)
 
 
-def _definition(name: str, place: BrokerDeployment) -> dict[str, Any]:
+def _definition(name: str, place: BrokerDeployment) -> Definition:
     """Return what an experiment is, as its server has it; or, if that has lost it, as this machine's copy began."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
@@ -135,7 +145,7 @@ def _listed(names: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def _explained(name: str, definition: Mapping[str, Any]) -> Iterator[None]:
+def _explained(name: str, definition: Definition) -> Iterator[None]:
     """Have what a definition lacks, or has in a wrong form, end as an error that says what to do."""
     try:
         yield

@@ -8,11 +8,11 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from mqtune.backends.base import Backend, BackendSession
 from mqtune.backends.celery import CeleryBackend
@@ -26,7 +26,7 @@ from mqtune.core.events import START, TrialStaged, decode_definition, driver_eve
 from mqtune.core.machine import SERVER_FOLDER, make_folder
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import worker_options
-from mqtune.driver.settings import Checkpoints, Local, Plan
+from mqtune.driver.settings import Checkpoints, Definition, Local, Plan
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient, connect, redact
@@ -54,7 +54,7 @@ class Session:
     owner: str
     driver: str
     store: CheckpointStore | None
-    definition: dict[str, Any]
+    definition: Definition
     is_new: bool
     #: Whether no worker of an earlier run can be left.
     is_private: bool
@@ -120,7 +120,7 @@ class BrokerDeployment:
         """The server, for people."""
         return "this machine" if self._server is None or self.is_private else redact(self._server.url)
 
-    def definition(self, name: str, folder: Path) -> dict[str, Any] | None:
+    def definition(self, name: str, folder: Path) -> Definition | None:
         """Return an experiment's definition, or None when neither server nor folder has it; the connection stays.
 
         Raises:
@@ -321,7 +321,7 @@ def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> Check
     return store
 
 
-def _keep_code(plan: Plan, definition: Mapping[str, Any], folder: Path) -> None:
+def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
     """Keep the trainable's files as they are, so that trials run them while they are edited."""
     for name, wanted in definition["code_files"].items():
         if name in plan.sources:
@@ -344,7 +344,7 @@ def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> No
             store.delete(checkpoint)
 
 
-def unless_away(action: Callable[..., None], *arguments: Any) -> None:
+def unless_away(action: Callable[..., None], *arguments: object) -> None:
     """Do it, unless there is no server to do it on."""
     with contextlib.suppress(BrokerUnavailable):
         action(*arguments)

@@ -28,7 +28,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Action, CheckpointId, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.deciders import Deciders, Verdict
-from mqtune.driver.limits import FailFast
+from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
 __all__ = ["BackendListener", "CallbackListener", "EventDispatcher", "FailureWatch", "Listener", "ReportListener"]

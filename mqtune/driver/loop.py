@@ -50,9 +50,9 @@ from mqtune.driver.dispatch import (
     ReportListener,
 )
 from mqtune.driver.interrupts import Interrupted, Interrupts
-from mqtune.driver.limits import LOOK_S, Limits
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
+from mqtune.driver.settings import Limits
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Entry, Journal, entry_order
@@ -69,6 +69,8 @@ __all__ = ["Driver"]
 _LOOK_EVERY: Final = 64
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
+#: How often a driver that only looks on reads the journal.
+_LOOK_S: Final = 1.0
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
@@ -281,7 +283,7 @@ class Driver:
     def _look_on(self, block_s: float) -> None:
         """Take in what comes without telling anybody, and without coming further: the next driver decides on all of it."""
         self._timers.keep_lock_if_due()
-        for entry in self._news(0.0 if self.is_finished else min(block_s, LOOK_S)):
+        for entry in self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)):
             event = decode_event(entry.data, entry.id)
             if event is not None and not _is_own(event):
                 self._apply(event)

@@ -7,9 +7,9 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
-from mqtune.core.errors import ConfigurationError, MetricMissing
+from mqtune.core.errors import MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_number
@@ -38,23 +38,10 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How reports are read; see ``Tuner`` for each.
-
-    Raises:
-        ConfigurationError: one of them makes no sense.
-    """
+    """How reports are read; see ``Failures`` for each."""
 
     metric_from: MetricFrom = "first"
     on_odd_report: OnOddReport = "warn"
-
-    def __post_init__(self) -> None:
-        if self.metric_from not in get_args(MetricFrom):
-            raise ConfigurationError(
-                f"metric_from={self.metric_from!r} is neither 'first' (each report has the metric, or the first one has) "
-                "nor 'later'"
-            )
-        if self.on_odd_report not in get_args(OnOddReport):
-            raise ConfigurationError(f"on_odd_report={self.on_odd_report!r} is neither 'warn' nor 'fail'")
 
 
 class Screened(NamedTuple):

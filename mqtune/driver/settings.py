@@ -27,7 +27,6 @@ from mqtune.core.resources import Resources
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
-from mqtune.driver.limits import FailFast, Limits
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
@@ -44,8 +43,11 @@ from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 __all__ = [
     "RETIRED",
     "Checkpoints",
+    "Definition",
+    "FailFast",
     "Failures",
     "KnownTrainable",
+    "Limits",
     "Local",
     "Plan",
     "Process",
@@ -55,7 +57,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: What the journal says an experiment is, by the names of its options.
+Definition = dict[str, Any]
+_Check = Callable[[str, Any], object]
+_Keep = Callable[[Any], object]
 
+FailFast = Literal[False, True, "raise"]
 StartMethod = Literal["fork", "spawn"]
 Sync = Literal["stream", "lockstep"]
 PassConfig = Literal["arguments", "json"]
@@ -82,11 +89,11 @@ class _Option(NamedTuple):
     written before the option existed lack it; its default counts for them.
     """
 
-    check: Callable[[str, Any], object] | None = None
+    check: _Check | None = None
     key: str | None = ""
     may_change: bool = False
     is_later: bool = False
-    keep: Callable[[Any], object] | None = None
+    keep: _Keep | None = None
 
 
 _PLAIN: Final = _Option()
@@ -94,12 +101,12 @@ _PLAIN: Final = _Option()
 
 def _option(
     default: T,
-    check: Callable[[str, Any], object] | None = None,
+    check: _Check | None = None,
     *,
     key: str | None = "",
     may_change: bool = False,
     is_later: bool = False,
-    keep: Callable[[Any], object] | None = None,
+    keep: _Keep | None = None,
 ) -> T:
     """Return the field of an option."""
     option = _Option(check, key, may_change, is_later, keep)
@@ -333,7 +340,7 @@ class Settings(_Checked):
     """All that a user says about an experiment: the parameters of ``Tuner``, under the same names."""
 
     trainable: AnyTrainable | KnownTrainable = field(metadata={"option": _Option(key=None)})
-    space: Mapping[str, Any] | Space = field(metadata={"option": _Option(key=None)})
+    space: Mapping[str, object] | Space = field(metadata={"option": _Option(key=None)})
     metric: str
     mode: Mode
     max_trials: int | None = _option(None, _from(1), may_change=True)
@@ -373,9 +380,9 @@ _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
 # What a definition keeps of it.
 
 
-def _kept(group: object) -> dict[str, Any]:
+def _kept(group: object) -> Definition:
     """Return what a definition keeps of a group of options, and of the groups in it."""
-    found: dict[str, Any] = {}
+    found: Definition = {}
     for each, option, key in _options(group):
         value = getattr(group, each.name)
         if "group" in each.metadata:
@@ -390,7 +397,7 @@ def _kept(group: object) -> dict[str, Any]:
     return found
 
 
-def rebuilt(group: type[T], definition: Mapping[str, Any]) -> T:
+def rebuilt(group: type[T], definition: Definition) -> T:
     """Return a group of options as a definition has it.
 
     Raises:
@@ -419,6 +426,17 @@ RETIRED: Final[Mapping[str, Literal["driver", "trials"]]] = {"time_budget_s": "d
 _MAY_CHANGE: Final = frozenset(_changeable(Settings)) | {"stop", "code_files", "code_root", "version"} | RETIRED.keys()
 #: What counts of a definition that was written before it had this, and what must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far an experiment goes; see ``Tuner``, ``Run``, ``Process`` and ``Failures`` for each."""
+
+    max_trials: int | None = None
+    max_concurrent: int | None = None
+    ttl_s: float | None = None
+    fail_fast: FailFast = False
+    rule: StopRule | None = None
 
 
 class Plan:
@@ -509,7 +527,7 @@ class Plan:
         """Read the trainable's files, as far as they are here: the definition then says what they hold."""
         self.sources = read_code(self.spec, self.code_root)
 
-    def definition(self, kept: bytes | None) -> dict[str, Any]:
+    def definition(self, kept: bytes | None) -> Definition:
         """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
 
         What may change is as this plan has it. A seed that was left out is drawn, or taken from what was kept.
@@ -523,7 +541,7 @@ class Plan:
             before |= {key: value for key, value in _BEFORE.items() if key not in before}
         if self.seed is None:
             self.seed = before["seed"] if before is not None else secrets.randbits(32)
-        now: dict[str, Any] = decode_value(encode_value(self._describe()))
+        now: Definition = decode_value(encode_value(self._describe()))
         if before is None:
             return now
         differing = [key for key in now if key not in _MAY_CHANGE and _same(now[key]) != _same(before.get(key))]
@@ -544,7 +562,7 @@ class Plan:
                 "run=Run(overwrite=True)"
             )
 
-    def _what_differs(self, differing: Mapping[str, tuple[Any, Any]]) -> str:
+    def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
         """Return, line by line, in what another experiment of this name differs, and what can be done."""
         lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
         # A searcher that has the space and the seed would say the same once more.
@@ -557,7 +575,7 @@ class Plan:
         )
         return "\n  ".join([head, *lines, ways_out])
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> Definition:
         kept, rule = _kept(self.settings), self.limits.rule
         if kept["pass_checkpoint_dir"] is None:
             kept["pass_checkpoint_dir"] = self.settings.checkpoints.store is not None
@@ -578,7 +596,7 @@ class Plan:
         }
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     """Return what must be equal; a script may be started from another folder, or a class be imported by another name."""
     if isinstance(value, dict):
         value = {key: inner for key, inner in value.items() if key != CLASS}

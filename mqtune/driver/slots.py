@@ -14,7 +14,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import Close, Stage, checkpoint_of, next_trial_id, resuming, retrying
 from mqtune.driver.deciders import Deciders
-from mqtune.driver.limits import Limits
+from mqtune.driver.settings import Limits
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 
 __all__ = ["Addition", "SlotFiller"]

@@ -13,7 +13,7 @@ from simulation import SPACE, Simulation
 
 from mqtune.backends.simulated import Simulated
 from mqtune.core.trial import Config, Decision, Report, Trial
-from mqtune.driver.limits import Limits
+from mqtune.driver.settings import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand

@@ -20,7 +20,7 @@ import mqtune.driver.loop
 from mqtune.backends.simulated import Simulated
 from mqtune.cli.show import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
-from mqtune.driver.limits import Limits
+from mqtune.driver.settings import Limits
 from mqtune.journal.clock import ASK_AGAIN_S, ServerClock
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.schedulers.asha import ASHA, PromotionASHA

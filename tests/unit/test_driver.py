@@ -47,9 +47,9 @@ from mqtune.core.trial import (
 )
 from mqtune.driver.actions import Decide
 from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.limits import Limits
 from mqtune.driver.loop import Driver
 from mqtune.driver.retention import Retention
+from mqtune.driver.settings import Limits
 from mqtune.driver.slots import Addition
 from mqtune.driver.timers import LOOK_AT_HELD_S, REAP_GRACE_S, REAP_S, REFRESH_S, STALL_S, UNCLAIMED_S
 from mqtune.journal.base import FENCED, Claim, Entry, Grant, Held, Segment

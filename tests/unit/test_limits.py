@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from bench import Bench
 
+import mqtune
 from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.events import DecisionTaken
 from mqtune.core.trial import TrialStatus
-from mqtune.driver.limits import Limits
 from mqtune.schedulers.stopping.experiment_rules import TargetReached, TimeLimit, TrialsCompleted
 from mqtune.schedulers.stopping.trial_rules import MaximumIteration
 
@@ -24,16 +24,16 @@ def statuses(bench: Bench) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("group", "name", "value"),
     [
-        *((name, value) for name in ("max_trials", "max_concurrent") for value in (0, -1, 1.5, True, "3")),
-        *((name, value) for name in ("ttl_s",) for value in (0, -1, math.nan, math.inf, True, "3")),
-        *(("fail_fast", value) for value in ("yes", "RAISE", 2, None)),
+        *((mqtune.Run, "max_concurrent", value) for value in (0, -1, 1.5, True, "3")),
+        *((mqtune.Process, "ttl_s", value) for value in (0, -1, math.nan, math.inf, True, "3")),
+        *((mqtune.Failures, "fail_fast", value) for value in ("yes", "RAISE", 2, None)),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_named_with_its_value(name: str, value: Any) -> None:
+def test_an_invalid_limit_is_named_with_its_value(group: type, name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}={value!r}".replace("(", r"\(")):
-        Limits(**{name: value})
+        group(**{name: value})
 
 
 def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from mqtune.backends.simulated import Simulated
 from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.events import DecisionTaken, Reports
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.limits import Limits
 from mqtune.driver.screening import Reading
+from mqtune.driver.settings import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand

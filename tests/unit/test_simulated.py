@@ -15,7 +15,7 @@ from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Re
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Save
-from mqtune.driver.limits import Limits
+from mqtune.driver.settings import Limits
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
 from mqtune.search.domains import grid_search

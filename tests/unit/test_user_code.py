@@ -19,7 +19,7 @@ from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 from mqtune.core.events import DecisionTaken, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.limits import Limits
+from mqtune.driver.settings import Limits
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import Choice, Resume, Scheduler, Wait
