@@ -49,6 +49,7 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
 
     def tune(trainable: Any, *configs: dict[str, Any], store: Path | None = store, **options: Any) -> mqtune.Tuner:
         first = mqtune.PointsFirst(configs)
+        checkpoints = options.get("checkpoints", mqtune.Checkpoints())
         given = {"searcher": first, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
         settings = {
             "space": SPACE,
@@ -59,7 +60,7 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
             "name": f"pair-{os.getpid()}-{next(_names)}",
             **given,
             **options,
-            "checkpoints": replace(options.get("checkpoints", mqtune.Checkpoints()), store=store),
+            "checkpoints": checkpoints if checkpoints.store else replace(checkpoints, store=store),
             "run": replace(options.get("run", mqtune.Run()), progress=False),
         }
         built.append(mqtune.Tuner(trainable, **settings))

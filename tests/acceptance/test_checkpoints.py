@@ -290,7 +290,7 @@ def test_a_trial_whose_checkpoint_is_gone_is_restarted_from_scratch_or_from_anot
     paused(tuner, trial)
     _remove(folder_of(tuner, tmp_path, trial.checkpoint))
 
-    tuner.trial(trial).restart(source=other)
+    tuner.trial(trial).restart(source=other.id)
     drive(tuner, lambda: trial.attempt.reports)
 
     assert rows(tuner, trial, 2)[0]["step"] > 1

@@ -318,7 +318,7 @@ def test_a_driver_that_was_replaced_ends_with_an_error_and_disturbs_nothing(tune
         second.stop_all()
         finished(second)
         check_that_nothing_was_restarted(second)
-        second_entries = RedisJournal(second._driver._journal._client, first.name).read("0-0", count=10**6)  # type: ignore[union-attr,attr-defined]
+        second_entries = RedisJournal(second._runner.open()._journal._client, first.name).read("0-0", count=10**6)  # type: ignore[union-attr,attr-defined]
         eventually(lambda: len(list(second.results()._copy.read())) <= len(second_entries))
     assert Results.load(first.name).outcome == "finished", "as the second one says when it is closed"
 

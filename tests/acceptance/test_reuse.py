@@ -96,7 +96,7 @@ def new_bench(broker: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
     yield make
     for bench in made:
-        if not bench.tuner._is_closed:
+        if not bench.tuner._runner._is_closed:
             bench.tuner.stop_all("the test is over")
             finished(bench.tuner)
             bench.tuner.close()

@@ -78,7 +78,7 @@ def test_a_worker_says_at_once_that_it_imports_and_again_until_it_claims(
         drive(tuner, lambda: "importing your code (2 s)" in tuner.debug_string())
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            tuner._driver._timers.publish_lost()
+            tuner._runner.open()._timers.publish_lost()
         assert "nobody has taken it" not in caplog.text
 
         gate.touch()
