@@ -1,4 +1,4 @@
-"""What each role may do on a Redis that several share, as rules of its access control lists (ACL).
+"""Permissions of each role on a shared Redis, as rules of its access control lists (ACL).
 
 A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it, so
 that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns for
@@ -51,7 +51,7 @@ _REPLIES: Final = f"*.reply.{_REMOTE}*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Commands that are allowed on keys (with ``%R~`` or ``%W~`` before those only read or written) and channels."""
+    """Commands that are allowed on keys (prefixed by ``%R~`` or ``%W~`` if only read or written) and channels."""
 
     commands: str
     keys: tuple[str, ...] = ()
@@ -76,16 +76,16 @@ _HANDED_OUT: Final = Rule(
 
 
 def rules_of(role: Role, *, experiments: str = "*", db: int = 0, remote_control: bool = False) -> list[Rule]:
-    """Return what an account of this role may do; beyond that it may only connect.
+    """Return the rules of an account of this role, which beyond them may only connect.
 
     Args:
-        role: whose account it is.
+        role: the account's role.
         experiments: the names of the experiments that it is for, ``*`` standing for any letters.
         db: the number of the database, which is part of the names of Celery's channels.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and workers.
 
     Raises:
-        ConfigurationError: *experiments* is no pattern for names, or there is nothing to allow for that role.
+        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands.
     """
     check_experiments(experiments)
     if remote_control and role != "monitor":
@@ -192,19 +192,19 @@ def _monitor(kept: ExperimentKeys, db: int, *, remote_control: bool) -> list[Rul
 
 
 def _queues(experiments: str) -> tuple[str, ...]:
-    """Return the queues of workers for these experiments; those that are for some alone share none with others.
+    """Return the queues of workers for these experiments; workers for some experiments alone have queues of their own.
 
     What waits in a queue can be read by who may publish there, with its config.
     """
     if experiments == EVERY:
         return (QUEUES,)
-    # A list for each of kombu's priorities, whose number stands behind two bytes.
+    # A list for each of kombu's priorities, whose number follows two bytes.
     name = f"{QUEUES}@{experiments}"
     return name, f"{name}??[369]"
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:
-    """Return what a request to the driver takes: a worker's is that a trial whose task was revoked is abandoned."""
+    """Return the rules for requests to the driver; a worker requests that a trial whose task was revoked is abandoned."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
         Rule("hget hset hexists", (kept.meta, kept.requests)),
@@ -214,7 +214,7 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _looks(kept: ExperimentKeys) -> list[Rule]:
-    """Return what following an experiment takes."""
+    """Return the rules for following an experiment."""
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("hget hmget", (f"%R~{kept.meta}",)),
@@ -224,12 +224,12 @@ def _looks(kept: ExperimentKeys) -> list[Rule]:
 
 
 def password_hash(password: str) -> str:
-    """Return a password as ACL rules carry it."""
+    """Return a password's hash as ACL rules have it."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
 def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
-    """Return the line that makes an account, or changes it to exactly this: a command for redis-cli, or a line of an ACL file.
+    """Return the line that creates or replaces an account: a command for redis-cli, or a line of an ACL file.
 
     Args:
         user: its name.
@@ -238,7 +238,7 @@ def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False)
         aclfile: whether the line is for an ACL file.
 
     Raises:
-        ConfigurationError: the name or the hash is none.
+        ConfigurationError: the name or the hash is malformed.
     """
     if not _USER.fullmatch(user):
         raise ConfigurationError(

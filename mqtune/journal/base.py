@@ -1,4 +1,4 @@
-"""What a journal is: the contract that Redis and the in-memory twin keep."""
+"""The contract of a journal, which the Redis journal and its in-memory twin keep."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ __all__ = [
     "entry_order",
 ]
 
-#: Answers to a worker that are no intents: its attempt no longer counts; reports before these never arrived.
+#: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
 
-#: An intent's value ("" for run), FENCED or GAP; while there is no intent, words with a space between: "save:<n>" for the n-th
-#: wish that a checkpoint be saved, and, from ``renew``, "go:<sequence>" for how far a trial in lockstep is cleared, or
-#: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be handed back. Words come again with each
-#: answer.
+#: An intent's value ("" for run), FENCED or GAP. While there is no intent, words separated by a space: "save:<n>" for the n-th
+#: request to save a checkpoint and, from ``renew``, "go:<sequence>" for the report up to which a trial in lockstep is released; or
+#: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven"]
 LossPolicy = Literal["continue", "finish", "stop"]
@@ -49,9 +48,9 @@ Intended = Literal["running", "unclaimed", "ended", "superseded"]
 
 
 class OnLoss(NamedTuple):
-    """What workers do once nobody has driven an experiment for *grace_s* seconds, until somebody does again.
+    """The policy of workers once nobody has driven an experiment for *grace_s* seconds, until somebody does again.
 
-    With "continue" nothing; with "finish" no attempt is claimed any more; with "stop" those that run are handed back, too.
+    With "continue" nothing changes; with "finish" no attempt is claimed; with "stop" running attempts are requeued, too.
     """
 
     policy: LossPolicy = "continue"
@@ -74,9 +73,9 @@ class Claim(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What an attempt is to do; it travels as a map, and a reader ignores what it doesn't know.
+    """The work of an attempt; encoded as a map, of which a reader ignores unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` how long it may run (None: for ever).
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever.
     """
 
     config: Config
@@ -84,29 +83,29 @@ class Assignment(NamedTuple):
     ttl_s: float | None = None
 
     def encode(self) -> bytes:
-        """Return it as it stands in Redis."""
+        """Return the assignment as Redis keeps it."""
         return encode_value(self._asdict())
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
-        """Return what *data* says.
+        """Return the assignment that *data* encodes.
 
         Raises:
-            MessageVersionError: the bytes are no assignment.
+            MessageVersionError: the bytes are malformed.
         """
         try:
             known = decode_value(data)
             found = cls(**{name: known[name] for name in cls._fields if name in known})
         except (ValueError, TypeError, LookupError) as error:
-            raise MessageVersionError(f"an attempt is to do {data[:100]!r}, which can't be read: {error}") from None
+            raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None
         config, checkpoint, ttl_s = found
         if type(config) is not dict or type(checkpoint) is not str or not isinstance(ttl_s, int | float | None):
-            raise MessageVersionError(f"an attempt is to do {reprlib.repr(tuple(found))}, which can't be done")
+            raise MessageVersionError(f"malformed assignment {reprlib.repr(tuple(found))}")
         return found
 
 
 class Grant(NamedTuple):
-    """What a worker gets with a lease: the assignment, and the time of the trial's last report (0 if there is none)."""
+    """A lease that a worker was given: the assignment, and the time of the trial's last report (0 if there is none)."""
 
     assignment: Assignment
     timestamp: float
@@ -115,7 +114,7 @@ class Grant(NamedTuple):
 class Held(NamedTuple):
     """An attempt that a worker has taken from its queue and not claimed yet.
 
-    ``importing_s`` is for how long it has been importing the trainable for it; None while it waits for something else.
+    ``importing_s`` is for how many seconds the worker has been importing the trainable; None while it waits for something else.
     """
 
     trial: TrialId
@@ -125,14 +124,14 @@ class Held(NamedTuple):
 
 
 class Reconciled(NamedTuple):
-    """Of attempts that were asked about, whether each is under way; and the id of the newest entry then, or empty."""
+    """Whether each of some attempts is under way, and the id of the newest entry at that moment, or empty."""
 
     newest: str
     under_way: list[bool]
 
 
 class Released(NamedTuple):
-    """That, in lockstep, the driver has decided on a report of an attempt, and that its trial may go on."""
+    """A trial in lockstep that may go on, because the driver has decided on its report."""
 
     trial: TrialId
     attempt: int
@@ -158,22 +157,22 @@ class Segment(NamedTuple):
 
 
 class DriverSide(ABC):
-    """What a driver does with a journal, beside reading it.
+    """The methods of a journal that only a driver uses, apart from reading.
 
-    Every method may be repeated after a failure whose outcome is not known: what was written is not written again.
-    Events are appended and published in one atomic step. Methods of the driver raise DriverFenced once a later driver
-    has the lock, and JournalGone when the server has lost that this one had it. All methods may be called from any thread,
+    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice.
+    Events are appended and published in one atomic step. The methods raise DriverFenced once a later driver
+    has the lock, and JournalGone when the server has lost the lock of this one. All methods may be called from any thread,
     and raise BrokerUnavailable when no server answers.
     """
 
     experiment: str
-    #: What the workers are told with each ``lock``.
+    #: The policy that each ``lock`` passes on to the workers.
     on_loss: OnLoss = OnLoss()
 
     @property
     @abstractmethod
     def outages(self) -> int:
-        """How often the server was away and came back, or may have: as often as this object had to connect again."""
+        """The number of times that this object had to reconnect, in which the server may have lost data."""
 
     @abstractmethod
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
@@ -191,90 +190,93 @@ class DriverSide(ABC):
 
     @abstractmethod
     def unlock(self, owner: str) -> None:
-        """Give the lock back; nothing happens when another driver holds it."""
+        """Release the lock; a no-op when another driver holds it."""
 
     @abstractmethod
     def definition(self) -> bytes | None:
-        """Return what the experiment was created with, or None when there is no such experiment."""
+        """Return the experiment's definition, or None when there is no such experiment."""
 
     @abstractmethod
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
-        """Append an event that concerns the whole experiment; of the definitions that come with such events the newest counts."""
+        """Append an event that concerns the whole experiment; its definition, if it has one, replaces the earlier one."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable, superseding the one before it; False when it or a later one already was."""
+        """Make an attempt claimable in place of the one before it; return False when it or a later one already was."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        """Append the decision to end an attempt and tell its worker; an unclaimed one is ended at once by *ended*."""
+        """Append the decision to end an attempt and notify its worker; end an unclaimed attempt at once, by *ended*."""
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        """Append that a trial, whose attempt *attempt* has ended, is over or paused; False when a later one was staged, or for an event again.
+        """Append that a trial is over or paused, whose attempt *attempt* has ended.
 
-        A trial that the server doesn't know has ended so long ago that it was forgotten.
+        Return False when a later attempt was staged, or when the event is repeated. The server has forgotten trials that ended
+        long ago, and takes their events.
         """
 
     @abstractmethod
     def request_save(self, trial: TrialId, attempt: int) -> bool:
-        """Have a running attempt save a checkpoint as soon as it can; False when it doesn't run. Each call is another wish."""
+        """Have an attempt save a checkpoint as soon as it can; return False when it doesn't run. Each call asks for another one."""
 
     @abstractmethod
     def release(self, released: Sequence[Released]) -> None:
-        """Let trials in lockstep go on behind these reports; repeating it does no harm."""
+        """Release trials in lockstep that wait after these reports; repeating it does no harm."""
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        """Append that these checkpoints are deleted, and delete those that are held here."""
+        """Append that these checkpoints are deleted, and delete those that the server holds."""
 
     @abstractmethod
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        """Return the data of a checkpoint that is held here, or None when it is gone."""
+        """Return the data of a checkpoint that the server holds, or None when it is gone."""
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
-        """Return the trials whose attempt's lease has run out."""
+        """Return the trials whose attempt's lease has expired."""
 
     @abstractmethod
     def reap(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        """End an attempt whose lease has run out; False when it was renewed or ended in between."""
+        """End an attempt whose lease has expired; return False when it was renewed or ended in between."""
 
     @abstractmethod
     def reconcile(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> Reconciled:
-        """Say of attempts that the driver takes to be under way whether they are.
+        """Return which of the attempts that the driver considers under way are, and repair their bookkeeping.
 
-        What only lacks its place among the leases, or among those that nobody has claimed, gets it back: a lease for *lease_s*
-        seconds, which a worker that still runs it renews.
+        An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease of
+        *lease_s* seconds, which a worker that still runs it renews.
         """
 
     @abstractmethod
     def void(self, trial: TrialId, attempt: int, timestamp: float, event: bytes) -> bool:
-        """End an attempt that is under way no more, though the journal doesn't say so; False when it is, or a later one was staged.
+        """End an attempt that is no longer under way, of which the journal lacks the end.
+
+        Return False when it is under way, or a later one was staged.
 
         *timestamp* is the time of the trial's last report.
         """
 
     @abstractmethod
     def forfeit_leases(self) -> None:
-        """Have all leases run out now; for a driver that knows that no worker is left, such as that of a private server."""
+        """Expire all leases now; for a driver that knows that no worker is left, such as that of a private server."""
 
     @abstractmethod
     def unclaimed(self, older_than_s: float) -> list[TrialId]:
-        """Return the trials whose attempt was staged more than *older_than_s* seconds ago and that no worker has claimed, or holds."""
+        """Return the trials whose attempt was staged more than *older_than_s* seconds ago, and is neither claimed nor held."""
 
     @abstractmethod
     def held(self) -> list[Held]:
-        """Return attempts that workers hold; of very many, some of those that were staged first."""
+        """Return attempts that workers hold; of very many, only some of those that were staged first."""
 
 
 class Journal(DriverSide):
     """One experiment's events, in one order for everybody, and the leases and intents of its attempts."""
 
     outages: int = 0
-    #: Whether what was read can be read again.
+    #: Whether entries can be read more than once.
     keeps: bool = True
-    #: Set when ``read`` saw that workers joined or left; its reader clears it.
+    #: Set when ``read`` saw workers join or leave; its reader clears it.
     fleet_changed: bool = False
 
     @abstractmethod
@@ -286,11 +288,11 @@ class Journal(DriverSide):
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
-        """Return whether the entry of this id is there; once it is, only a server that loses what it had changes that."""
+        """Return whether the journal has the entry of this id; it keeps it, unless the server loses data."""
 
     @abstractmethod
     def checkpoints(self) -> set[CheckpointId]:
-        """Return the checkpoints that are held here."""
+        """Return the checkpoints that the server holds."""
 
     @abstractmethod
     def restore(
@@ -305,17 +307,17 @@ class Journal(DriverSide):
         description: str,
         hold_s: float,
     ) -> None:
-        """Put back what the server has lost; for the driver, which then has its lock again as before.
+        """Restore what the server has lost; for the driver, which then has its lock again as before.
 
-        In one step the journal gets these entries, with their ids, and behind them the events, in place of all that it has.
-        From then on every attempt has ended, no lease is held, and nobody's claim counts. Checkpoints that are still there stay.
+        In one step these entries, with their ids, and the events after them replace the journal's content.
+        From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still there stay.
 
         Args:
             entries: returns all entries, in order, at least one, as often as it is called.
-            attempts: of every trial that there is, here or on the server; who drives knows them all.
-            events: what follows the entries.
+            attempts: the last one of every trial, in the entries or on the server.
+            events: appended after the entries.
             requests: for each request among the entries, its id and that of its entry.
-            definition: what the experiment was created with.
+            definition: the experiment's.
             owner: the driver's token.
             description: who that is, for people.
             hold_s: how long the lock is held.
@@ -323,7 +325,10 @@ class Journal(DriverSide):
 
     @abstractmethod
     def erase(self, trials: Sequence[TrialId]) -> None:
-        """Forget the experiment, with all these trials, but for the lock; whoever runs an attempt of it is fenced from then on."""
+        """Delete the experiment with all these trials, except for the lock; workers that run its attempts are fenced from then on.
+
+        The ids of later entries are higher than those of deleted ones.
+        """
 
     @abstractmethod
     def request(self, event: Requested) -> str:
@@ -337,40 +342,40 @@ class Journal(DriverSide):
 
     @abstractmethod
     def hold(self, held: Sequence[Held], hold_s: float) -> None:
-        """Say that workers have these attempts, and will claim them, for *hold_s* more seconds; those that are not staged are left out.
+        """Note that workers hold these attempts and will claim them, for *hold_s* more seconds; ignore those that are not staged.
 
-        Nobody need publish them again meanwhile. Whoever claims one first has it all the same.
+        The driver doesn't publish held attempts again. Any worker may still claim one first.
         """
 
     @abstractmethod
     def claim(self, claim: Claim, worker: str, lease_s: float, event: bytes) -> Grant | Refusal:
         """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
 
-        None is, after the driver's loss, under a policy by which nothing starts then.
+        Without a driver no claim is granted under the policies "finish" and "stop".
         """
 
     @abstractmethod
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
 
-        A repeated call must carry segments that are cut as they were.
+        A repeated call must carry the same segments.
         """
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Hold a checkpoint's data here until it is dropped; nothing names it until a report, or ``saved``, does."""
+        """Store a checkpoint's data on the server until it is dropped; a report or ``saved`` must name it afterwards."""
 
     @abstractmethod
     def saved(self, claim: Claim, checkpoint: CheckpointId, event: bytes) -> Answer:
-        """Append that there is a checkpoint that no report came with; once, unless the attempt saved another in between."""
+        """Append that a checkpoint was saved without a report; once, unless the attempt saved another in between."""
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also those that ran out and were not reaped yet; the answers say also that the driver is lost."""
+        """Renew leases, also those that expired and were not reaped yet; the answers also say that the driver is lost."""
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes) -> bool:
-        """Append the end of an attempt and give up its lease; False when the attempt no longer counts."""
+        """Append the end of an attempt and release its lease; return False when the attempt no longer counts."""
 
 
 def entry_order(entry: str) -> tuple[int, int]:

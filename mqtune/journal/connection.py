@@ -1,4 +1,4 @@
-"""Checked connections to Redis, and broker addresses in the forms that redis-py, Celery and people want."""
+"""Checked connections to Redis, and broker URLs in the forms for redis-py, Celery and messages."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
     "redact",
 ]
 
-#: A connection that was used this long ago is still taken to be good, in seconds; after that the pool has a look at it.
+#: A connection that was used this recently, in seconds, is not checked; the pool checks older ones.
 _FRESH_S: Final = 1.0
 
 
 class Connects:
-    """Counts the connections that a client has made; another one may be to a server that is not what it was."""
+    """Counts a client's connections: the server may have lost data between two of them."""
 
     __slots__ = ("count",)
 
@@ -50,17 +50,16 @@ class Connects:
         self.count = 0
 
     def __call__(self, connection: Any) -> None:
-        """Greet the server over a new connection, as redis-py does by itself."""
+        """Initialize a new connection, as redis-py does by default."""
         connection.on_connect()
         self.count += 1
 
 
 class RedisClient(redis.Redis):
-    """redis-py's client, but that the connections used just now are used again as they are.
+    """redis-py's client, except that it reuses recent connections without checking them.
 
-    redis-py gives a connection back to its pool behind each command, and asks it at the next one whether it is still good.
-    With what else it counts and looks up, that takes longer than a short command itself, of which a report in lockstep
-    needs three. Any thread may use it, but not across a fork. A command is never repeated.
+    redis-py releases a connection to its pool after each command, and checks it before the next one. With its other
+    bookkeeping that takes longer than a short command, of which a report in lockstep needs three. Any thread may use it, but not across a fork. A command is never repeated.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -100,14 +99,14 @@ class RedisClient(redis.Redis):
         return self.connection_pool.get_connection()
 
     def _give_back(self) -> None:
-        """Have the pool look at all connections before they are used again."""
+        """Return all connections to the pool, which checks them before they are used again."""
         with contextlib.suppress(IndexError):
             while True:
                 self.connection_pool.release(self._kept.pop()[0])
 
 
 class OneClient:
-    """Has a Redis channel of kombu's use one client: kombu makes one for each command, which takes longer than the command.
+    """Makes a Redis channel of kombu use one client: kombu makes one for each command, which takes longer than the command.
 
     Its connections don't tell the server their library's name, which accounts may not do (see ``mqtune.journal.acl``).
 
@@ -118,11 +117,11 @@ class OneClient:
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """Lend a client to a command of the channel's."""
+        """Yield a client for a command of the channel."""
         yield client or self._one_client
 
     def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
-        # kombu's class stands behind this one.
+        # kombu's class follows this one among the bases.
         return {**super()._connparams(*args, **options), "driver_info": None}  # type: ignore[misc]
 
     @cached_property
@@ -152,14 +151,14 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = "redis://[:password@]host:port/db, rediss://… for TLS, or unix://[:password@]/path/to/socket?db=0"
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
-#: Who does what the broker says.
+#: Roles that obey whoever can write to the broker.
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
 _logger = logging.getLogger(__name__)
 
 
 def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> RedisClient:
-    """Open a connection to the Redis at *url* and check that it can be worked with.
+    """Open a connection to the Redis at *url* and check that it is usable.
 
     The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
     by threads, but not across a fork; the layers above hand it on and leave its methods to the journal. It speaks RESP2,
@@ -267,7 +266,7 @@ def celery_tls(url: str) -> dict[str, Any] | None:
 
 
 def redact(url: str) -> str:
-    """Return *url* without its password, fit for a message or a log.
+    """Return *url* without its password, for messages and logs.
 
     Whatever stands before the last @ counts as secret, save a user name that a password follows, and so does a port
     that is no number: a password with an unescaped / or @ in it must not leak because the URL is malformed.
@@ -282,7 +281,7 @@ def redact(url: str) -> str:
 
 
 def _parse(url: str) -> dict[str, Any]:
-    """Return the settings of a connection, as redis-py reads them from *url*, after the checks that it doesn't make."""
+    """Return the connection settings that redis-py parses from *url*, after checks that it doesn't make."""
     parts = _split(url)
     is_socket = parts.scheme in ("unix", "redis+socket")
     if parts.fragment or ";" in parts.netloc or (not is_socket and "@" in parts.path + parts.query):
@@ -318,7 +317,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _check_options(url: str, address: dict[str, Any], *, is_tls: bool) -> None:
-    """Check the options of a URL, and write how certificates are verified as redis-py knows it."""
+    """Check the options of a URL, and normalize ``ssl_cert_reqs`` in place."""
     unknown = sorted(address.keys() - _PLACE - (_TLS_OPTIONS if is_tls else frozenset()))
     if unknown:
         raise ConfigurationError(

@@ -22,7 +22,7 @@ JOURNAL_FILE: Final = "journal.msgpack"
 
 
 class JournalFile:
-    """Entries one behind the other, each as msgpack ``[id, event]``; written by one driver, read by anybody."""
+    """A file of entries, each as msgpack ``[id, event]``; one driver writes it, anybody reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,9 +31,9 @@ class JournalFile:
         self._pack = msgpack.Packer().pack
 
     def begin(self, entries: Iterable[Entry]) -> None:
-        """Write the file anew with these entries, in one step, and leave it open for more.
+        """Replace the file by one with these entries, in one step, and keep it open for more.
 
-        Whoever still writes to the file that was there writes to one that nobody sees any more.
+        A driver that still writes to the replaced file changes nothing.
 
         Raises:
             OSError: the folder can't be written.
@@ -44,9 +44,9 @@ class JournalFile:
         _has_locked(self._file)
 
     def go_on(self) -> Iterator[Entry]:
-        """Yield the entries that the file has, and then leave it open for more behind them.
+        """Yield the entries of the file, and then keep it open for more.
 
-        Half an entry at the end, which a crash has left, is taken away. A file that another process writes to, or that can't
+        An incomplete entry at the end, which a crash has left, is removed. A file that another process writes to, or that can't
         be locked, yields nothing and is not opened: only ``begin`` is safe then.
 
         Raises:
@@ -72,7 +72,7 @@ class JournalFile:
         self._file = file
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries; they are in the file when this returns, and on the disk when the system puts them there.
+        """Add entries; they are in the file when this returns, and on the disk when the system writes them there.
 
         Raises:
             OSError: the disk is full; none of the entries is in the file, and they may be added again.
@@ -92,13 +92,13 @@ class JournalFile:
             raise
 
     def close(self) -> None:
-        """Close the file; nothing happens when it is closed."""
+        """Close the file; a no-op when it is closed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries; an entry that was cut off at the end, by a crash, is left out.
+        """Yield the entries, except an incomplete one at the end, which a crash has left.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -109,7 +109,7 @@ class JournalFile:
                 yield entry
 
     def _entries(self, file: BinaryIO) -> Iterator[tuple[Entry, int]]:
-        """Yield the whole entries of a file, each with where it ends."""
+        """Yield the complete entries of a file, each with the offset of its end."""
         unpacker = msgpack.Unpacker(file, max_buffer_size=0)
         try:
             for entry in unpacker:
@@ -122,7 +122,7 @@ class JournalFile:
 
 
 def _has_locked(file: BinaryIO) -> bool:
-    """Whether the file is this process's to write to, until it is closed; a driver that was frozen may still have it."""
+    """Return whether this process has locked the file, until it is closed; a frozen driver may still have the lock."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -140,26 +140,26 @@ NEWS_COUNT: Final = 1_000
 MOST_COUNT: Final = 10_000
 #: By how much a read may ask for more entries than the one before it.
 _GROWTH: Final = 4
-#: How long a copy that can't be written is left alone before it is tried again: somebody has to make room.
+#: How long to wait before writing the copy is retried: somebody has to make room.
 RETRY_S: Final = 30.0
 
 
 class JournalReader:
-    """Reads a journal in order and once, and keeps the local copy of it.
+    """Reads a journal once and in order, and writes the local copy of it.
 
-    The journal is the truth and the copy a convenience: one that can't be written stays behind, with whole entries and
-    without a gap, while the reading goes on; it is completed when there is room.
+    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on, and the copy is
+    completed when there is room; until then it has complete entries, without a gap.
 
     Args:
-        journal: what is read.
-        copy: what has the same entries, or the first of them.
-        clock: says when a copy that is behind is tried again.
+        journal: the journal to read.
+        copy: a file with the same entries, or the first of them.
+        clock: the clock by which writing is retried.
     """
 
     def __init__(self, journal: Journal, copy: JournalFile, clock: Clock) -> None:
         #: The id of the last entry that was read.
         self.last = START.entry
-        #: How many entries of news to read at once: as many as fit into memory, and let timers be looked at in between.
+        #: How many new entries to read at once: as many as fit into memory, and few enough for timers to be served in between.
         self.count = FIRST_COUNT
         self._journal = journal
         self._copy = copy
@@ -173,12 +173,12 @@ class JournalReader:
         self._retry_at = 0.0
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
-        """Read all that there is, and return the driver's events in it by their cursors; the copy has all of it then.
+        """Read the whole journal, complete the copy, and return the driver's events by their cursors.
 
-        What the copy has of this journal already is taken from there.
+        Entries that the copy already has are read from there.
 
         Raises:
-            JournalGone: the copy has more than the journal; nothing was changed.
+            JournalGone: the copy has entries that the journal lacks; nothing was changed.
         """
         if self._journal.keeps:
             try:
@@ -186,7 +186,7 @@ class JournalReader:
             except BrokerUnavailable:
                 raise
             except (OSError, MessageVersionError, _AnotherJournal) as error:
-                logger.debug("the copy %s is written anew: %s", self._copy.path, error)
+                logger.debug("the copy %s is rewritten: %s", self._copy.path, error)
         self.last = self._kept = START.entry
         try:
             self._begin()
@@ -195,7 +195,7 @@ class JournalReader:
         return driver_events(self._rest())
 
     def read(self) -> Iterator[Entry]:
-        """Yield once more what was read so far, for whoever wants to know what happened.
+        """Yield the entries that were read so far, for results.
 
         Raises:
             CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
@@ -209,11 +209,11 @@ class JournalReader:
         return self.again()
 
     def close(self) -> None:
-        """Ask the journal no more; what was kept can still be read."""
+        """Stop reading from the journal; the copy can still be read."""
         self._is_closed = True
 
     def again(self) -> Iterator[Entry]:
-        """Yield once more what was read so far."""
+        """Yield the entries that were read so far."""
         if not self._is_behind:
             yield from self._copy.read()
             return
@@ -224,7 +224,7 @@ class JournalReader:
                     return
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        """Take note that these were read, behind all before, and have them in the copy.
+        """Note that these entries were read, and append them to the copy.
 
         Raises:
             OSError: the copy can't be written, and the journal forgets what was read.
@@ -242,7 +242,7 @@ class JournalReader:
             self._fall_behind(error)
 
     def finish(self) -> None:
-        """Read to the journal's end, and have all of it in the copy, or say that this can't be."""
+        """Read to the journal's end and complete the copy, or warn that it can't be completed."""
         while entries := self._journal.read(self.last, count=self.count):
             self.keep(entries)
         if not self.complete():
@@ -255,7 +255,7 @@ class JournalReader:
             )
 
     def complete(self) -> bool:
-        """Bring a copy that is behind to where the journal was read to; False when it still can't be written."""
+        """Complete a copy up to the entry that was read last; return False when it still can't be written."""
         if not self._is_behind:
             return True
         try:
@@ -296,7 +296,7 @@ class JournalReader:
         )
 
     def _behind_copy(self) -> Iterator[Entry]:
-        """Yield what the copy has and the rest of the journal, if the copy is of this journal.
+        """Yield the copy's entries and then the rest of the journal, if the copy is of this journal.
 
         Raises:
             _AnotherJournal: it is not; nothing was changed.
@@ -326,7 +326,7 @@ class JournalReader:
             yield from entries
 
     def _pages(self, after: str) -> Iterator[list[Entry]]:
-        """Yield the journal's entries behind *after*, in parts of some megabytes."""
+        """Yield the journal's entries after *after*, in pages of some megabytes."""
         count = FIRST_COUNT
         while entries := self._journal.read(after, count=count):
             yield entries
@@ -335,11 +335,11 @@ class JournalReader:
 
 
 def _next_count(count: int, entries: Sequence[Entry], most: int) -> int:
-    """Return how many entries to read after these, for which *count* were asked."""
+    """Return how many entries to read next, after a read of *count* returned these."""
     size = sum(len(entry.data) for entry in entries)
     fitting = len(entries) * CHUNK_BYTES // max(size, 1)
     return max(1, min(fitting, count * _GROWTH, most))
 
 
 class _AnotherJournal(Exception):
-    """A copy has nothing of this journal."""
+    """The copy is of another journal."""

@@ -27,16 +27,16 @@ __all__ = ["ControlChannel", "Fleet"]
 
 logger = logging.getLogger(__name__)
 
-#: Entries of the stream that wakes drivers; nobody reads further back than the last few.
+#: Entries of the stream that wakes drivers, who read only the last few.
 FLEET_LENGTH: Final = 1_000
-#: A queue is looked through only up to here; behind more messages than this, waiting is no sign of a loss.
+#: A queue with more messages than this is not searched: an attempt that waits there is not presumed lost.
 MAX_QUEUE_SCAN: Final = 1_000
-#: For how long a worker that can't be reached is still told to drain when it comes back.
+#: How long a request to drain is kept for a worker that can't be reached.
 DRAIN_WISH_S: Final = 3600
-#: A control channel on which not even the answers to health checks came for this long leads nowhere: for two of them, and a
-#: frozen server.
+#: A control channel without any message for this long, not even the answers to health checks, is broken: time for two of
+#: them, and for a frozen server.
 SILENCE_S: Final = 2.0 * HEALTH_CHECK_INTERVAL_S + 15.0
-#: What on a control channel concerns the worker, and none of its trials: it should look at the register.
+#: A message on a control channel for the worker itself, which should look at the register.
 LOOK: Final = ["", "", 0, ""]
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Fleet:
         return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
     def take_name(self, worker: str, hold_s: float, *, dead: str = "") -> None:
-        """Have a worker's name, or keep it, for *hold_s* seconds.
+        """Take or keep a worker's name for *hold_s* seconds.
 
         Args:
             worker: the name.
@@ -87,7 +87,7 @@ class Fleet:
             raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=holder, left_s=left_ms / 1000)
 
     def join(self, info: WorkerInfo, hold_s: float) -> None:
-        """Enter a worker, forget those whose heartbeat ran out, and wake all drivers.
+        """Register a worker, remove those whose heartbeat expired, and wake all drivers.
 
         Raises:
             NameTaken: another process has its name.
@@ -110,14 +110,14 @@ class Fleet:
                 pipe.set(worker_key(info.name), info.encode(), px=round(hold_s * 1000))
                 pipe.zadd(WORKERS, {info.name: round((seconds + hold_s) * 1000)})
                 pipe.get(drain_key(info.name))
-                wish: bytes | None = pipe.execute()[-1]
+                drained: bytes | None = pipe.execute()[-1]
             # One that was started since, under the same name, is not meant.
-            return wish == _mark(info)
+            return drained == _mark(info)
 
         return self._retrying(write)
 
     def drain(self, info: WorkerInfo) -> None:
-        """Have a worker hand its trials back and end; it hears of it now, or with a heartbeat when it is there again."""
+        """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""
 
         def write() -> None:
             with self._client.pipeline() as pipe:
@@ -132,7 +132,7 @@ class Fleet:
         self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
 
     def leave(self, worker: str) -> None:
-        """Take a worker out, and wake all drivers; nothing happens to another that has its name."""
+        """Remove a worker and wake all drivers; a no-op when another process has its name."""
         with contextlib.suppress(NameTaken):
             self.take_name(worker, 0)
             self._remove(worker)
@@ -148,7 +148,7 @@ class Fleet:
         self.announce(worker, "left")
 
     def announce(self, worker: str, what: str) -> None:
-        """Wake all drivers: a worker has joined, left, or changed what it says of itself."""
+        """Wake all drivers: a worker has joined, left, or changed its description."""
 
         def write() -> None:
             self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
@@ -156,7 +156,7 @@ class Fleet:
         self._retrying(write)
 
     def workers(self) -> list[WorkerInfo]:
-        """Return the workers whose heartbeat has not run out, by name."""
+        """Return the workers whose heartbeat has not expired, by name."""
 
         def look() -> list[bytes | None]:
             seconds, _ = self._client.time()
@@ -178,13 +178,13 @@ class Fleet:
         return self._retrying(lambda: int(self._client.llen(queue)))
 
     def queued(self, queue: str) -> list[dict[str, Any]] | None:
-        """Return the headers of the Celery messages that wait in a queue; None when there are too many to look through."""
+        """Return the headers of the Celery messages in a queue; None when there are too many to search."""
         found = self._retrying(lambda: self._client.lrange(queue, 0, MAX_QUEUE_SCAN))
         return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
 
 
 def _texts(names: list[bytes]) -> list[str]:
-    """Return the names of workers; what can be none is left out, whoever has put it there."""
+    """Return the names of workers, without malformed ones, whoever has written them."""
     found = []
     for name in names:
         try:
@@ -195,7 +195,7 @@ def _texts(names: list[bytes]) -> list[str]:
 
 
 def _headers(message: bytes) -> dict[str, Any]:
-    """Return a message's headers; none when it is not one of Celery's, which no worker runs either."""
+    """Return a message's headers; empty for a malformed message, which no worker runs either."""
     try:
         headers = json.loads(message)["headers"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -204,12 +204,12 @@ def _headers(message: bytes) -> dict[str, Any]:
 
 
 def _mark(info: WorkerInfo) -> bytes:
-    """Return what tells a worker from all others that had, or will have, its name."""
+    """Return what distinguishes a worker from all others that had, or will have, its name."""
     return repr(info.joined_at).encode()
 
 
 class ControlChannel:
-    """A worker's control channel: hints of what the driver wants, which may be lost; whoever is hinted at finds out anyway, later.
+    """A worker's control channel: hints of the driver's intents, which may be lost, since renewals repeat the intents.
 
     One thread uses it.
     """
@@ -222,7 +222,7 @@ class ControlChannel:
         self._rest: deque[Any] = deque()
 
     def next(self, timeout_s: float) -> list[Any] | None:
-        """Return the next hint, ``[experiment, trial, attempt, answer]``; None after *timeout_s* seconds, or for a bad one.
+        """Return the next hint, ``[experiment, trial, attempt, answer]``; None after *timeout_s* seconds, or for a malformed one.
 
         Raises:
             BrokerUnavailable: the connection broke; the next call makes a new one.
@@ -242,7 +242,7 @@ class ControlChannel:
         return [experiment, trial, attempt, answer]
 
     def _listen(self, timeout_s: float) -> list[Any]:
-        """Return the hints of the next message."""
+        """Return the hints in the next message."""
         try:
             if self._subscription is None:
                 self._subscription = self._client.pubsub()

@@ -1,4 +1,4 @@
-"""Following an experiment from another process: live by pub/sub, and whole by the journal."""
+"""Following an experiment from another process: live by pub/sub, and completely by the journal."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Follower:
     Args:
         url: the broker's.
         experiment: the experiment's name.
-        after: the id of the entry to begin behind; by default from the journal's beginning, None: from now.
+        after: the id of the entry to begin after; by default from the journal's beginning, None: from now.
         patience_s: how long it tries to reach a server that is away.
 
     Raises:
         BrokerUnavailable: there is no Redis at the URL, it refuses the password, or is too old.
-        ConfigurationError: it has no such experiment, or the URL makes no sense.
+        ConfigurationError: it has no such experiment, or the URL is malformed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Follower:
         return entries
 
     def _listen(self, timeout_s: float) -> list[Entry]:
-        """Return the entry that a message brings, if it is the next one."""
+        """Return the entry in the next message, if it follows the last one."""
         if self._pubsub is None:
             retrying(self._subscribe, patience_s=self._patience_s)
         try:

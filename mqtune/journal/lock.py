@@ -1,4 +1,4 @@
-"""Becoming the driver of an experiment whose last driver may be dead."""
+"""Taking the driver's lock of an experiment whose last driver may be dead."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
 
 logger = logging.getLogger(__name__)
 
-#: A driver that is silent this long may be replaced; it keeps its lock four times within that.
+#: A driver that is silent for this long may be replaced; it renews its lock four times within that.
 LOCK_S: Final = 20.0
 KEEP_LOCK_S: Final = 5.0
-#: By how much a look at another driver's lock comes after the time at which it should have been kept.
+#: By how much a look at another driver's lock comes after the time at which that should have been renewed.
 _LOCK_MARGIN_S: Final = 0.5
 
 
 def take_lock(journal: Journal, owner: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Become the experiment's driver; one that died on this machine is replaced at once, on another after its lock ran out.
+    """Take the driver's lock; one that died on this machine is replaced at once, on another after its lock has expired.
 
     Args:
         journal: the experiment's.

@@ -1,4 +1,4 @@
-"""What trials print: files that are read where they are, or asked of their worker by questions that lie in Redis for a minute."""
+"""Output of trials: read from files on this machine, or requested from the worker through Redis."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OFFSETS: Final = range(-(2**62), 2**62)
 
 
 class LogChunk(NamedTuple):
-    """A part of a file: its bytes, at which of the file's they begin, how many that has now, and whether it may still grow."""
+    """A part of a file: its bytes, their offset, the file's size now, and whether it may still grow."""
 
     data: bytes
     offset: int
@@ -61,7 +61,7 @@ class LogChunk(NamedTuple):
 
 
 class LogQuestion(NamedTuple):
-    """Who asks, and for what: a stream of an attempt, from an offset on; one below 0 counts from the end."""
+    """A question for a stream of an attempt, from an offset on; a negative one counts from the end."""
 
     token: str
     trial: TrialId
@@ -71,7 +71,7 @@ class LogQuestion(NamedTuple):
 
 
 def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
-    """Return at most ``CHUNK_BYTES`` of a file from an offset on; one below 0 counts from the end.
+    """Return at most ``CHUNK_BYTES`` of a file from an offset on; a negative one counts from the end.
 
     Raises:
         OSError: it can't be read, or is no file.
@@ -89,7 +89,7 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
 
 
 def mark_of(folder: Path) -> str:
-    """Return the mark of a folder, or empty: it has none, or is not on this machine."""
+    """Return the mark of a folder; empty if it has none, or is not on this machine."""
     try:
         with (folder / _MARK).open("rb") as file:
             return file.read(_MARK_BYTES).decode(errors="replace")
@@ -98,7 +98,7 @@ def mark_of(folder: Path) -> str:
 
 
 def made_mark(folder: Path) -> str:
-    """Return the mark of a folder, which gets one if it has none; empty where none can be written."""
+    """Return the mark of a folder, and write one if it has none; empty where none can be written."""
     if found := mark_of(folder):
         return found
     aside = folder / f"{_MARK}.{secrets.token_hex(4)}"
@@ -138,7 +138,7 @@ class LogExchange:
     # Who asks.
 
     def ask(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of what an attempt printed, from the worker that ran it.
+        """Return a part of an attempt's output, from the worker that ran it.
 
         Raises:
             LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
@@ -188,7 +188,7 @@ class LogExchange:
     # Who answers.
 
     def take(self, worker: str) -> LogQuestion | None:
-        """Return the next question to a worker, or None; one that can't be read is passed over."""
+        """Return the next question to a worker, or None; skip malformed ones."""
         while (packed := self._client.lpop(self._keys.asked(worker))) is not None:
             try:
                 token, trial, attempt, stream, offset = decode_value(packed)
@@ -200,7 +200,7 @@ class LogExchange:
         return None
 
     def answer(self, question: LogQuestion, found: LogChunk | str) -> None:
-        """Answer with a part of the file, or say why there is none."""
+        """Answer with a part of the file, or with the reason why there is none."""
         answer = list(found) if isinstance(found, LogChunk) else found
         with self._client.pipeline() as pipe:
             pipe.rpush(self._keys.log(question.token), encode_value(answer))

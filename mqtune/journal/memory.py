@@ -37,7 +37,7 @@ __all__ = ["ExperimentState", "MemoryJournal", "MemoryServer", "TrialState"]
 
 @dataclass(slots=True)
 class TrialState:
-    """What is kept of a trial's last attempt."""
+    """The state of a trial's last attempt."""
 
     attempt: int
     assignment: bytes
@@ -62,11 +62,11 @@ class TrialState:
     imports_at: float | None = None
 
     def told(self) -> Answer:
-        """What the attempt's worker is told: its intent, or else the last wish that a checkpoint be saved."""
+        """Return the answer to the attempt's worker: its intent, or else the last request to save a checkpoint."""
         return self.intent or (f"save:{self.saves}" if self.saves else "")
 
     def told_at_renewal(self, *, undriven: bool) -> Answer:
-        """The same, how far a trial in lockstep is cleared, and whether it ends because nobody drives the experiment."""
+        """Return the answer to a renewal, with the report up to which a trial in lockstep is released; or UNDRIVEN."""
         if undriven and not self.intent:
             return UNDRIVEN
         if self.intent or not self.cleared:
@@ -76,7 +76,7 @@ class TrialState:
 
 @dataclass(slots=True)
 class ExperimentState:
-    """What is kept of an experiment."""
+    """The state of an experiment."""
 
     entries: list[Entry] = field(default_factory=list)
     #: How many entries before these are forgotten.
@@ -94,8 +94,8 @@ class ExperimentState:
     on_loss: OnLoss = field(default_factory=OnLoss)
     epoch: int = 0
 
-    def behind(self, entry: str) -> int:
-        """Return where the entries begin that follow this one; the number in its id says where it stands, or near where."""
+    def index_after(self, entry: str) -> int:
+        """Return the index of the first entry after this one, near which the number in its id points."""
         place = entry_order(entry)
         at = max(place[0] - self.forgotten, 0)
         while at < len(self.entries) and entry_order(self.entries[at].id) <= place:
@@ -104,11 +104,11 @@ class ExperimentState:
 
 
 class MemoryServer:
-    """What the journals of one process share; it takes the place of the Redis server.
+    """The state that the journals of one process share, in place of a Redis server.
 
     Args:
         clock: seconds, never going backwards; leases and locks run out by it.
-        forgets: whether entries are gone once a journal has been read behind them, so that memory doesn't grow; for
+        forgets: whether entries are deleted once a journal has been read past them, so that memory doesn't grow; for
             experiments with one reader.
     """
 
@@ -172,7 +172,7 @@ class MemoryJournal(Journal):
                 self._state.driver_until, self._state.on_loss = self._server.clock(), self.on_loss
 
     def _undriven(self) -> str:
-        """What workers are to do because nobody has driven the experiment for longer than it may be, or nothing."""
+        """Return the policy of workers if nobody has driven the experiment for longer than the grace, else nothing."""
         state = self._state
         if state.on_loss.policy == "continue" or state.driver_until is None:
             return ""
@@ -352,8 +352,8 @@ class MemoryJournal(Journal):
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         with self._lock:
             state = self._state
-            self._lock.wait_for(lambda: self._state.behind(after) < len(state.entries), timeout=block_s)
-            at = self._state.behind(after)
+            self._lock.wait_for(lambda: self._state.index_after(after) < len(state.entries), timeout=block_s)
+            at = self._state.index_after(after)
             if self._server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
@@ -361,7 +361,7 @@ class MemoryJournal(Journal):
 
     def holds(self, entry: str) -> bool:
         with self._lock:
-            at = self._state.behind(entry) - 1
+            at = self._state.index_after(entry) - 1
             return at < 0 or (at < len(self._state.entries) and self._state.entries[at].id == entry)
 
     def checkpoints(self) -> set[CheckpointId]:

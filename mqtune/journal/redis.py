@@ -53,7 +53,7 @@ _PRELUDE: Final = "prelude"
 
 
 class Script:
-    """One Lua script, which any Redis from 6.2 on runs by its hash."""
+    """A Lua script, which any Redis from 6.2 on runs by its hash."""
 
     __slots__ = ("_sha", "_text")
 
@@ -62,7 +62,7 @@ class Script:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: list[Any]) -> Any:
-        """Run the script; a server that doesn't know it, such as one that was restarted, is sent the text."""
+        """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
         try:
             return client.evalsha(self._sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
@@ -116,7 +116,7 @@ def retrying(
     also: tuple[type[BaseException], ...] = (),
     on_return: Callable[[], None] = lambda: None,
 ) -> T:
-    """Return what *call* returns, trying again while the server is away; errors in *also* count as that.
+    """Return the result of *call*, retrying while the server is away; errors in *also* count as that.
 
     *on_return* is called when the server has been away and is back.
 
@@ -134,7 +134,7 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {error}; make it anew with what `mqtune acl` of this version prints"
+                    f"the broker URL's account may not do this: {error}; make it again with what `mqtune acl` of this version prints"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
@@ -157,7 +157,7 @@ def retrying(
 
 
 def _number(value: bytes | None) -> int:
-    """Return a number that a worker wrote; 0 for anything else, which must not end a driver."""
+    """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
     return int(value) if value is not None and value.isdigit() else 0
 
 
@@ -289,7 +289,7 @@ class RedisJournal(Journal):
         return held
 
     def _now_ms(self) -> int:
-        """Return the server's time; notices when it was set forward."""
+        """Return the server's time in milliseconds, and count it as an outage when that was set forward."""
         seconds, microseconds = self._retrying(self._client.time)
         ahead_s = seconds - time.monotonic()
         if ahead_s - self._ahead_s > CLOCK_STEP_S:
@@ -326,7 +326,7 @@ class RedisJournal(Journal):
             names = [keys.driver, keys.journal, keys.leases, keys.staged, *(keys.trial(trial) for trial, _ in some)]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
             last, *under_way = self._unless_stale(lambda: self._run("reconcile", names, args))  # noqa: B023
-            # What ends before the last look is behind no earlier entry.
+            # The last look's entry is after the end of every attempt that an earlier look missed.
             newest = last.decode()
             found += map(bool, under_way)
         return Reconciled(newest, found)
@@ -428,7 +428,7 @@ class RedisJournal(Journal):
         self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
 
     def _upload(self, key: str, entries: Iterable[Entry]) -> None:
-        """Write entries, of which there is one at least, to a stream of their own, anew."""
+        """Write entries, at least one, to a stream of their own, in place of what that has."""
         self._client.delete(key)
         source = iter(entries)
         while some := list(itertools.islice(source, UPLOAD_COUNT)):

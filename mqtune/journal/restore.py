@@ -56,16 +56,16 @@ class PutBack(NamedTuple):
 def bring_back(
     journal: Journal, copy: JournalFile, *, owner: str, at: float, accept: Callable[[bytes], object]
 ) -> None:
-    """Put an experiment back that Redis has lost while nobody drove it, if an earlier driver has left a copy of it.
+    """Restore an experiment that Redis has lost while nobody drove it, if an earlier driver has left a copy of it.
 
-    To be called by who has just got the lock of an experiment that Redis doesn't have. Without a copy it is a new one.
+    Called by a driver that has just taken the lock of an experiment that Redis doesn't have. Without a copy, it is a new one.
 
     Args:
         journal: the experiment's.
-        copy: what an earlier driver may have left here.
+        copy: the copy that an earlier driver may have left.
         owner: the driver's token.
-        at: the time of what is journaled.
-        accept: raises an error for the definition of another experiment than is wanted.
+        at: the time of the events that this journals.
+        accept: raises an error for the definition of an experiment that is not the wanted one.
 
     Raises:
         JournalGone: the copy can't be read.
@@ -85,9 +85,9 @@ def bring_back(
 
 
 def bring_back_end(journal: Journal, copy: JournalFile, *, owner: str, at: float) -> None:
-    """Put back the end of an experiment, of which Redis has only an earlier state than the copy.
+    """Restore the end of an experiment, of which Redis has an earlier state than the copy.
 
-    If another driver has gone on from that state, the copy is put aside: what it alone has is no part of the experiment.
+    If another driver has gone on from that state, the copy is renamed: entries that only it has are not part of the experiment.
     """
     ids = [entry.id for entry in copy.read()]
     common = bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
@@ -107,7 +107,7 @@ def bring_back_end(journal: Journal, copy: JournalFile, *, owner: str, at: float
 
 
 def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
-    """Return what an experiment was created with, as a copy has it, or None if it is not of that."""
+    """Return the definition in an experiment's copy, or None if the copy is of another experiment."""
     try:
         first = next(copy.read(), None)
         created = None if first is None else decode_event(first.data)
@@ -128,13 +128,13 @@ def put_back(
     at: float,
     definition: bytes | None = None,
 ) -> PutBack:
-    """Have the journal hold what a copy has up to the entry *last*, and *behind* it events that nobody has read.
+    """Restore the journal from a copy up to the entry *last*, followed by the events *behind*, which nobody has read.
 
-    The definition is by default the one that the experiment was created with. No attempt that was under way survives it:
-    each is journaled as lost.
+    The definition is by default the one that the experiment was created with. Attempts that were under way are journaled
+    as lost.
 
     Raises:
-        JournalGone: the copy doesn't have all of it.
+        JournalGone: the copy is incomplete.
         DriverFenced: a later driver has begun.
     """
     found = _Contents()
@@ -177,7 +177,7 @@ def put_back(
 
 
 def entries_behind(journal: Journal, last: str) -> Iterator[Entry]:
-    """Yield what the journal has behind an entry."""
+    """Yield the journal's entries after an entry."""
     while entries := journal.read(last, count=_PAGE_COUNT):
         yield from entries
         last = entries[-1].id
@@ -194,7 +194,7 @@ class _Contents:
         self._timestamps: dict[TrialId, float] = {}
 
     def take(self, entry: Entry) -> None:
-        """Take an entry in."""
+        """Add an entry."""
         match event := decode_event(entry.data):
             case Requested():
                 self.requests.setdefault(event.id, entry.id)
@@ -212,7 +212,7 @@ class _Contents:
         return [LastAttempt(trial, number, self._timestamps.get(trial, 0.0)) for trial, number in self._numbers.items()]
 
     def ends(self, at: float) -> Iterator[bytes]:
-        """Yield, for each attempt under way, that it is lost; like a worker's word, which any driver reads in its place."""
+        """Yield an event for each attempt under way, which says that it is lost, at this place of the journal for any driver."""
         for trial, attempt in self.live:
             yield AttemptEnded(
                 trial=trial, attempt=attempt, end=AttemptEnd.LOST, at=at, error_type=FORGOTTEN, error=_ERROR
@@ -237,7 +237,7 @@ def _numbered(events: Sequence[bytes], last: str) -> Iterator[Entry]:
 def _cannot(journal: Journal, copy: JournalFile, why: str) -> str:
     return (
         f"Redis no longer has experiment {journal.experiment!r}: it was emptied, or set back to an earlier state. It can't be "
-        f"put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; begin it anew under another name"
+        f"put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; start it again under another name"
     )
 
 
@@ -282,18 +282,18 @@ def _written(
 
 
 class RestoringJournal(DriverSide):
-    """A driver's journal on a server that may lose what it had: all of it, or what was written last.
+    """A driver's journal on a server that may lose data: all of it, or the newest entries.
 
-    What the driver has read is in the local copy, and what it has written since is kept here. A write that finds the journal
-    gone has it put back, and is then done. The driver hears of attempts that did not survive that as of any others that are
-    lost: by the entries that follow. One thread uses it.
+    The local copy has the entries that the driver has read, and this object remembers the events that it has written since. A
+    write that finds the journal gone restores it and is then repeated. The driver learns of the attempts that this has ended as of
+    any that are lost: by the entries that follow. Used by one thread.
 
     Args:
         journal: the experiment's.
-        reader: with which the driver reads it.
-        copy: the local copy, which has what was read.
+        reader: the reader of the driver.
+        copy: the local copy.
         owner: the driver's token.
-        clock: tells the time of what is journaled.
+        clock: the clock for the times of events.
     """
 
     def __init__(
@@ -312,14 +312,14 @@ class RestoringJournal(DriverSide):
         self._clock = clock
         self._restored: list[PutBack] = []
         self._definition: bytes | None = None
-        #: What the driver has written and not read since.
+        #: Events that the driver has written and not read since.
         self._unread: deque[bytes] = deque()
         self._looked_after = journal.outages
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
-        """Have the reader read all that there is, and return the driver's events in it, as the reader does.
+        """Have the reader read the whole journal, and return the driver's events, as the reader does.
 
-        What the server has lost since the copy was written is put back before.
+        Entries that the server has lost since the copy was written are restored first.
         """
         self._definition = self._journal.definition()
         try:
@@ -329,19 +329,19 @@ class RestoringJournal(DriverSide):
             return self._reader.catch_up()
 
     def read_back(self, entries: Sequence[Entry]) -> None:
-        """Take note that these were read: what the driver had written of them, and whatever it wrote before, is in the copy."""
+        """Forget the events that were read back, and those written before them: they are in the copy."""
         for entry in entries:
             if entry.data in self._unread:
                 while self._unread.popleft() != entry.data:
                     pass
 
     def look(self) -> bool:
-        """Put back what was lost, if the server was away since the last look; True when something was.
+        """Restore what was lost, if the server was away since the last look; return whether something was.
 
-        What was read since then is void in that case: it is not what follows.
+        If so, entries that were read since then are invalid: they may not be what follows.
 
         Raises:
-            JournalGone: it can't be put back.
+            JournalGone: it can't be restored.
             DriverFenced: a later driver has begun.
         """
         return self._journal.outages != self._looked_after and self._look()
@@ -360,11 +360,11 @@ class RestoringJournal(DriverSide):
         return self._reader.last == START.entry or self._journal.holds(self._reader.last)
 
     def _has_all_written(self) -> bool:
-        """Whether every event is there that the driver has written and not read since."""
+        """Return whether the server has every event that the driver has written and not read since."""
         return not self._unread or set(self._unread) <= set(self._behind())
 
     def _behind(self) -> list[bytes]:
-        """Return what the server has behind the entry that was read last."""
+        """Return the server's events after the entry that was read last."""
         return [entry.data for entry in entries_behind(self._journal, self._reader.last)]
 
     def _put_back(self) -> None:
@@ -385,7 +385,7 @@ class RestoringJournal(DriverSide):
         return restored
 
     def _completed(self, behind: list[bytes]) -> list[bytes]:
-        """Return these events with what is missing of the driver's own, each before what it wrote later."""
+        """Return these events and the driver's missing ones, each before those that it wrote later."""
         places = {event: place for place, event in enumerate(self._unread)}
         there = set(behind)
         missing = deque(event for event in self._unread if event not in there)
@@ -397,15 +397,14 @@ class RestoringJournal(DriverSide):
         return [*events, *missing]
 
     def _wrote(self, *events: bytes) -> None:
-        """Take note of what the driver goes by from now on.
+        """Remember events that the driver relies on from now on.
 
-        A server that takes it for nothing new has it already; or was set back, does not know what it is about, and gets it
-        when that is noticed.
+        A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
         """
         self._unread.extend(events)
 
     def _surely(self, write: Callable[[], T]) -> T:
-        """Write; if the journal is gone, put it back first."""
+        """Write; if the journal is gone, restore it first."""
         while True:
             try:
                 return write()
