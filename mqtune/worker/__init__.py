@@ -1,1 +1,1 @@
-"""What runs on a GPU machine: claims attempts, supervises their processes, sends their reports."""
+"""The worker: claims attempts, runs each in a process of its own, and sends what they report to the journal."""

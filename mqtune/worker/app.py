@@ -284,7 +284,7 @@ class TrialWorker(Worker):
         except Exception as error:  # noqa: BLE001 - what a message's headers are, is anybody's to say
             # It counts as here, and so as in a slot, until somebody says otherwise.
             state.task_ready(req)
-            logger.warning("task %.200s is not run: its message makes no sense: %s", req.id, error)
+            logger.warning("task %.200s is not run: its message is malformed: %s", req.id, error)
 
     def _leave(self) -> None:
         state.should_stop = EX_OK

@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 
 class ControlPipe:
-    """The worker's end of a trial's control pipe; any thread may call it.
+    """The worker's end of a trial's control pipe. Any thread may call it.
 
-    What is told before the trial's process is there waits in the pipe. A trial that never looks can't hold up its worker:
+    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block its worker:
     once the pipe is full, records are dropped.
     """
 
@@ -52,7 +52,7 @@ class ControlPipe:
         self._closed = False
 
     def tell(self, told: Told) -> None:
-        """Say that the trial should end; the stop signal has it look."""
+        """Tell the trial to end; it reads the pipe when it gets the stop signal."""
         with self._lock:
             self._put(STOP if told == "stop" else PAUSE, 0)
 
@@ -84,27 +84,27 @@ class ControlPipe:
                 os.close(self.read_end)
 
 
-#: How long a trial has, once told, to leave its ``finally`` blocks, before its group gets SIGTERM.
+#: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
 TOLD_GRACE_S: Final = 10.0
-#: The same for a pause, for which a class ends its step and saves: an epoch of a large model and gigabytes of state.
+#: The same for a pause, for which a class finishes its step and saves: an epoch of a large model and gigabytes of state.
 PAUSE_GRACE_S: Final = 600.0
 #: How long its group has after SIGTERM before it gets SIGKILL.
 TERMINATE_GRACE_S: Final = 5.0
-#: How long a zygote may say nothing when its trial's process has ended, or was killed; while it is at work on what the trial
-#: has left it says so each second.
+#: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial it sends a
+#: message each second.
 SILENT_S: Final = 10.0
-#: How long that work may take: a driver or a disk can hold a killed process for a while.
+#: How long that cleaning up may take: a device driver or a disk can hold a killed process for a while.
 GONE_S: Final = 60.0
-#: How long a process may take to be gone after SIGKILL.
+#: How long a process may take to disappear after SIGKILL.
 _GO_S: Final = 1.0
-#: What of an experiment's definition its trainables are told.
+#: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: The reason that a trial has whose task was revoked.
 REVOKED: Final = "revoked by hand"
 
 
 def stop_s(grace_s: float) -> float:
-    """Return how long the whole of the stop ladder takes, where a trial that is told has so many seconds."""
+    """Return the longest time that stopping a trial takes, if it has *grace_s* seconds before SIGTERM."""
     return grace_s + TERMINATE_GRACE_S + _GO_S
 
 
@@ -152,7 +152,7 @@ class RunResult:
 
 
 class AttemptRun:
-    """Runs one attempt; one thread calls ``run``, any thread may call the others."""
+    """Runs one attempt. One thread calls ``run``; any thread may call the other methods."""
 
     def __init__(self, services: WorkerServices, journal: Journal, claim: Claim, definition: Mapping[str, Any]) -> None:
         self._worker = services
@@ -162,7 +162,7 @@ class AttemptRun:
         self._reuses = bool(definition.get("reuse"))
         self.assignment = Assignment({})
         self._keep = str(definition.get("keep_working_dir", "always"))
-        #: The trial's working directory, if it is not the worker's.
+        #: The trial's own working directory; None for the worker's.
         self._working_dir: Path | None = None
         if definition.get("working_dir") == "trial":
             self._working_dir = services.scratch.working_dir(journal.experiment, claim, self._keep)
@@ -173,20 +173,20 @@ class AttemptRun:
         self._reason_type = ""
         self._ending = threading.Event()
         self._slot: Slot | None = None
-        #: Since when it has waited for an import; None while it doesn't.
+        #: When its wait for an import began; None while it doesn't wait for one.
         self._imports_since: float | None = None
         self._wake = Wake()
         self._control = ControlPipe()
-        #: The zygote of the trial's process and its number, while it may be signalled.
+        #: The zygote of the trial's process and its pid, while it may be signalled.
         self._process: tuple[ZygoteHandle, int] | None = None
-        #: The number of its last process; 0 when there was none.
+        #: The pid of its last process; 0 when there was none.
         self._pid = 0
-        #: When the next rung of the stop ladder is climbed, and when the trial has outlived its time.
+        #: When the next signal is due (SIGTERM, then SIGKILL), and when the trial's time to live ends.
         self._rung_at = math.inf
         self._over_at = math.inf
         self._outlived = self._has_gap = False
         self._forced = False
-        #: Whether nothing of it is left but to journal its end.
+        #: Whether only its end remains to be journaled.
         self._is_over = False
         self._is_running = False
         self._noise = ""
@@ -199,7 +199,7 @@ class AttemptRun:
 
     @property
     def held(self) -> Held:
-        """What the driver may know of it until it is claimed."""
+        """The message that tells the driver that this worker has the attempt, before it is claimed."""
         since = self._imports_since
         importing_s = None if since is None else time.monotonic() - since
         return Held(self.claim.trial, self.claim.attempt, self._worker.name, importing_s)
@@ -216,7 +216,7 @@ class AttemptRun:
 
     @property
     def pid(self) -> int | None:
-        """The number of its process, or of its last one; None before there is one."""
+        """The pid of its last process; None before there is one."""
         return self._pid or None
 
     @property
@@ -226,17 +226,20 @@ class AttemptRun:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a person has given the trial up."""
+        """Whether a person has abandoned the trial."""
         return self._intent is Intent.ABANDON
 
     def on_answer(self, answer: str) -> None:
-        """Obey what the journal, or a hint, says of this attempt; repeating it changes nothing."""
+        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent."""
         if self._is_over:
-            # A heartbeat was on its way when the end was journaled, and finds no such attempt any more.
+            # A heartbeat that was under way while the end was journaled does not find the attempt any more.
             return
         if answer in (FENCED, GAP):
             logger.warning(
-                "trial %s attempt %d: refused (%s); it ends here", self.claim.trial, self.claim.attempt, answer
+                "trial %s attempt %d: the journal refuses it (%s); it ends here",
+                self.claim.trial,
+                self.claim.attempt,
+                answer,
             )
             self._has_gap = self._has_gap or answer == GAP
             self._want(Intent.STOP, kill=True)
@@ -245,9 +248,9 @@ class AttemptRun:
             try:
                 self._apply(word)
             except ValueError as error:
-                # Of a driver that is newer, or none at all. Who calls serves other trials too.
+                # It comes from a newer driver, or from no driver at all. The calling thread serves other trials too.
                 what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
-                logger.warning("%s was told %.100r, which this mqtune can't obey: %s", what, word, error)
+                logger.warning("%s got %.100r, which this version of mqtune does not understand: %s", what, word, error)
 
     def _apply(self, word: str) -> None:
         what, _, number = word.partition(":")
@@ -262,18 +265,18 @@ class AttemptRun:
             self._want(Intent(what))
 
     def on_end_frame(self) -> None:
-        """Hear that the trainable has ended; the next attempt may prepare while its process is taken down."""
+        """Handle the end of the trainable: the next attempt may prepare while this one's process is ended."""
         self._mark_ending()
         self._offer_slot()
         self._hurry(TOLD_GRACE_S)
 
     def on_noise(self, what: str) -> None:
-        """Hear that the trial's process has sent what no trial may; what it did before counts, and it fails of this."""
+        """Fail the attempt because its process has sent malformed data; its earlier reports count."""
         self._noise = what
         self._want(Intent.STOP, kill=True)
 
     def requeue(self, reason: str) -> None:
-        """End the attempt, within the worker's grace, so that the trial can run again elsewhere."""
+        """End the attempt within the worker's grace, so that the trial runs again elsewhere."""
         self._reason = reason
         self._want(Intent.HAND_BACK, grace_s=self._worker.grace_s)
         self._hurry(self._worker.grace_s)
@@ -304,7 +307,7 @@ class AttemptRun:
             self._hurry(usual_s if grace_s is None else grace_s)
 
     def _hurry(self, grace_s: float) -> None:
-        """Have the next rung of the stop ladder climbed in *grace_s* seconds at the latest."""
+        """Have the next signal sent after *grace_s* seconds at the latest."""
         with self._lock:
             self._rung_at = min(self._rung_at, time.monotonic() + grace_s)
         self._wake.set()
@@ -321,10 +324,10 @@ class AttemptRun:
             self._worker.slots.offer(slot)
 
     def run(self, slot: Slot) -> RunResult:
-        """Claim the attempt, run it, journal its end; returns when nothing of it is left.
+        """Claim the attempt, run it and journal its end; returns when nothing of it is left.
 
-        An attempt that is no longer wanted, or is claimed by another, is left alone. The slot is offered to the next
-        attempt as soon as that may prepare, which starts when this one's turn is over.
+        An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to the next
+        attempt as soon as that may prepare; it starts when this one's turn is over.
         """
         self._slot = slot
         turn = slot.next_turn()
@@ -376,7 +379,7 @@ class AttemptRun:
         return RunResult(ended.end, ended.error or self._reason)
 
     def _note_import(self) -> None:
-        """Say that this attempt is here, though it can't be claimed before an import is over."""
+        """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""
         self._imports_since = time.monotonic()
         self.journal.hold([self.held], self._worker.lease_s)
 
@@ -389,7 +392,7 @@ class AttemptRun:
         stdout: Path,
         stderr: Path,
     ) -> AttemptEnded:
-        """Run the trial's process, if there is a zygote for it, and return how it ended."""
+        """Run the trial's process, unless there is no zygote for it or it is to end already; return how the attempt ended."""
         status = None
         if zygote is not None and self._intent is Intent.RUN:
             folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
@@ -400,7 +403,7 @@ class AttemptRun:
             except ZygoteDied as error:
                 problem = (type(error).__name__, str(error))
             except BrokerUnavailable:
-                # Only when the worker is closing: until then the journal tries for ever.
+                # Raised only when the worker is shutting down: until then the journal tries again.
                 raise
             except Exception as error:
                 logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
@@ -436,13 +439,13 @@ class AttemptRun:
         }
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
-        """Start the trial and see it to its end; returns its wait status, if anybody knows that."""
+        """Start the trial and wait for its end; returns its wait status, if that is known."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         self._worker.uplink.attach(stream)
         try:
             if self._reuses or turn.changes_zygote:
-                # A process that stays must not have this attempt while the one before can still be signalled; and another
-                # zygote doesn't know of that one.
+                # A process that is kept must not get this attempt while the one before can still be signalled; and another
+                # zygote does not know about that one.
                 turn.wait()
             try:
                 zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
@@ -465,7 +468,7 @@ class AttemptRun:
                 zygote.drop()
             return gone.status
         except Exception:
-            # Should it run all the same, it ends with its zygote.
+            # If the trial runs nevertheless, it ends with its zygote.
             zygote.end()
             raise
         finally:
@@ -478,9 +481,9 @@ class AttemptRun:
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]
     ) -> tuple[ZygoteHandle, int]:
-        """Have the trial's process started; returns by which zygote, and its process id.
+        """Have the trial's process started; returns its zygote and its pid.
 
-        One that dies before, perhaps with the trial before this one, has started nothing, and a fresh one takes its place.
+        A zygote that dies before that, perhaps with the trial before this one, has started nothing, and a fresh one replaces it.
         """
         is_fresh = False
         while True:
@@ -497,10 +500,10 @@ class AttemptRun:
             zygote, is_fresh = import_in(turn, zygote.key), True
 
     def _watch(self, zygote: ZygoteHandle, pid: int) -> Gone:
-        """Wait for the trial's end; climb the stop ladder once that is wanted, or the trainable has returned.
+        """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.
 
-        The end of the trial's process is seen here, too: a zygote that doesn't reap it in time is killed, and this
-        process does that. So whatever is frozen, it takes a known time from the last rung.
+        The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this process
+        reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
         """
         poll = select.poll()
         says, exits = zygote.fileno(), zygote.pidfd
@@ -508,7 +511,7 @@ class AttemptRun:
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         rungs, over_at = [zygote.terminate, zygote.kill], self._over_at
-        #: By when the zygote must say something, and by when nothing may be left.
+        #: By when the zygote must send a message, and by when nothing of the trial may be left.
         says_by = gone_by = math.inf
         while True:
             due = min(self._rung_at if rungs else math.inf, over_at, says_by)
@@ -522,18 +525,18 @@ class AttemptRun:
             elif now >= says_by:
                 if now < due + SILENT_S:
                     return zygote.take_over("did not reap its trial")
-                # This process was frozen itself, and the zygote perhaps too.
+                # This process was frozen itself, and perhaps the zygote too.
                 says_by = now + SILENT_S
             elif exits in ready:
                 poll.unregister(exits)
                 says_by, gone_by = now + SILENT_S, now + GONE_S
-                # Nothing more is to be done to it, and it can't outlive its time.
+                # It needs no more signals, and can't outlive its time.
                 rungs.clear()
                 over_at = math.inf
             self._wake.clear()
             if now >= over_at:
                 self._over_at = over_at = math.inf
-                # One that is about to end anyway has not outlived it.
+                # A trial that is about to end anyway has not outlived it.
                 if self._intent is Intent.RUN and not self.is_ending:
                     self._outlived = True
                     self._want(Intent.STOP)
@@ -611,7 +614,7 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
 
 
 def _count_in(text: str) -> int:
-    """Return the number in a word of an answer; the trial's pipe carries 64 bits."""
+    """Return the number in an answer; the trial's pipe carries 64 bits."""
     if (number := int(text)) not in range(2**64):
         raise ValueError(f"{number:.3g} is no count")
     return number

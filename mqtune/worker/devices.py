@@ -1,4 +1,4 @@
-"""A worker's devices: which it has, how they make slots, and whether they have given back the memory of trials that ended."""
+"""A worker's devices: which it has, how they are divided into slots, and whether the memory of ended trials is free again."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 #: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded first.
 LIST_S: Final = 30.0
-#: Slots offer GPU memory in steps of it, rounded down: GPUs of one kind then share a queue, and people can read its name.
+#: Offered GPU memory is rounded down to a multiple of this: GPUs of one kind then share a queue, and its name stays readable.
 _MEMORY_STEP_MB: Final = 100
 _BYTES_PER_MB: Final = 1_000_000
 _MB_PER_GB: Final = 1_000
-#: What limits the threads of the numeric libraries in a trial to its slot's cores, unless its user says otherwise.
+#: Variables that limit the threads of numeric libraries in a trial to its slot's cores, unless the user has set them.
 _THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -57,16 +57,16 @@ class SlotPlan:
     devices: tuple[tuple[str, ...], ...]
 
     def environment(self, slot: int) -> dict[str, str]:
-        """Return the variables that a slot's processes get before any user code is imported."""
+        """Return the environment variables of a slot's processes, set before any user code is imported."""
         limits = {name: str(self.offer.cpus) for name in _THREAD_LIMITS if name not in os.environ}
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.devices[slot]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
 
 
 def find_gpus(asked: str) -> tuple[str, ...]:
-    """Return the devices that *asked* means: ``auto``, a number, or a list such as ``0,1`` or ``3,`` or ``GPU-…,GPU-…``.
+    """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``3,`` or ``GPU-…,GPU-…``.
 
     Raises:
-        ConfigurationError: *asked* is none of these, names a device twice, or asks for more than can be seen.
+        ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible.
     """
     asked = asked.strip()
     if asked == "auto":
@@ -84,7 +84,7 @@ def find_gpus(asked: str) -> tuple[str, ...]:
         return seen[: len(names)]
     devices = _listed(asked)
     if not devices or not all(re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", device) for device in devices):
-        raise ConfigurationError(f"--gpus {asked!r} makes no sense; give auto, a number, or a list such as 0,1")
+        raise ConfigurationError(f"--gpus {asked!r} is invalid; give auto, a number, or a list such as 0,1")
     if len(set(devices)) < len(devices):
         raise ConfigurationError(
             f"--gpus {asked!r} names a device twice; for two trials on one GPU use --slots-per-gpu 2"
@@ -104,17 +104,17 @@ def _visible_gpus() -> tuple[str, ...]:
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
-    """Return what *asked* says of the memory of each GPU, in MB (10⁶ bytes); 0 when it is not known.
+    """Return the memory of each GPU for ``--gpu-memory``, in MB (10⁶ bytes); 0 when it is unknown.
 
-    GPUs that differ count as the smallest of them, because all slots of a worker have one shape; one that nvidia-smi does
-    not list, such as a part of a GPU, makes it unknown.
+    If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not list, such
+    as a part of a GPU, makes it unknown.
 
     Args:
-        asked: ``auto``, to have nvidia-smi say it, or a number of GB.
+        asked: ``auto`` to ask the driver, or a number of GB.
         gpus: the devices, from ``find_gpus``.
 
     Raises:
-        ConfigurationError: *asked* is neither, or there are no GPUs that it could be said of.
+        ConfigurationError: *asked* is malformed, or there are no GPUs.
     """
     asked = asked.strip()
     if asked != "auto":
@@ -143,7 +143,7 @@ def _declared_mb(asked: str) -> int:
         gigabytes = float(asked)
         if math.isfinite(gigabytes) and gigabytes * _MB_PER_GB >= _MEMORY_STEP_MB:
             return round(gigabytes * _MB_PER_GB)
-    raise ConfigurationError(f"--gpu-memory {asked!r} makes no sense; give auto, or the GB of each GPU, such as 24")
+    raise ConfigurationError(f"--gpu-memory {asked!r} is invalid; give auto, or the GB of each GPU, such as 24")
 
 
 def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
@@ -233,17 +233,17 @@ def usable_cpus() -> int:
 
 #: The process that asks; its module says what it is asked and answers.
 COMMAND: Final = (sys.executable, "-m", "mqtune.worker.gpu_probe")
-#: The driver answers within milliseconds, and within seconds where it is loaded for the question; a broken one may never.
+#: The driver answers within milliseconds, or within seconds if it has to be loaded first; a broken one may never answer.
 ANSWER_S: Final = 10.0
-#: For how long a driver that did not answer is not asked again, so that a broken one costs each trial nothing.
+#: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
 PAUSE_S: Final = 60.0
-#: A process that was killed is gone at once, unless it hangs in the driver; then nothing waits for it.
+#: A killed process is gone at once, unless it hangs in the driver; then it is not waited for.
 _GONE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
 
 
 class _NoAnswer(Exception):
-    """The driver can't be asked; ``is_final`` when there is no use in asking again."""
+    """The driver can't be asked; ``is_final`` if asking again is useless."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -293,10 +293,14 @@ class GpuProbe:
             except _NoAnswer as error:
                 self._end()
                 self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
-                self._say_once(f"how full its devices are can't be asked ({error}); nothing waits for their memory")
+                self._say_once(
+                    f"the memory in use on its devices is unknown ({error}); the worker does not wait for it to be freed"
+                )
                 return {}
         for device, reason in answer["unknown"].items():
-            self._say_once(f"how full device {device} is can't be asked ({reason}); nothing waits for its memory")
+            self._say_once(
+                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be freed"
+            )
         return {device: int(used) for device, used in answer["used"].items()}
 
     def _say_once(self, text: str) -> None:
@@ -355,7 +359,7 @@ class GpuProbe:
             process.wait(_GONE_S)
 
     def close(self) -> None:
-        """End the process; nothing is answered any more. Whoever waits for an answer does so no longer."""
+        """End the process; whoever waits for an answer gets none, and later questions get none either."""
         self._asks_from = float("inf")
         process = self._process
         if process is not None:
@@ -373,75 +377,75 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-#: What a device may have in use beyond what it had before: displays and monitoring move by some ten MiB, while the smallest
-#: thing that a trial can leave behind, a CUDA context, has 300 MiB and more.
+#: How much more memory a device may have in use than before a trial: displays and monitoring vary by some ten MiB, while the
+#: smallest thing that a trial can leave behind, a CUDA context, takes at least 300 MiB.
 TOLERANCE_BYTES: Final = 256 << 20
-#: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a whole large GPU.
+#: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a large GPU.
 RETURN_S: Final = 30.0
-#: How often it is looked at meanwhile: a question costs a millisecond, and a trial of a GPU is not started every second.
+#: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
 POLL_S: Final = 0.1
-#: How often quarantined devices are looked at: somebody has to kill a process, or reset the device.
+#: How often quarantined devices are checked: somebody has to kill a process, or reset the device.
 LOOK_S: Final = 15.0
 _BYTES_PER_GB: Final = 1e9
 
 
 class DeviceQuery(Protocol):
-    """Says how full devices are."""
+    """Says how much memory of devices is in use."""
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the bytes in use on each device, by whomever; devices that can't say are left out.
+        """Return the bytes in use on each device, by any process; devices whose use is unknown are left out.
 
-        Any thread may call it; it answers within seconds, and doesn't raise.
+        Any thread may call it. It answers within seconds and never raises.
         """
 
     def close(self) -> None:
-        """End; nothing is answered any more."""
+        """End; later questions get no answer."""
 
 
 class DeviceMemory:
-    """What the devices of a worker had in use before its trials began, and those that are too full since: the quarantined.
+    """Checks that devices have freed the memory of ended trials, and quarantines those that have not.
 
-    **The rule.** What a device has in use is noted when a trial begins on it and no other slot has a process there; when
-    the last of its trials has ended, it must come back to that, within a tolerance and a time. While slots that share it
-    still have processes there, nothing is compared, because what they use moves. A process that stays for further trials is
-    one of these, until it is gone. Devices that can't say how full they are count as empty.
+    **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process there. When
+    the last trial there has ended, it must return to that, within a tolerance and a time. While another slot that shares the device
+    has a process there, nothing is compared; a process that is kept for further trials counts as one. Devices whose use is unknown
+    count as empty.
 
     Any thread may call anything here.
 
     Args:
-        query: says how full devices are.
-        on_change: called when a device is quarantined or no more, by the thread that noticed.
+        query: says how much memory is in use.
+        on_change: called when a device enters or leaves quarantine, by the thread that notices.
     """
 
     def __init__(self, query: DeviceQuery, on_change: Callable[[], None]) -> None:
         self._query = query
         self._on_change = on_change
         self._lock = threading.Lock()
-        #: So that what a device has before is not asked while another slot's trial starts there.
+        #: Held while a baseline is recorded, so that no other slot's trial starts on the device meanwhile.
         self._entering = threading.Lock()
         self._closing = threading.Event()
         #: The slots that have a process on each device.
         self._here: defaultdict[str, set[int]] = defaultdict(set)
-        #: What each device must come back to, until it has.
+        #: The baseline that each device must return to, until it has.
         self._before: dict[str, int] = {}
         self._quarantined: dict[str, int] = {}
         self._looker: threading.Thread | None = None
 
     @property
     def quarantined(self) -> Collection[str]:
-        """The devices that stay too full; no trial may start there."""
+        """The quarantined devices; no trial may start on them."""
         return self._quarantined.keys()
 
     @property
     def note(self) -> str:
-        """What a person should know of them, or nothing; the same text while nothing changes."""
+        """A text about the quarantined devices for people, or empty; the same text while nothing changes."""
         full = sorted(self._quarantined.items())
         return "; ".join(
             f"device {device} is quarantined, {_gb(used)} of its memory did not come back" for device, used in full
         )
 
     def enter(self, slot: int, devices: Sequence[str]) -> bool:
-        """Note that a slot's trial is about to start on its devices; False, and it must not, when one is quarantined."""
+        """Record that a slot's trial is about to start on its devices; False, and it must not, if one is quarantined."""
         with self._entering:
             with self._lock:
                 if any(device in self._quarantined for device in devices):
@@ -456,15 +460,15 @@ class DeviceMemory:
         return True
 
     def leave(self, slot: int, devices: Sequence[str]) -> None:
-        """Note that nothing of a slot's trials is left, without a look at what it left behind."""
+        """Record that a slot has no process on its devices any more, without checking their memory."""
         with self._lock:
             for device in devices:
                 self._here[device].discard(slot)
 
     def settle(self, slot: int, devices: Sequence[str]) -> None:
-        """Note that a slot's process group is gone; return when its devices' memory is back, or they are quarantined.
+        """Record that a slot's process group is gone; return when its devices' memory is free, or they are quarantined.
 
-        It returns within some ``RETURN_S``, and at once when the worker is closing.
+        It returns within about ``RETURN_S``, and at once when the worker is shutting down.
         """
         self.leave(slot, devices)
         deadline = time.monotonic() + RETURN_S
@@ -475,7 +479,7 @@ class DeviceMemory:
             self._closing.wait(POLL_S)
 
     def _too_full(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return what those of some devices have in use that have not come back, and forget what the others had before."""
+        """Return the use of those devices that exceed their baseline, and forget the baseline of the others."""
         with self._lock:
             watched = [device for device in devices if device in self._before and not self._here[device]]
         if not watched or self._closing.is_set():
@@ -484,7 +488,7 @@ class DeviceMemory:
         too_full = {}
         with self._lock:
             for device in watched:
-                # Another slot's trial may have come while the question was under way.
+                # Another slot's trial may have started meanwhile.
                 if device not in self._before or self._here[device]:
                     continue
                 if used.get(device, 0) > self._before[device] + TOLERANCE_BYTES:
@@ -500,8 +504,8 @@ class DeviceMemory:
                 return
             for device, used in full.items():
                 logger.error(
-                    "device %s is quarantined: %s of its memory in use %.0f s after the last trial's processes are gone, and "
-                    "%s before it began. No trial starts there until it is back; nvidia-smi shows who has it",
+                    "device %s is quarantined: %s of its memory is in use %.0f s after the last trial's processes ended, and "
+                    "%s was before it began. No trial starts there until it is free; nvidia-smi shows which process has it",
                     device,
                     _gb(used),
                     RETURN_S,
@@ -515,7 +519,7 @@ class DeviceMemory:
         self._on_change()
 
     def _look(self) -> None:
-        """Look at the quarantined devices now and then, until there are none."""
+        """Check the quarantined devices from time to time, until there are none."""
         while not self._closing.wait(LOOK_S):
             used = self._query.used(list(self._quarantined))
             with self._lock:
@@ -537,7 +541,7 @@ class DeviceMemory:
                 return
 
     def close(self) -> None:
-        """Wait for nothing more, and end the query."""
+        """Stop waiting for memory, and end the query."""
         self._closing.set()
         self._query.close()
 

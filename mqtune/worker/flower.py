@@ -1,4 +1,4 @@
-"""What people see of attempts in Flower: one row for each, readable while it runs, and true at the end."""
+"""Shows attempts in Flower: one row for each, readable while it runs, and with its true end."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ __all__ = ["Rows", "Text", "failure", "latest_report"]
 
 logger = logging.getLogger(__name__)
 
-#: The last state of an attempt whose end Celery has no word for.
+#: The last state of an attempt whose end Celery has no state for.
 _LAST_STATE: Final = {
     AttemptEnd.STOPPED: TrialStatus.EARLY_STOPPED.value,
     AttemptEnd.PAUSED: TrialStatus.PAUSED.value,
     AttemptEnd.LOST: AttemptEnd.LOST.value,
     AttemptEnd.HANDED_BACK: AttemptEnd.HANDED_BACK.value,
-    # Its lease had run out: the driver has counted it as lost.
+    # Its lease had expired: the driver has counted it as lost.
     None: AttemptEnd.LOST.value,
 }
 
 #: The state of a row that runs.
 _STARTED: Final = "started"
-#: What Flower would note of a message that somebody sent just now.
+#: Fields that Flower would otherwise set as for a message sent just now.
 _NOT_SENT: Final = {"sent": None, "client": None}
 
 
 class Rows:
-    """Puts rows right by events of its own; any thread may call it, and nothing that goes wrong here disturbs a trial.
+    """Corrects rows with events of its own. Any thread may call it, and no failure here disturbs a trial.
 
-    Flower takes a row's state from the event's name and everything else from its fields. Every event has all of the
-    row, so that one that was missed, before Flower came or while its connection was down, leaves no gap. A row that
-    runs is STARTED, the one state for which Flower has a filter and a button to end it, however often it is sent.
+    Flower takes a row's state from the event's name and everything else from its fields. Every event carries the complete row, so
+    a missed event, before Flower was started or while its connection was down, leaves no gap. A running row is STARTED, the one
+    state for which Flower has a filter and a button to end it.
 
     Args:
         dispatcher: returns Celery's event dispatcher; None while there is no connection.
@@ -53,16 +53,16 @@ class Rows:
         self._ended: weakref.WeakSet[AttemptRun] = weakref.WeakSet()
 
     def begin(self, run: AttemptRun) -> None:
-        """Remember when an attempt came to this worker."""
+        """Record when an attempt came to this worker."""
         with self._lock:
             self._since[run] = time.time()
 
     def running(self, run: AttemptRun) -> None:
-        """Show an attempt as it stands; once its end is shown this does nothing."""
+        """Show an attempt's current state; a no-op once its end is shown."""
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult, *, by_hand: bool) -> None:
-        """Show an attempt's last state, where it is none of Celery's own; one that was never claimed is another's row."""
+        """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker."""
         if not run.config and outcome.end is None:
             return
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
@@ -75,7 +75,7 @@ class Rows:
         self._show(run, state, outcome=outcome)
 
     def abandoned(self, task_id: str, name: str, config: str) -> None:
-        """Show the last state of an attempt that a person revoked before it ran."""
+        """Show the last state of an attempt that was revoked before it ran."""
         self._send(f"task-{TrialStatus.ABANDONED.value}", lambda: {"uuid": task_id, "name": name, "kwargs": config})
 
     def _show(self, run: AttemptRun, state: str, outcome: RunResult | None = None) -> None:
@@ -86,8 +86,8 @@ class Rows:
                 self._ended.add(run)
             self._send(f"task-{state}", lambda: self._fields(run, outcome))
             if state == _STARTED:
-                # Flower takes a start for the end of a task's wait, each time and unless it doesn't know since when that
-                # waited. That is put back by the one event that changes neither a row's state nor Flower's counts.
+                # Flower counts each start as the end of a wait, unless it does not know when that began. This event resets that
+                # time, and changes neither the row's state nor Flower's counts.
                 self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._since.get(run), **_NOT_SENT})
 
     def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
@@ -97,7 +97,7 @@ class Rows:
         try:
             dispatcher.send(kind, **fields())
         except Exception as error:  # noqa: BLE001 - what people watch must not disturb what they watch
-            logger.warning("Flower could not be told of a %s event: %s", kind, error)
+            logger.warning("a %s event could not be sent to Flower: %s", kind, error)
 
     def _fields(self, run: AttemptRun, outcome: RunResult | None) -> dict[str, Any]:
         since = self._since.get(run)
@@ -111,7 +111,7 @@ class Rows:
         }
         if run.config:
             fields["kwargs"] = in_words(run.config)
-        # Celery says itself how long one took that completed, and Flower adds all of it up.
+        # Celery itself sends the run time of a completed task, and Flower adds them up.
         if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and since is not None:
             fields["runtime"] = time.time() - since
         if outcome is not None and outcome.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
@@ -120,14 +120,14 @@ class Rows:
 
 
 def _as_it_stands(run: AttemptRun) -> str:
-    """Return what an attempt that is here does, as a person reads it: its last report, once there is one."""
+    """Return a text about a running attempt for people: its last report, once there is one."""
     if not run.is_running:
         return "imports its code" if run.is_importing else "waits for its slot"
     return latest_report(run) or "no report yet"
 
 
 def latest_report(run: AttemptRun) -> str:
-    """Return an attempt's last report as a person reads it; an empty text before the first."""
+    """Return an attempt's last report as text; empty before the first."""
     if run.stream is None or run.stream.last_report is None:
         return ""
     _, metrics, *_ = decode_value(run.stream.last_report)
@@ -135,7 +135,7 @@ def latest_report(run: AttemptRun) -> str:
 
 
 class Text:
-    """What Celery shows as a task's result, without the quotes that it puts around a string."""
+    """A task's result, which Celery shows without the quotes that it puts around a string."""
 
     __slots__ = ("_text",)
 
@@ -147,7 +147,7 @@ class Text:
 
 
 def failure(outcome: RunResult) -> TrialFailed:
-    """Return the error by which Celery hears of a failed attempt: its last line as the message, all of it in the traceback."""
+    """Return a failed attempt's error for Celery: its last line as the message, all of it in the traceback."""
     lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
     error = TrialFailed(lines[-1] if lines else outcome.note)
     error.add_note(outcome.note)

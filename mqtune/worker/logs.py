@@ -1,4 +1,4 @@
-"""What trials and zygotes print, in files that stay short: of a long one the first and the last part are kept."""
+"""The output files of trials and zygotes: they are kept short, and their content is sent to whoever asks for it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = ["LogServer", "Logs", "open_log"]
 
 logger = logging.getLogger(__name__)
 
-#: A file that is longer is shortened: some million lines, which nobody reads, and a full disk only after thousands of trials.
+#: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.
 MAX_BYTES: Final = 64 * 2**20
-#: What is kept of it. The last part may double while it is moved, and the file must then still be shorter than the most.
+#: The parts that are kept. The last part may double while it is moved, and the file must still be shorter than the maximum then.
 FIRST_BYTES: Final = 8 * 2**20
 LAST_BYTES: Final = 24 * 2**20
-#: How often all files are looked at. Between two looks a trial may write what the disk takes, at most some gigabyte.
+#: How often all files are checked. Between two checks a trial may write as much as the disk takes, about a gigabyte.
 LOOK_S: Final = 0.5
-#: How long a look that is under way may take when the worker ends: a network's disk may hang.
+#: How long a check that is under way may take when the worker shuts down: a network file system may hang.
 _CLOSE_S: Final = 5.0
-#: Of how many files it is remembered that attempts had them: some megabytes of names, and days of trials.
+#: How many files of attempts are remembered: some megabytes of names, and days of trials.
 _REMEMBERED: Final = 20_000
-#: How much is moved at once.
+#: How many bytes are moved at once.
 _MOVED_BYTES: Final = 2**20
 
 
 class Logs:
-    """Keeps what is written now within ``MAX_BYTES`` a file; a trial that writes never waits for it.
+    """Keeps each output file within ``MAX_BYTES``, without making the trial that writes it wait.
 
-    The middle of a file that has become too long is cut out, and a line in its place says how much. Lines that come in that
-    moment may be lost with it. Trials must write at the end of their files, wherever that is (O_APPEND).
+    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written in that moment
+    may be lost with it. Trials must open their files with O_APPEND.
 
     Args:
         root: the worker's log folder.
@@ -52,35 +52,35 @@ class Logs:
         self._written = set(zygotes)
         #: The files that attempts have had here, oldest first.
         self._begun: dict[Path, None] = {}
-        #: How much was cut out of a file so far.
+        #: How many bytes were cut out of a file so far.
         self._cut: dict[Path, int] = {}
-        #: Why there is no folder for a file.
+        #: Files whose folder could not be created, and why.
         self._missing: dict[Path, OSError] = {}
         self._looking = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mqtune-logs", daemon=True)
 
     def start(self) -> None:
-        """Look at the files from now on."""
+        """Check the files from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._closing.set()
         self._thread.join(_CLOSE_S)
 
     def files(self, experiment: str, claim: Claim) -> tuple[Path, Path]:
-        """Return where an attempt's stdout and stderr go."""
+        """Return the paths of an attempt's stdout and stderr."""
         folder = self._root / experiment / claim.trial
         return folder / f"{claim.attempt}.stdout", folder / f"{claim.attempt}.stderr"
 
     def begin(self, *paths: Path) -> None:
-        """Watch these files, whose folder is made; where that fails, a trial runs without them."""
+        """Create the folder of these files and watch them; if that fails, the trial runs without them."""
         for path in paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                logger.warning("nothing that a trial prints to %s is kept: %s", path, error)
+                logger.warning("the output of a trial to %s is not kept: %s", path, error)
                 self._missing[path] = error
         self._written.update(paths)
         self._begun.update(dict.fromkeys(paths))
@@ -90,20 +90,20 @@ class Logs:
 
     @cached_property
     def mark(self) -> str:
-        """What tells this folder from all others, also on another machine that shares it; empty where nothing can be written."""
+        """An id of this folder, the same on all machines that share it; empty where nothing can be written."""
         return made_mark(self._root)
 
     def has_begun(self, path: Path) -> bool:
-        """Whether this is a file that an attempt has had here."""
+        """Whether an attempt on this worker has had this file."""
         return path in self._begun
 
     def read(self, path: Path, offset: int) -> LogChunk:
-        """Return a part of a file from an offset on, also while it is written.
+        """Return a part of a file from an offset on, even while it is written.
 
         Raises:
             OSError: it can't be read.
         """
-        # Looked at before the file is read: what is closed then is read to its end.
+        # Checked before the file is read: a file that is closed by then is read to its end.
         is_open = path in self._written
         with self._looking:
             try:
@@ -111,17 +111,17 @@ class Logs:
             except FileNotFoundError:
                 if not is_open:
                     raise
-                # It has printed nothing yet.
+                # Nothing was printed yet.
                 return LogChunk(b"", 0, 0, is_open)
 
     def end(self, path: Path, size: int) -> str:
-        """Return the last *size* bytes, as text, of a file that nobody writes to any more."""
+        """Return the last *size* bytes, as text, of a file that is not written any more."""
         self._written.discard(path)
         with self._looking:
             self._look(path)
             self._cut.pop(path, None)
         missing = self._missing.pop(path, None)
-        return _tail(path, size) if missing is None else f"(what was printed is not kept: {missing})\n"
+        return _tail(path, size) if missing is None else f"(the output was not kept: {missing})\n"
 
     def _run(self) -> None:
         while not self._closing.wait(LOOK_S):
@@ -140,14 +140,14 @@ class Logs:
 
 
 def _shorten(path: Path, before: int) -> int:
-    """Cut the middle out of a file, *before* having been cut out of it already; return how much that is in all."""
+    """Cut the middle out of a file; return the number of bytes cut out of it in total, *before* being those of earlier cuts."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(file).st_size
         cut = before + size - FIRST_BYTES - LAST_BYTES
         to = FIRST_BYTES + os.pwrite(file, _mark(cut), FIRST_BYTES)
         come_from = size - LAST_BYTES
-        # What is written meanwhile comes along, unless it comes faster than it can be moved.
+        # Lines written meanwhile are moved too, unless they come faster than they can be moved.
         until = come_from + 2 * LAST_BYTES
         while come_from < until and (data := os.pread(file, min(_MOVED_BYTES, until - come_from), come_from)):
             come_from += len(data)
@@ -161,7 +161,7 @@ def _shorten(path: Path, before: int) -> int:
 
 
 def _mark(cut: int) -> bytes:
-    """Return the line that stands for what was cut out."""
+    """Return the line that replaces the part that was cut out."""
     return (
         f"\n… mqtune: {cut // 2**20:,} MiB of output were here; a file keeps its first and its last part …\n".encode()
     )
@@ -177,31 +177,31 @@ def _tail(path: Path, size: int) -> str:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file to write at its end; where there can be none, what is written is dropped."""
+    """Open a file for appending; if that fails, output to it is dropped."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")
     except OSError as error:
-        logger.warning("nothing that is printed to %s is kept: %s", path, error)
+        logger.warning("output to %s is not kept: %s", path, error)
         return open(os.devnull, "ab")
 
 
-#: How many experiments may wait to be looked at; more wake-ups are somebody's who does harm, and who really asks wakes again.
+#: How many experiments may wait for an answer; more are an attack, and a real client asks again.
 _MOST_WAITING: Final = 1_000
-#: How many questions about one experiment are answered before it is another's turn.
+#: How many questions about one experiment are answered before the next experiment's turn.
 _MOST_AT_ONCE: Final = 100
 
 
 class LogServer:
-    """Reads what is asked for in a thread of its own: a disk that hangs holds up nobody else.
+    """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
 
-    Only the output of attempts that this worker ran for that experiment is read: those that it has begun since it was
-    started, and those that Redis says a worker of its name has claimed. No path comes from outside.
+    Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that, according to
+    Redis, a worker of its name has claimed. Requests never contain paths.
 
     Args:
         worker: the worker's name.
         logs: the files.
-        exchange: returns an experiment's questions and answers.
+        exchange: returns the channel for an experiment's questions and answers.
     """
 
     def __init__(self, worker: str, logs: Logs, exchange: Callable[[str], LogExchange]) -> None:
@@ -213,11 +213,11 @@ class LogServer:
         self._thread = threading.Thread(target=self._run, name="mqtune-log-server", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start answering."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more; an answer that is under way is not waited for."""
+        """Stop answering, without waiting for an answer that is under way."""
         with contextlib.suppress(queue.Full):
             self._woken.put_nowait("")
 
@@ -236,7 +236,7 @@ class LogServer:
             try:
                 self._serve(self._exchange(experiment), experiment)
             except Exception as error:  # noqa: BLE001 - one experiment's broken keys must not end the answers to all others
-                logger.warning("experiment %s: a question for output could not be answered: %s", experiment, error)
+                logger.warning("experiment %s: a request for output could not be answered: %s", experiment, error)
 
     def _serve(self, exchange: LogExchange, experiment: str) -> None:
         for _ in range(_MOST_AT_ONCE):

@@ -1,4 +1,4 @@
-"""How an attempt ended, from all that is known of it."""
+"""Decides how an attempt ended, from everything that is known about it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STO
 
 __all__ = ["AttemptOutcome", "Ending"]
 
-#: What the journal keeps of an attempt's output; the files have all of it.
+#: How much of an attempt's output the journal keeps; the files have all of it.
 TAIL_BYTES: Final = 2_000
 TAIL_BYTES_FAILED: Final = 16_000
 _OUT_OF_MEMORY: Final = (
     "the system killed it because memory ran out: give trials fewer, larger slots, or a config that needs less"
 )
-#: What took the trial's process along; anything else kept it from starting.
+#: Errors that ended the trial's process; any other error kept it from starting.
 _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
-#: A shell's, and a script's, way to tell of a signal in an exit code: this and its number.
+#: A shell or script that was ended by a signal exits with this plus the signal's number.
 _KILLED: Final = 128
 
 
-_GAP: Final = "Redis has not got, or could not take, all that it sent before, and so refused the rest"
+_GAP: Final = "Redis lacks reports that this attempt sent before, and so it refused the later ones"
 
 
 _NOISE: Final = (
-    "the trial's process sent what no trial may send: {}; something in it has written to the pipe to its worker: leave file "
-    "descriptors alone that the trainable has not opened"
+    "the trial's process sent malformed data: {}; some code in it has written to the pipe to its worker: don't write to file "
+    "descriptors that the trainable has not opened"
 )
 
 
 class Ending(NamedTuple):
-    """How an attempt ended, and the error, if there is one."""
+    """An attempt's end, and its error if there is one."""
 
     end: AttemptEnd
     error_type: str = ""
@@ -43,24 +43,24 @@ class Ending(NamedTuple):
 
     @property
     def tail_bytes(self) -> int:
-        """How much of the output is worth keeping."""
+        """How many bytes of each output file the journal keeps."""
         return TAIL_BYTES_FAILED if self.end is AttemptEnd.FAILED else TAIL_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """What is known of an attempt whose process group is gone.
+    """Everything that is known about an attempt whose process group is gone.
 
     Attributes:
-        intent: what was wanted of it.
-        said: how the trainable said it ended; None when it never said.
-        problem: type and text of what kept it from running, or empty.
-        status: the process's wait status, if there was a process.
+        intent: the driver's last intent, or the worker's.
+        said: the trainable's own message about its end; None when it sent none.
+        problem: type and text of the error that kept it from running, or empty.
+        status: the wait status of its process; None when there was none, or when it is unknown.
         forced: whether its group was terminated or killed.
-        memory_ran_out: returns whether the system has just killed a process for that; asked where it matters.
-        outlived_s: the time to live that it outlived, in seconds.
-        has_gap: whether the journal lacks something that it sent.
-        noise: what it has sent that no trial may send, or empty.
+        memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it matters.
+        outlived_s: its time to live in seconds, if it ran longer.
+        has_gap: whether the journal lacks reports that it sent.
+        noise: the malformed data that it has sent, or empty.
     """
 
     intent: Intent
@@ -76,8 +76,8 @@ class AttemptOutcome:
     def ending(self) -> Ending:
         """Return how the attempt ended.
 
-        What the trainable did before it knew that something else was wanted counts as what it did; later, what was
-        wanted counts, with the error that there was on the way, if any.
+        What the trainable did before it heard of an intent counts as such. After that the intent counts, together with the error
+        that was raised on the way, if any.
         """
         said, intent = self.said, self.intent
         if self.has_gap:
@@ -85,7 +85,7 @@ class AttemptOutcome:
         heard = said is not None and bool(said.get("heard"))
         if self.noise:
             return Ending(AttemptEnd.FAILED, "Noise", _NOISE.format(self.noise))
-        # One that raises StopTrial by itself has ended itself.
+        # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED)
         error = self.problem if said is None else (said["error_type"], said["error"])
@@ -94,7 +94,7 @@ class AttemptOutcome:
         if intent is not Intent.RUN and not (intent is Intent.PAUSE and self._failed_before(heard=heard)):
             return Ending(INTENTS[intent].end, *error)
         if said is None and error[0]:
-            # Where it never ran, another worker may do better.
+            # It never ran, and another worker may be able to run it.
             return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)
         if said is None:
             error = _exit_text(self.status)
@@ -102,16 +102,16 @@ class AttemptOutcome:
             if self.memory_ran_out():
                 error = ("OutOfMemory", f"{error[1]}\n{_OUT_OF_MEMORY}")
             elif said is None:
-                error = (error[0], f"{error[1]}; the system kills so when memory runs out")
+                error = (error[0], f"{error[1]}; the kernel does so when memory runs out")
         return Ending(AttemptEnd.FAILED if said is None else AttemptEnd(said["end"]), *error)
 
     def _failed_before(self, *, heard: bool) -> bool:
-        """Whether an attempt that was to pause had failed before it knew."""
+        """Whether the attempt had failed before it heard that it should pause."""
         if self.said is not None:
             return not heard and self.said["end"] == AttemptEnd.FAILED.value
         if self.problem[0] or self.forced or self.status is None:
             return False
-        # Killed by the stop signal itself, it had taken the handler away.
+        # Death by the stop signal itself means that user code had removed the handler.
         return not os.WIFSIGNALED(self.status) or os.WTERMSIG(self.status) != STOP_SIGNAL
 
 
@@ -121,7 +121,7 @@ def _outlived(ttl_s: float, error: str) -> str:
 
 
 def _was_killed(status: int | None) -> bool:
-    """Whether the process, or the script that it ran, was ended by SIGKILL."""
+    """Whether SIGKILL ended the process, or the script that it ran."""
     return status is not None and (
         (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
         or (os.WIFEXITED(status) and os.WEXITSTATUS(status) == _KILLED + signal.SIGKILL)
@@ -129,7 +129,7 @@ def _was_killed(status: int | None) -> bool:
 
 
 def _exit_text(status: int | None) -> tuple[str, str]:
-    """Return type and text for a process that ended without a word."""
+    """Return the error's type and text for a process that ended without a message."""
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in signal.valid_signals() else str(number)

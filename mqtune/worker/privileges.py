@@ -1,4 +1,4 @@
-"""What of a worker its trials don't get: the broker's URL, and the rights of root."""
+"""Keeps the broker's password and the rights of root from trials."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from mqtune.core.errors import ConfigurationError
 
 __all__ = ["become", "conceal", "home_of", "without_secrets"]
 
-#: The variables that carry the broker's password, which no trial needs, nor whoever logs a trial's environment.
+#: Variables that carry the broker's password. Trials don't need them, and some log their environment.
 _SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
-#: Where /proc/self/stat says, counted behind the process's name, at which addresses its first environment begins and ends.
+#: Fields of /proc/self/stat, counted after the process's name: where in memory the initial environment begins and ends.
 _ENV_START: Final = 47
 _ENV_END: Final = 48
 
 
 def without_secrets() -> dict[str, str]:
-    """Return this process's environment, as its children get it."""
+    """Return this process's environment without the secrets, for its children."""
     return {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
 
 def conceal() -> None:
-    """Blot the secrets out of what /proc/PID/environ shows of this process (Linux only).
+    """Erase the secrets from /proc/PID/environ of this process (Linux only).
 
-    That is the environment as it was when the program began. ``os.environ``, and a program that is run in this one's place,
-    still have them.
+    That file shows the initial environment. ``os.environ`` keeps the secrets, and so does a program that replaces this one (exec).
     """
     if sys.platform != "linux":
         return
     kept = [name for name in _SECRETS if name in os.environ]
     for name in kept:
-        # From now on the C library has its own copy.
+        # Setting it makes the C library keep a copy of its own.
         os.environ[name] = os.environ[name]
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
@@ -60,7 +59,7 @@ def home_of(user: str) -> Path:
 
 
 def become(user: str) -> None:
-    """Give up root's rights for those of a user, for good; where this is that user nothing happens.
+    """Switch from root to a user for good; a no-op if this process runs as that user already.
 
     Raises:
         ConfigurationError: there is no such user, or this is neither root nor that user.

@@ -1,7 +1,10 @@
-"""What workers of this machine left that were killed together with their zygotes: processes that nobody ends any more.
+"""A worker's processes as the operating system sees them: orphans, leftovers of killed workers, and kills for lack of memory.
 
-Each zygote has a mark of its worker in its environment, which all that trials start inherit, and which the process table
-shows (Linux). It names the worker's process so that no other one, of another boot or container, can be taken for it.
+Each zygote has a mark of its worker in its environment. Everything that trials start inherits it, and the process table shows it
+(Linux). It identifies the worker's process across boots and containers.
+
+A worker is a subreaper: whatever a zygote leaves behind becomes the worker's child, descendants in other sessions included. Nobody
+else waits for these processes or can end them.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 #: The name of the mark's environment variable.
 MARK: Final = "MQTUNE_WORKER"
-#: How often processes that were killed are looked at.
+#: How often killed processes are checked.
 _SWEEP_LOOK_S: Final = 0.01
 _PREFIX: Final = f"{MARK}=".encode()
 
@@ -49,17 +52,18 @@ def own_mark() -> str:
 
 
 def end_leftovers(timeout_s: float) -> list[int]:
-    """Kill all processes whose worker is dead, and return them; it takes *timeout_s* seconds at the longest.
+    """Kill all processes whose worker is dead, within *timeout_s* seconds, and return them.
 
-    A worker calls it before it starts anything. If this process was a worker before, what that one left is killed too.
+    A worker calls it before it starts anything. If this process was a worker before (it restarts in place), the leftovers of that one
+    are killed too.
 
-    Only processes of this user are touched, or of any user where this is root's, and only those of the same process
-    namespace: whether the worker of any other one lives can't be seen from here. What this process itself is descended from stays.
+    Only processes of this user are killed (of any user if this is root), and only those of the same process namespace, because it
+    can't be seen from here whether the worker of another one lives. This process's own ancestors are never killed.
     """
-    spared, ended = _own_line(), set[int]()
+    ancestors, ended = _ancestors(), set[int]()
     deadline = time.monotonic() + timeout_s
-    # Again, until none is found: one that is just being started has no mark yet.
-    while found := [pid for pid in _left() if pid not in spared]:
+    # Repeated until none is found: a process that is just being started has no mark yet.
+    while found := [pid for pid in _left() if pid not in ancestors]:
         for pid in found:
             _kill(pid)
         ended.update(found)
@@ -69,12 +73,12 @@ def end_leftovers(timeout_s: float) -> list[int]:
     return sorted(ended)
 
 
-def _own_line() -> set[int]:
-    line, pid = set[int](), os.getpid()
-    while pid and pid not in line:
-        line.add(pid)
+def _ancestors() -> set[int]:
+    found, pid = set[int](), os.getpid()
+    while pid and pid not in found:
+        found.add(pid)
         pid = parent_of(pid)
-    return line
+    return found
 
 
 def _left() -> list[int]:
@@ -89,7 +93,7 @@ def _left() -> list[int]:
 
 
 def mark_of(pid: int) -> str:
-    """Return a process's mark, if it has one, runs, and may be ended by this user; else nothing."""
+    """Return a process's mark; empty if it has none, does not run, or belongs to another user."""
     try:
         if os.geteuid() not in (0, os.stat(f"/proc/{pid}").st_uid):
             return ""
@@ -101,7 +105,7 @@ def mark_of(pid: int) -> str:
 
 
 def _is_over(mark: str) -> bool:
-    """Whether the worker with this mark was of this process namespace, and is no more, or is this one."""
+    """Whether the worker with this mark is dead and was in this process namespace, or is this process."""
     if mark == own_mark():
         return True
     pid, _, rest = mark.partition(".")
@@ -112,7 +116,7 @@ def _is_over(mark: str) -> bool:
 
 
 def _namespace() -> str:
-    """Return what tells the numbers of processes that are seen here from those of other containers."""
+    """Return an id of this process namespace; empty where there is none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -130,40 +134,40 @@ def _kill(pid: int) -> None:
             os.close(pidfd)
 
 
-#: How often killed processes that are not gone yet are looked at; most are gone at the first look.
+#: How often killed processes that are not gone yet are checked; most are gone at the first check.
 _LOOK_S: Final = 0.001
 #: How long a killed zygote may take to die: one with gigabytes in memory takes a second.
 _DIE_S: Final = 5.0
 
 
 class Reaper:
-    """This process's children; any thread may call it.
+    """Starts zygotes, and kills and reaps what dead zygotes leave behind. Any thread may call it.
 
-    What a zygote starts is never in the worker's session, and whatever else the worker starts is. So a child in another
-    session that is no zygote has been left by one that died.
+    Zygotes and everything they start are in other sessions than the worker; all its other children are in the worker's session. So a
+    child in another session that is not a zygote is an orphan of a dead one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._zygotes: set[int] = set()
-        #: Trials of zygotes that are being killed, and how those had ended that were dead before.
+        #: Trials of zygotes that are being killed, and the wait statuses of those that had ended before.
         self._awaited: set[int] = set()
         self._statuses: dict[int, int] = {}
-        #: Orphans that were killed and did not go.
+        #: Orphans that were killed and are still there: the kernel holds them.
         self._held: set[int] = set()
-        #: Children of another session that were there before the first zygote; None while no orphans come here.
+        #: Children in other sessions from before the first zygote; None until this process adopts orphans.
         self._before: frozenset[int] | None = None
 
     @property
     def adopts(self) -> bool:
-        """Whether orphans come to this process."""
+        """Whether orphans become children of this process."""
         return self._before is not None and sys.platform == "linux"
 
     def adopt(self) -> None:
-        """Have orphans come to this process; from now on it kills and reaps them."""
-        # Where this is ignored, which is inherited, the kernel reaps in our place and tells nobody how children ended.
+        """Make this process a subreaper; from now on it kills and reaps orphans."""
+        # If SIGCHLD is ignored, which is inherited, the kernel reaps children itself and nobody gets their statuses.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A worker that has started anew in the same process finds its old zygotes here.
+        # A worker that has restarted in the same process finds its old zygotes here.
         before, mine = set(), own_mark()
         for child in own_children():
             if os.waitpid(child, os.WNOHANG) == (0, 0) and mark_of(child) != mine:
@@ -172,8 +176,8 @@ class Reaper:
         become_subreaper()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a zygote, in a session of its own, with this worker's mark in its environment."""
-        # Nobody may see it, and take it for an orphan, before its number is known.
+        """Start a zygote in a session of its own, with this worker's mark in its environment."""
+        # Under the lock: until its pid is known, another thread would take it for an orphan.
         with self._lock:
             process = subprocess.Popen(
                 command, env={**environment, MARK: own_mark()}, start_new_session=True, **options
@@ -182,9 +186,9 @@ class Reaper:
         return process
 
     def kill(self, zygote: subprocess.Popen[bytes], trial: int) -> int | None:
-        """Kill a zygote, if it lives, and reap it; return the wait status of its trial, if that had ended before.
+        """Kill and reap a zygote; return the wait status of its trial if that had ended before.
 
-        What it has left, and itself if it can't be killed, is for ``clear``.
+        ``clear`` kills what it has left, and the zygote itself if it is still there.
         """
         with self._lock:
             self._awaited.add(trial)
@@ -200,7 +204,7 @@ class Reaper:
     def clear(self, timeout_s: float) -> list[int]:
         """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds.
 
-        Those the kernel holds will never run user code again, so nobody waits for them twice.
+        Processes that the kernel holds never run user code again, so they are waited for only once.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -217,7 +221,7 @@ class Reaper:
             time.sleep(_LOOK_S)
 
     def _pass(self) -> None:
-        """Kill all orphans, and reap those that are dead."""
+        """Kill all orphans, and reap the dead ones."""
         for child in self._orphans():
             if self._may_kill(child):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -239,7 +243,7 @@ class Reaper:
         return found
 
     def _may_kill(self, orphan: int) -> bool:
-        # To the first process of a container come all orphans, also those of whoever has entered it.
+        # The first process of a container gets all orphans, also those of processes that were started in it from outside.
         return os.getpid() != 1 or mark_of(orphan) == own_mark()
 
 
@@ -248,19 +252,19 @@ reaper: Final = Reaper()
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-#: It counts for the whole machine, and is there where this process's group has no counter of its own.
+#: Counts for the whole machine; used where this process's cgroup has no counter.
 _OF_THE_MACHINE: Final = Path("/proc/vmstat")
 _COUNTER: Final = "oom_kill"
 
 
 def find_counter() -> Path | None:
-    """Return the file that counts such kills among this worker's processes, or on the machine; None where there is none."""
+    """Return the file that counts kills for lack of memory in this cgroup, or on the machine; None where there is none."""
     candidates = [folder / "memory.events" for folder in _groups()]
     return next((path for path in [*candidates, _OF_THE_MACHINE] if _count(path) is not None), None)
 
 
 def memory_limit() -> float:
-    """Return how many bytes this worker's processes may have: the machine's memory, or less in a group with a limit."""
+    """Return how many bytes this worker's processes may use: the machine's memory, or the limit of its cgroup."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     for folder in _groups():
         with contextlib.suppress(OSError, ValueError):
@@ -269,20 +273,20 @@ def memory_limit() -> float:
 
 
 def _groups() -> list[Path]:
-    """Return the folders that may be those of this process's group."""
+    """Return the folders that may be those of this process's cgroup."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     groups = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    # In a container its group is where the tree begins, whatever its path is outside.
+    # In a container the cgroup is mounted at the root, whatever its path is outside.
     return [_CGROUPS / group for group in [*groups, ""]]
 
 
 class MemoryKills:
-    """Compares the counter with what it was some seconds ago, so that a death costs a look and a trial nothing.
+    """Says whether the kernel has just killed a process for lack of memory, by comparing its counter with some seconds ago.
 
-    A death by SIGKILL in those seconds is taken for such a kill, also where the machine kills two at once.
+    Every death by SIGKILL within these seconds counts as such a kill.
 
     Args:
         counter: a file with a line ``oom_kill N``; None where there is none.
@@ -293,11 +297,11 @@ class MemoryKills:
         self._before = self._last = _count(counter)
 
     def look(self) -> None:
-        """Note the counter; to be called now and then."""
+        """Remember the counter; called with each heartbeat."""
         self._before, self._last = self._last, _count(self._counter)
 
     def happened(self) -> bool:
-        """Whether it has gone up since the look before the last one."""
+        """Whether the counter has gone up since the second last heartbeat."""
         now = _count(self._counter)
         return now is not None and self._before is not None and now > self._before
 

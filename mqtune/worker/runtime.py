@@ -1,4 +1,4 @@
-"""What the slots of one worker share: the uplink, the leases and heartbeat, the control channel, the log folder."""
+"""The worker behind its Celery app: its slots and attempts, leases and heartbeat, control channel, and shutdown."""
 
 from __future__ import annotations
 
@@ -43,39 +43,39 @@ __all__ = ["LEASE_S", "WorkerRuntime"]
 
 logger = logging.getLogger(__name__)
 
-#: A worker that is silent this long has lost its attempts; it survives a restart of Redis and a long pause of the machine.
+#: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the machine.
 LEASE_S: Final = 15.0
 #: Five renewals fit into a lease.
 HEARTBEAT_S: Final = 3.0
 #: A zygote keeps its imports in memory between the trials of an experiment, and not much longer.
 ZYGOTE_IDLE_S: Final = 120.0
-#: What part of the memory that the worker may use those that wait may have: trials need the rest.
+#: The share of the worker's memory that unused zygotes may have: trials need the rest.
 KEPT_ZYGOTES_SHARE: Final = 1 / 8
-#: How many experiments, and how many definitions of experiments, a worker remembers: more than it has slots for, as a rule, and
-#: few enough for definitions of a megabyte. What is forgotten is read again.
+#: How many experiments, and definitions of experiments, a worker caches: more than it usually has slots, and few enough for
+#: definitions of a megabyte. Others are read again.
 REMEMBERED: Final = 32
-#: How long killed processes of earlier workers may take to be gone, before this one joins all the same.
+#: How long killed processes of earlier workers may take to disappear, before this worker joins anyway.
 LEFTOVERS_S: Final = 5.0
 #: How long revokes that are under way may take when the worker shuts down.
 _REVOKES_S: Final = 1.0
-#: How often a thread that waits for a slot looks whether the worker is closing.
+#: How often a thread that waits for a slot checks whether the worker is shutting down.
 _SLOT_POLL_S: Final = 1.0
 
 
 class WorkerRuntime:
-    """The worker behind its Celery face.
+    """A worker, without Celery.
 
     Args:
         client: a checked connection, shared by all threads.
         name: the worker's name in the fleet; its Celery node name.
         plan: its slots.
-        code_root: the folder below which trainables may be.
+        code_root: the folder below which trainables must be.
         log_root: the folder for the trials' output.
-        experiments: the names of the experiments that it is for.
-        grace_s: how long trials have, once the worker is told to go, to save and to leave.
-        wake_consumer: called, from any thread, when a slot becomes free or is about to.
-        show: called now and then, from one thread, for each attempt that is here.
-        token: what it has its name by, if it has that already.
+        experiments: the names of the experiments that it takes trials of.
+        grace_s: how long trials have to save and leave when the worker shuts down.
+        wake_consumer: called from any thread when a slot becomes free or is about to.
+        show: called with each heartbeat, from one thread, for each attempt that is here.
+        token: proves that the worker holds its name, if it holds that already.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WorkerRuntime:
         self._slots = Slots(plan, log_root, self._memory, most_bytes=memory_limit() * KEPT_ZYGOTES_SHARE)
         self._journal = lru_cache(REMEMBERED)(self._make_journal)
         self._definition = lru_cache(REMEMBERED)(self._read_definition)
-        #: Each store is checked until it can be used.
+        #: Each store is checked until that succeeds.
         self._check_store = lru_cache(REMEMBERED)(_check_store)
         clock = ServerClock(client)
         self.services = WorkerServices(
@@ -126,8 +126,8 @@ class WorkerRuntime:
         )
         self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
         self._show = show
-        #: Why the worker goes; empty until it is told to.
-        self._leaves = ""
+        #: The reason for the shutdown; empty until it begins.
+        self._reason = ""
         self._idle = threading.Event()
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
@@ -147,33 +147,33 @@ class WorkerRuntime:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker was told to go, and starts nothing more."""
-        return bool(self._leaves)
+        """Whether the worker is shutting down, and starts nothing more."""
+        return bool(self._reason)
 
     @property
     def capacity(self) -> int:
-        """How many tasks may be here at once: one for each place, and one for each trial that is about to end."""
+        """How many tasks may be here at once: one for each usable slot, and one for each trial that is about to end."""
         if self.draining or self._slots.back_off.allows == 0:
             return 0
         return self._places + sum(run.is_ending for run in self.running)
 
     @property
     def _places(self) -> int:
-        """How many slots take a trial, or have one."""
+        """The number of slots that take a trial or run one."""
         slots, running = self._slots.usable, len(self.running)
         more = 0 if self.draining else self._slots.back_off.allows
         return slots if more is None else min(slots, running + more)
 
     @property
     def _note(self) -> str:
-        """Why not all slots take trials; empty while they do."""
-        if self._leaves:
-            return f"is leaving: {self._leaves}"
+        """The reason why not all slots take trials; empty while they do."""
+        if self._reason:
+            return f"is leaving: {self._reason}"
         notes = (self._memory.note if self._memory is not None else "", self._slots.back_off.why)
         return "; ".join(note for note in notes if note)
 
     def _on_quarantine(self) -> None:
-        """Take trials for the slots that can have some, and tell drivers of it: a device was quarantined, or is no more."""
+        """Count the usable slots again, and tell drivers: a device has entered or left quarantine."""
         self._slots.review()
         self._look.set()
         self.services.wake_consumer()
@@ -181,7 +181,7 @@ class WorkerRuntime:
     def start(self) -> None:
         """Start the threads and join the fleet."""
         if left := end_leftovers(LEFTOVERS_S):
-            logger.warning("killed %d processes that a worker left here when it was killed: %s", len(left), left)
+            logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
         self.services.scratch.sweep()
         self.services.uplink.start()
         self.services.logs.start()
@@ -228,7 +228,7 @@ class WorkerRuntime:
             if self.draining or not self._slots.usable:
                 break
         if self.draining:
-            return RunResult(None, "not run: the worker is closing")
+            return RunResult(None, "not run: the worker is shutting down")
         if slot is None:
             return RunResult(None, "not run: all devices are quarantined")
         try:
@@ -237,15 +237,15 @@ class WorkerRuntime:
             self._idle.set()
 
     def attempt(self, experiment: str, trial: str, attempt: int, token: str, digest: str) -> AttemptRun:
-        """Return the run of an attempt, whose experiment's definition is read once.
+        """Return the run of an attempt; its experiment's definition is cached.
 
         Raises:
-            MqtuneError: there is no such experiment, its definition can't be read, or this worker may not read it.
+            MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
         """
         if not (is_name(experiment) and is_name(trial) and type(attempt) is int and type(digest) is str):
             # Names become paths.
             what = reprlib.repr([experiment, trial, attempt, digest])
-            raise ConfigurationError(f"{what} is no attempt: no driver of mqtune sends that")
+            raise ConfigurationError(f"{what} is malformed: no driver of mqtune sends that")
         definition = self._definition(experiment, digest)
         claim = Claim(TrialId(trial), attempt, token)
         return AttemptRun(self.services, self._journal(experiment), claim, definition)
@@ -258,11 +258,11 @@ class WorkerRuntime:
 
     @property
     def remembered(self) -> int:
-        """How many experiments, definitions and stores are remembered."""
+        """The number of cached experiments, definitions and stores."""
         return sum(cache.cache_info().currsize for cache in (self._journal, self._definition, self._check_store))
 
     def revoke(self, task_ids: Iterable[object]) -> None:
-        """Have the trials of these tasks given up; returns at once."""
+        """Abandon the trials of these revoked tasks; returns at once."""
         for task_id in task_ids:
             self._revoked.put(str(task_id))
 
@@ -274,35 +274,35 @@ class WorkerRuntime:
                     raise ConfigurationError("it is no task of mqtune's")
                 revoke(self.services, self._journal(experiment), TrialId(trial), int(attempt))
             except BrokerUnavailable:
-                # Only when the worker is closing: until then the journal tries for ever.
+                # Raised only when the worker is shutting down: until then the journal tries again.
                 return
-            except Exception as error:  # noqa: BLE001 - what one experiment's keys or rights are costs no other its revokes
+            except Exception as error:  # noqa: BLE001 - one experiment's broken keys or rights must not cost another its revokes
                 logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 
     def waiting(self) -> int:
-        """Return how many tasks wait for slots like these, as soon as Redis says so.
+        """Return how many tasks wait in this worker's queue; while Redis is unreachable it waits.
 
         Raises:
-            BrokerUnavailable: the worker is closing.
+            BrokerUnavailable: the worker is shutting down.
         """
         return self._fleet.waiting(self.queue)
 
     def requeue_all(self, reason: str) -> None:
-        """Start nothing more, and end all attempts so that their trials can run elsewhere; the first reason counts."""
-        self._leaves = self._leaves or reason
-        # One that is not claimed yet will not be.
+        """Start nothing more, and end all attempts so that their trials run again elsewhere; the first reason counts."""
+        self._reason = self._reason or reason
+        # An attempt that is not claimed yet won't be.
         for run in tuple(self._here):
-            run.requeue(self._leaves)
+            run.requeue(self._reason)
         if self._memory is not None:
-            # Nothing will start for which it would have to be back.
+            # No trial will start that would need the memory.
             self._memory.close()
-        # Drivers hear of it at once.
+        # Tells drivers at once.
         self._look.set()
 
     def close(self, *, grace_s: float) -> None:
-        """Leave the fleet, hand everything back and end; what still runs after *grace_s* seconds is killed.
+        """Leave the fleet, requeue everything and end; trials that still run after *grace_s* seconds are killed.
 
-        Whatever happens, it returns within some seconds of that, also while Redis is away.
+        It returns within some seconds after that, also while Redis is unreachable.
         """
         self.requeue_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
@@ -317,7 +317,7 @@ class WorkerRuntime:
         with contextlib.suppress(BrokerUnavailable):
             self._fleet.leave(self.name)
         for slot in self._slots.all:
-            # One that is not vacant is importing a trainable for an attempt that was not claimed.
+            # A slot that is not vacant imports a trainable for an attempt that was not claimed.
             slot.zygotes.drop_all() if slot.is_vacant else slot.zygotes.end_all()
         self.services.uplink.close()
         self._log_server.close()
@@ -325,7 +325,7 @@ class WorkerRuntime:
         self.services.scratch.close()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
-        """Return whether nothing runs any more, after *timeout_s* seconds at the latest."""
+        """Wait at most *timeout_s* seconds until nothing runs; return whether that is so."""
         deadline = time.monotonic() + timeout_s
         while self.running and (left_s := deadline - time.monotonic()) > 0:
             self._idle.wait(left_s)
@@ -333,7 +333,7 @@ class WorkerRuntime:
         return not self.running
 
     def _beat(self) -> None:
-        """Renew leases, say what else is here, and stay in the fleet."""
+        """Renew leases, announce the attempts that wait here, and stay in the fleet."""
         while not self.closing.is_set():
             self._look.wait(HEARTBEAT_S)
             self._look.clear()
@@ -346,10 +346,10 @@ class WorkerRuntime:
                     return
                 except Exception:
                     # One experiment's broken keys must not cost another its leases.
-                    logger.exception("a part of the heartbeat failed; the next one follows")
+                    logger.exception("a part of the heartbeat failed; the next heartbeat tries again")
 
     def _steps(self) -> Iterator[Callable[[], object]]:
-        """Yield what a heartbeat consists of, experiment by experiment."""
+        """Yield the steps of a heartbeat, experiment by experiment."""
         yield self._keep_in_fleet
         yield self.services.memory_kills.look
         yield self.services.scratch.keep
@@ -359,13 +359,13 @@ class WorkerRuntime:
             yield partial(self._renew, journal, runs)
 
     def _tidy(self) -> None:
-        """Close zygotes that nobody uses, and reap what zygotes leave: in a thread of its own, as one that is frozen is waited for."""
+        """Close unused zygotes and reap orphans, in a thread of its own, because a frozen zygote is waited for."""
         while not self.closing.wait(HEARTBEAT_S):
             try:
                 self._slots.trim(ZYGOTE_IDLE_S)
                 reaper.clear(0)
             except Exception:
-                logger.exception("what the slots don't need could not be closed; the next look follows")
+                logger.exception("unused zygotes could not be closed; the next look tries again")
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], LEASE_S)
@@ -379,7 +379,7 @@ class WorkerRuntime:
             self._show(run)
 
     def _keep_in_fleet(self) -> None:
-        """Stay in the fleet, say what has changed, and hear whether to drain."""
+        """Stay in the fleet, announce changes, and shut down if an operator has asked for it."""
         info = self._info()
         has_changed = (info.note, info.slots) != self._told
         self._told = (info.note, info.slots)
@@ -387,7 +387,7 @@ class WorkerRuntime:
             if self._fleet.keep(info, LEASE_S):
                 self._shut_down("told to drain", "its worker was drained")
         except NameTaken as error:
-            # It was cut off, or frozen, for so long that another could take it for dead.
+            # This worker was cut off or frozen for so long that another took it for dead.
             self._shut_down(str(error), "another worker has its worker's name")
         if has_changed:
             self._fleet.announce(self.name, "changed")
@@ -396,17 +396,17 @@ class WorkerRuntime:
         if not self.draining:
             logger.warning("%s: the trials are requeued, and then this worker ends", why)
             self.requeue_all(reason)
-            # From here it is as if an operator had ended it.
+            # From here on the shutdown is the same as an operator's.
             os.kill(os.getpid(), SIGTERM)
 
     def _follow_control(self) -> None:
-        """Obey hints on the control channel; one that is lost comes again with a heartbeat or a report's answer."""
+        """Apply messages of the control channel; a lost one comes again with a heartbeat or a report's answer."""
         hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
             try:
                 hint = hints.next(HEARTBEAT_S)
             except BrokerUnavailable as error:
-                logger.warning("%s; intents come with the heartbeat until it is back", error)
+                logger.warning("%s; intents come with the heartbeat until then", error)
                 self.closing.wait(HEARTBEAT_S)
                 continue
             if hint is not None:
@@ -414,7 +414,7 @@ class WorkerRuntime:
 
     def _apply(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
         if not experiment:
-            # It concerns the worker, and what is wanted of that stands in the register.
+            # It is for the worker itself; the heartbeat reads what.
             self._look.set()
         if answer == LOGS:
             self._log_server.wake(experiment)
@@ -432,7 +432,7 @@ def _by_journal(runs: Iterable[AttemptRun]) -> dict[Journal, list[AttemptRun]]:
 
 
 def _check_store(url: str) -> None:
-    # Most experiments have no store.
+    # Imported here because most experiments have no store.
     from mqtune.checkpoints import open_store  # noqa: PLC0415
 
     open_store(url).check()

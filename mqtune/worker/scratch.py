@@ -1,4 +1,4 @@
-"""Folders for what attempts need while they run; they are gone when their attempt, or their worker, is."""
+"""Temporary folders of attempts; they are deleted when their attempt or their worker has ended."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from mqtune.journal.base import Claim
 
 __all__ = ["Scratch"]
 
-#: Below the log folder, which several workers of one or of many machines may share.
+#: Below the log folder, which several workers, also of several machines, may share.
 _FOLDER: Final = ".scratch"
-#: How many words follow the host in the name of a worker's folder: process, place and start.
+#: How many parts follow the host in the name of a worker's folder: pid, place and start time.
 _PARTS: Final = 3
-#: What the name of a worker's lock ends with.
+#: Suffix of a worker's lock file.
 _LOCK: Final = ".lock"
-#: How often a worker sets its lock's time, and after how long without that one of another machine has gone: clocks may differ
-#: by minutes, and a machine that slept for so long has lost its attempts.
+#: How often a worker touches its lock file, and after how long without that a worker of another machine counts as gone: clocks may
+#: differ by minutes, and a machine that slept for so long has lost its attempts.
 _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
-#: Below an attempt's folder: its working directory, if that is not kept.
+#: Below an attempt's folder: its working directory, if that is never kept.
 _WORK: Final = "work"
 
 
 class Scratch:
-    """The folders of one worker's attempts; they are made by who first needs them.
+    """The temporary folders of one worker's attempts, each created by the process that first needs it.
 
-    Several machines may share the log folder, and have the same name. So a worker holds a lock on a file of its own there, whose
-    time it sets now and then; what is beside it is another's to delete only when that has gone.
+    Several machines, even of the same name, may share the log folder. So each worker locks a file of its own there and touches it
+    from time to time; another worker deletes its folders only when it is surely gone.
 
     Args:
         log_root: the worker's log folder.
@@ -54,9 +54,9 @@ class Scratch:
         self._kept_at = -math.inf
 
     def sweep(self) -> None:
-        """Delete what workers left that were killed, and lock this one's own."""
+        """Delete the folders of killed workers, and lock this worker's own."""
         with contextlib.suppress(OSError):
-            # An earlier worker of this process, which has begun anew, has left it.
+            # A worker that has restarted in this process has left it.
             shutil.rmtree(self._mine, ignore_errors=True)
             self._all.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_of(self._mine), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -69,7 +69,7 @@ class Scratch:
                     self._lock_of(worker).unlink(missing_ok=True)
 
     def keep(self) -> None:
-        """Say that this worker lives; to be called every few seconds."""
+        """Show that this worker is alive; called with each heartbeat."""
         now = time.monotonic()
         if self._lock is not None and now - self._kept_at > _KEEP_S:
             self._kept_at = now
@@ -80,13 +80,13 @@ class Scratch:
         return worker.with_name(worker.name + _LOCK)
 
     def _is_left(self, worker: Path) -> bool:
-        """Whether the worker whose folder this is has gone; not when there can be doubt."""
+        """Whether the worker that owns this folder is surely gone."""
         host, *parts = worker.name.rsplit(".", 3)
         process = "process {} on {} ({}.{})".format(parts[0], host, *parts[1:]) if len(parts) == _PARTS else ""
         if is_here(process):
             return is_gone(process)
-        # It is of another machine, container or boot. A network's file system may keep locks to one machine, so its lock must
-        # have been left alone for long, too.
+        # It belongs to another machine, container or boot. A network file system may not share locks between machines, so the
+        # lock file must also be old.
         try:
             with self._lock_of(worker).open("rb") as lock:
                 if self._clock() - os.fstat(lock.fileno()).st_mtime < _LEFT_S:
@@ -97,24 +97,24 @@ class Scratch:
         return True
 
     def folder(self, experiment: str, claim: Claim) -> Path:
-        """Return where an attempt's folder is to be."""
+        """Return the path of an attempt's folder."""
         return self._mine / f"{experiment}.{claim.trial}.{claim.attempt}.{claim.token[:8]}"
 
     def working_dir(self, experiment: str, claim: Claim, keep: str) -> Path:
-        """Return where an attempt's working directory is to be, if it has one of its own; it is a new one for each claim.
+        """Return the path of an attempt's own working directory, a new one for each claim.
 
         Args:
             experiment: the experiment's name.
             claim: the attempt.
-            keep: "never", "failed" or "always": one that may be kept lies beside the attempt's output.
+            keep: "never", "failed" or "always"; one that may be kept is next to the attempt's output.
         """
         if keep == "never":
             return self.folder(experiment, claim) / _WORK
-        # An earlier experiment of the same name, on another broker, may have left folders of the same attempts.
+        # With part of the token: an earlier experiment of the same name may have left folders of the same attempts.
         return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.token[:8]}"
 
     def leave(self, working_dir: Path, keep: str, end: AttemptEnd) -> None:
-        """Delete the working directory of an attempt that ended so, unless it is to be kept and there is something in it."""
+        """Delete the working directory of an ended attempt, unless it is to be kept and not empty."""
         if keep == "always" or (keep == "failed" and end in (AttemptEnd.FAILED, AttemptEnd.LOST)):
             with contextlib.suppress(OSError):
                 working_dir.rmdir()
@@ -122,12 +122,12 @@ class Scratch:
             self.remove(working_dir)
 
     def remove(self, folder: Path) -> None:
-        """Delete an attempt's folder, if it was ever made."""
+        """Delete an attempt's folder; a no-op if it does not exist."""
         if os.path.lexists(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete this worker's folder, unless something is still in it."""
+        """Delete this worker's folder, unless it still has content."""
         with contextlib.suppress(OSError):
             self._mine.rmdir()
         if self._lock is not None:

@@ -43,7 +43,7 @@ class WorkerSettings:
     """One worker's broker, devices and folders.
 
     Raises:
-        ConfigurationError: the grace, or what stands for names of experiments, makes no sense.
+        ConfigurationError: the grace, or what stands for names of experiments, is invalid.
     """
 
     broker: str
@@ -73,7 +73,7 @@ class WorkerSettings:
         check_experiments(self.experiments)
         if not math.isfinite(self.grace_s) or not 0 <= self.grace_s <= LONGEST_GRACE_S:
             raise ConfigurationError(
-                f"--grace {self.grace_s:g} makes no sense; give the seconds that trials have to save when the worker is "
+                f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "
                 f"told to go, from 0 to {LONGEST_GRACE_S:g}"
             )
 

@@ -1,4 +1,4 @@
-"""How a worker that is told to end goes: its trials are handed back, and it is gone within a known time."""
+"""Shuts a worker down: its trials are requeued, and it is gone within a known time."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ __all__ = ["KILL_GRACE_S", "THREADS_END_S", "Shutdown", "end_with_owner", "shutd
 
 logger = logging.getLogger(__name__)
 
-#: How long killed trials may take to be gone, and their ends to be journaled.
+#: How long killed trials may take to disappear, and their ends to be journaled.
 KILL_GRACE_S: Final = 5.0
 #: How long the slots' threads may take to end when their trials have.
 THREADS_END_S: Final = 5.0
 
 
 def shutdown_s(grace_s: float) -> float:
-    """Return the longest that a worker takes to go: the stop ladder, the kill, the threads, and as much as they for Celery."""
+    """Return the longest time that a shutdown takes: stopping trials, killing them, ending the threads, and Celery's own part."""
     return stop_s(grace_s) + KILL_GRACE_S + 2 * THREADS_END_S
 
 
 class Shutdown:
-    """Handles the signals that end a worker; the second Ctrl-C, and SIGQUIT, end it at once.
+    """Handles the signals that end a worker. A second Ctrl-C, and SIGQUIT, end it at once.
 
     Args:
-        leave: has the main loop end; safe in a signal handler.
-        hand_back: hands all trials back.
-        within_s: how long all of it may take.
+        stop: ends the main loop; safe in a signal handler.
+        requeue: requeues all trials.
+        within_s: the longest time for the whole shutdown.
     """
 
-    def __init__(self, leave: Callable[[], None], hand_back: Callable[[], None], within_s: float) -> None:
-        self._leave = leave
-        self._hand_back = hand_back
+    def __init__(self, stop: Callable[[], None], requeue: Callable[[], None], within_s: float) -> None:
+        self._stop = stop
+        self._requeue = requeue
         self._within_s = within_s
         self._begun = False
         self._interrupted = False
 
     def begin(self, number: int, _frame: object) -> None:
-        """Begin to end, on SIGTERM or Ctrl-C."""
+        """Start the shutdown, on SIGTERM or Ctrl-C."""
         if number == SIGINT:
             if self._interrupted:
                 self.end_at_once()
             self._interrupted = True
             # Not by print, whose lock the interrupted code may hold.
             with contextlib.suppress(OSError):
-                os.write(2, b"\nmqtune: handing the trials back; Ctrl-C again ends at once\n")
+                os.write(2, b"\nmqtune: requeueing the trials; press Ctrl-C again to end at once\n")
         if not self._begun:
             self._begun = True
-            self._leave()
-            threading.Thread(target=self._see_to_it, name="mqtune-leaving", daemon=True).start()
+            self._stop()
+            threading.Thread(target=self._finish_in_time, name="mqtune-leaving", daemon=True).start()
 
-    def _see_to_it(self) -> None:
-        """Hand back, and be gone in time, also when the main thread waits for a broker that is cut off."""
-        self._hand_back()
+    def _finish_in_time(self) -> None:
+        """Requeue, and end the process in time even if the main thread waits for a broker that is unreachable."""
+        self._requeue()
         time.sleep(self._within_s)
-        logger.error("not ended after %.0f s; ending at once", self._within_s)
+        logger.error("the shutdown takes longer than %.0f s; ending at once", self._within_s)
         self.end_at_once()
 
     def end_at_once(self, *_: object) -> None:
-        """End: the zygotes kill their trials, and the driver runs those again when their leases run out."""
+        """End the process. The zygotes kill their trials, which run again when their leases have expired."""
         os._exit(1)
 
 
 def end_with_owner(fd: int) -> None:
-    """End this process at once when the driver that started it is gone; its zygotes then kill their trials."""
+    """End this process at once when the driver that started it dies; its zygotes then kill their trials."""
 
     def watch() -> None:
         while os.read(fd, 1):
             pass
-        logger.warning("the driver that started this worker is gone; the worker ends")
+        logger.warning("the driver that started this worker has ended, so the worker ends")
         os._exit(1)
 
     threading.Thread(target=watch, name="mqtune-owner", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A worker's slots: each holds its devices and the zygotes of the trainables that it ran last; and how many may be used."""
+"""A worker's slots, each with its devices and its zygotes; how many of them may be used, and which zygote runs an attempt."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ __all__ = ["BackOff", "Problem", "Slot", "Slots", "Turn", "ZygoteFinder", "impor
 
 logger = logging.getLogger(__name__)
 
-#: So many attempts in a row that could not be started are no chance any more; a trial may have twice as many.
+#: After so many failed starts in a row the worker backs off; a trial may have twice as many before it fails.
 FAILED_STARTS: Final = 3
-#: How long it then takes nothing: it may be the experiment, whose owner tries again soon, and whom others must not wait for.
+#: How long it takes nothing at first: the fault may be one experiment's, and others should not wait for it.
 BACK_OFF_S: Final = 5.0
-#: Each further attempt that can't be started doubles that, up to this: what somebody has put right is found within it.
+#: Each further failed start doubles that, up to this: the longest until a repaired worker is used again.
 LONGEST_BACK_OFF_S: Final = 300.0
 
 
 class BackOff:
-    """Counts the attempts in a row that this worker could not start; any thread may use it."""
+    """Counts failed starts in a row, and says how many attempts the worker may take. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._in_a_row = 0
-        self._rest_s = BACK_OFF_S
+        self._pause_s = BACK_OFF_S
         self._until = 0.0
         self._problem = ""
 
     def note_started(self) -> None:
-        """Note that a trial's process was started: the worker is in order."""
+        """Record that a trial's process was started: the worker works."""
         if self._in_a_row:
             with self._lock:
                 if self._in_a_row >= FAILED_STARTS:
-                    logger.warning("a trial could be started: this worker takes as many as it has slots again")
-                self._in_a_row, self._rest_s, self._until = 0, BACK_OFF_S, 0.0
+                    logger.warning("a trial was started: all slots of this worker take trials again")
+                self._in_a_row, self._pause_s, self._until = 0, BACK_OFF_S, 0.0
 
     def note_problem(self, problem: str) -> None:
-        """Note that an attempt could not be started, and why."""
+        """Record that an attempt could not be started, and why."""
         with self._lock:
             self._in_a_row += 1
             self._problem = problem.strip().splitlines()[-1] if problem.strip() else "?"
             now = time.monotonic()
-            # Those that were taken together fail together, and are one try.
+            # Attempts that were taken together fail together, and count as one try.
             if self._in_a_row < FAILED_STARTS or now < self._until:
                 return
-            self._until = now + self._rest_s
+            self._until = now + self._pause_s
             logger.error(
-                "%d attempts in a row could not be started here; nothing is taken for %.0f s, and then one to try: %s",
+                "%d attempts in a row could not be started here; the worker takes none for %.0f s, and then one to try: %s",
                 self._in_a_row,
-                self._rest_s,
+                self._pause_s,
                 self._problem,
             )
-            self._rest_s = min(2 * self._rest_s, LONGEST_BACK_OFF_S)
+            self._pause_s = min(2 * self._pause_s, LONGEST_BACK_OFF_S)
 
     @property
     def allows(self) -> int | None:
-        """How many attempts more may be taken: none while it rests, then one that tries; None for any number."""
+        """How many more attempts may be taken: 0 while it backs off, then 1 to try; None for any number."""
         if self._in_a_row < FAILED_STARTS:
             return None
         return int(time.monotonic() >= self._until)
 
     @property
     def why(self) -> str:
-        """Why not all slots may take an attempt, or empty; the same text until something else happens."""
+        """The reason why not all slots take attempts, or empty; the same text until something changes."""
         if self._in_a_row < FAILED_STARTS:
             return ""
         return f"could not start its last {self._in_a_row} attempts ({self._problem})"
@@ -87,7 +87,7 @@ IMPORT_TIMEOUT_S: Final = 600.0
 
 
 class Turn:
-    """One attempt's time in a slot; it begins when the turn before it is over.
+    """One attempt's turn in a slot; it begins when the turn before it is over.
 
     Args:
         slot: whose turn it is.
@@ -100,21 +100,21 @@ class Turn:
         self.over = threading.Event()
         self._settles = False
         self._zygote: ZygoteHandle | None = None
-        #: Whether its zygote is another than that of the turn before, which knows nothing of that one's trial.
+        #: Whether its zygote is not that of the turn before, and so does not know whether that one's trial has ended.
         self.changes_zygote = False
 
     def wait(self) -> None:
-        """Wait until nothing is left of the trial before."""
+        """Wait until nothing is left of the previous trial."""
         self._before.wait()
 
     def take(self, *, stays: bool) -> bool:
-        """Have the slot's devices for a trial; False, and no trial may start, when one of them is quarantined.
+        """Take the slot's devices for a trial; False, and no trial may start, if one of them is quarantined.
 
-        Where there are devices it waits until nothing is left of the trial before, its memory included. A process that stays for
-        the trials of another trainable goes.
+        With devices it waits until nothing is left of the previous trial, its GPU memory included, and ends processes that are kept
+        for trials of other trainables.
 
         Args:
-            stays: whether the trial's process may stay for another; what it has in use is then not waited for.
+            stays: whether the trial's process is kept for further trials; its memory is then not waited for.
         """
         slot = self.slot
         if slot.memory is None and not slot.zygotes.may_have_stayed(self._zygote):
@@ -128,7 +128,7 @@ class Turn:
         return taken
 
     def end(self) -> None:
-        """Say that no process of this turn's trial is left; returns when its devices' memory is back, or they are quarantined.
+        """End the turn, when no process of its trial is left; returns when its devices' memory is back, or they are quarantined.
 
         A turn that was never used ends when it would have begun.
         """
@@ -142,14 +142,14 @@ class Turn:
             self.over.set()
 
     def use(self, zygote: ZygoteHandle | None) -> None:
-        """Have a zygote in use until the end, and no other."""
+        """Use this zygote until the end of the turn, and no other."""
         before, self._zygote = self._zygote, zygote
         if before is not None:
             self.slot.zygotes.leave(before)
 
 
 class Slot:
-    """One place where one trial runs; the next attempt may prepare while the last one's process is taken down."""
+    """A place for one trial; the next attempt may prepare while the last one's process is ended."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Slot:
         self.memory = memory
         self._last_over = threading.Event()
         self._last_over.set()
-        #: What its zygotes print.
+        #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
         self.zygotes = KeptZygotes(
             plan.environment(index), self.log, most_bytes=most_bytes, on_close=self._on_zygote_closed
@@ -174,22 +174,22 @@ class Slot:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing of a trial is here."""
+        """Whether nothing of a trial is left here."""
         return self._last_over.is_set()
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether a device of it is too full for a trial."""
+        """Whether one of its devices is quarantined."""
         return self.memory is not None and any(device in self.memory.quarantined for device in self.devices)
 
     def next_turn(self) -> Turn:
-        """Return the turn after the last one; only who has acquired the slot may ask."""
+        """Return the turn after the last one; only the thread that has acquired the slot may call it."""
         turn = Turn(self, self._last_over)
         self._last_over = turn.over
         return turn
 
     def zygote(self, key: ZygoteKey, turn: Turn) -> ZygoteHandle:
-        """Return a zygote for this trainable and the code as it is now, which is the turn's until its end."""
+        """Return a zygote for this trainable and the current code; the turn uses it until its end."""
         zygote = self.zygotes.use(key, turn.wait)
         turn.use(zygote)
         turn.changes_zygote = zygote is not self._last_zygote
@@ -198,7 +198,7 @@ class Slot:
 
     def _on_zygote_closed(self, zygote: ZygoteHandle) -> None:
         if zygote.key.reuse and self.memory is not None:
-            # With it went a process that had stayed.
+            # A process that was kept has ended with it.
             self.memory.leave(self.index, self.devices)
 
 
@@ -229,7 +229,7 @@ class Slots:
             self._offered.put(slot)
 
     def acquire(self, timeout_s: float) -> Slot | None:
-        """Return a slot, waiting for one; None after *timeout_s* seconds. Its zygote may be used when it is one's turn."""
+        """Wait for a free slot and return it; None after *timeout_s* seconds."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -242,24 +242,24 @@ class Slots:
                 if slot.is_quarantined:
                     self._aside.append(slot)
                     continue
-            # It came back in this moment.
+            # Its device came back in this moment.
             return slot
 
     def offer(self, slot: Slot) -> None:
-        """Let the next attempt have a slot whose trial has ended, or whose process is about to."""
+        """Offer a slot whose trial has ended, or is about to, to the next attempt."""
         self._offered.put(slot)
 
     def review(self) -> None:
-        """Count the slots that can be used; to be called when a device is quarantined, or no more."""
+        """Count the usable slots again; called when a device enters or leaves quarantine."""
         with self._reviewing:
             self.usable = sum(not slot.is_quarantined for slot in self.all)
             aside, self._aside = self._aside, []
         for slot in aside:
-            # If it is still quarantined, whoever gets it puts it aside again.
+            # A slot that is still quarantined is put aside again by whoever gets it.
             self._offered.put(slot)
 
     def trim(self, idle_s: float) -> None:
-        """Close zygotes that no trial has used for *idle_s* seconds, and those that have too much memory."""
+        """Close zygotes that no trial has used for *idle_s* seconds, and those that use too much memory."""
         for slot in self.all:
             slot.zygotes.trim(idle_s)
 

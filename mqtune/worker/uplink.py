@@ -1,8 +1,8 @@
-"""The uplink: one thread reads the pipes of all trials of a worker and writes to the journal.
+"""The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
 
-Batches adapt by themselves: while a write is under way, what trials report collects in their pipes, and the next write
-carries all of it. So a lone report goes out at once, and a flood goes out in large entries. While Redis is away the
-thread waits with the batch that it holds, the pipes fill, and ``report()`` blocks: bounded, and nothing is lost.
+Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of them. So a lone
+report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread waits with its batch, the pipes
+fill, and ``report()`` blocks: memory is bounded, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["Stream", "Uplink", "Wake"]
 
 logger = logging.getLogger(__name__)
 
-#: What is taken from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
+#: The most bytes taken from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
-#: How many bytes of reports one entry has before what else there is goes into the next: a script that appends more would hold
-#: up everybody else's, and a few hundred slots would come near the longest value that Redis takes (512 MB).
+#: After so many bytes of reports a new entry is begun: a script that appends more would hold up everybody else's, and a few hundred
+#: slots would come near the longest value that Redis accepts (512 MB).
 _ENTRY_BYTES: Final = 4 * 2**20
-#: What the first read asks for, which most pipes never hold: for a buffer of more than 128 KiB the C library asks the system
-#: for memory, which takes ten times as long as the read.
+#: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel for memory,
+#: which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
-#: How much a pipe holds while Redis is away; Linux allows an ordinary user 1 MiB by default.
+#: How much a pipe holds while Redis is unreachable; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
-#: The most bytes that a frame of each kind has: no trial sends more, and none is waited for.
+#: The most bytes of a frame of each kind; a longer one is malformed and is not waited for.
 _MOST_BYTES: Final = {
     FRAME_REPORT: MAX_REPORT_BYTES,
     # The dict as it is kept, and its id.
@@ -50,9 +50,9 @@ _MOST_BYTES: Final = {
     # The error is cut long before that.
     FRAME_END: 2**20,
 }
-#: Behind this, in seconds since the epoch, is no time: dates end with the year 9999.
+#: Later times, in seconds since the epoch, are malformed: dates end with the year 9999.
 _END_OF_TIME: Final = 253_402_300_800.0
-#: How a trainable may say that it ended; the other ends are its worker's and its driver's to say.
+#: The ends that a trainable may report; only its worker and its driver decide on the others.
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
@@ -62,7 +62,7 @@ _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
 class Wake:
-    """A pipe that ends another thread's poll."""
+    """A pipe that wakes another thread from its poll."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -76,14 +76,14 @@ class Wake:
         return self._read
 
     def set(self) -> None:
-        """End the other thread's poll, or its next one; nothing happens once it is closed."""
-        # Without the lock, a byte could go to whatever got the descriptor's number after it was closed.
+        """Wake the other thread, or make its next poll return at once; a no-op once it is closed."""
+        # Without the lock a byte could go to whatever got the descriptor's number after it was closed.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._write, b"!")
 
     def clear(self) -> None:
-        """Forget what was set."""
+        """Reset it."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 4096)
 
@@ -96,23 +96,23 @@ class Wake:
 
 
 class Listener(Protocol):
-    """Who hears of an attempt's stream."""
+    """Gets the events of an attempt's stream."""
 
     def on_answer(self, answer: str) -> None:
-        """Hear what the journal answered to a batch: an intent, or that the attempt no longer counts."""
+        """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
 
     def on_end_frame(self) -> None:
-        """Hear that the trainable has ended and its process is about to."""
+        """Handle the end of the trainable; its process is about to end too."""
 
     def on_noise(self, what: str) -> None:
-        """Hear that it has sent what no trial of this mqtune sends; nothing more is read of it."""
+        """Handle malformed data; nothing more is read from the stream."""
 
 
 class Cut(NamedTuple):
-    """What was cut from a stream at once, in the order in which it must be written.
+    """A part of a stream, in the order in which it must be written.
 
-    ``held`` are checkpoints in memory; a report of the segment, or ``saved``, or what is cut later, names them. ``saved`` is
-    the checkpoint that came without a report, right behind the segment.
+    ``held`` are checkpoints in memory, which a report of the segment, ``saved`` or a later part names. ``saved`` is a checkpoint that
+    came without a report, right after the segment.
     """
 
     segment: Segment | None
@@ -121,10 +121,10 @@ class Cut(NamedTuple):
 
 
 class Stream:
-    """What one attempt sends, on its way from its pipe to the journal.
+    """The data that one attempt sends, on its way from its pipe to the journal.
 
-    User code can write to the pipe, so what comes is checked before it is journaled: each report is one that can be read,
-    and names no checkpoint but the attempt's own. From the first frame that is not so, nothing is read: ``noise`` then says why.
+    User code can write to the pipe, so everything is checked before it is journaled: each report can be decoded, and names only
+    checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
     """
 
     def __init__(self, journal: Journal, claim: Claim, listener: Listener) -> None:
@@ -132,15 +132,15 @@ class Stream:
         self.claim = claim
         self.listener = listener
         self.sequence = 0
-        #: How many bytes were taken from the pipe.
+        #: The number of bytes taken from the pipe.
         self.taken = 0
         self.last_report: bytes | None = None
-        #: How the trainable said it ended, packed; None when it never said.
+        #: The trainable's packed message about its end; None if it sent none.
         self.end: bytes | None = None
         self.drained = threading.Event()
-        #: Whether the last cut left whole frames behind.
+        #: Whether whole frames are left after the last part.
         self.has_more = False
-        #: What was wrong with what it sent; empty while nothing was.
+        #: What was malformed; empty while nothing was.
         self.noise = ""
         #: The time of the last report; times never go back.
         self._timestamp = 0.0
@@ -160,7 +160,7 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Take what the pipe holds, or what the last cut left; None when no frame is whole. At the pipe's end ``is_over``."""
+        """Read the pipe, or the rest of the last read; None when no frame is complete. At the pipe's end ``is_over`` becomes true."""
         if self.has_more:
             data = self._rest
         else:
@@ -192,14 +192,14 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come, and all that came was cut."""
+        """Whether the pipe has ended and everything was taken."""
         return self._ended and not self.has_more
 
     def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports up to the next checkpoint without one, or to the last whole frame.
+        """Add the reports up to the next checkpoint without a report, or to the last complete frame.
 
         Raises:
-            ValueError, TypeError: what follows them is nothing that a trial sends.
+            ValueError, TypeError: the next frame is malformed.
         """
         at, size, head = 0, len(data), FRAME.size
         self.has_more = False
@@ -220,7 +220,7 @@ class Stream:
                 self._held.append(self._checked_checkpoint(body))
             elif kind == FRAME_SAVED:
                 self._saved = self._own(body.decode())
-                # What comes behind it must be journaled behind it.
+                # Later frames must be journaled after it.
                 self.has_more = True
                 break
             elif kind == FRAME_END:
@@ -232,14 +232,14 @@ class Stream:
         self._rest = data[at:]
 
     def _segment(self, reports: list[bytes]) -> Segment | None:
-        """Return the segment of these reports, or of those before the first that can't be journaled."""
+        """Return the segment of these reports, or of those before the first malformed one."""
         trial, attempt, _ = self.claim
         first = self.sequence + 1
         packed = segment_bytes(trial, attempt, first, reports)
         try:
             self._check(packed, len(reports))
         except (ValueError, TypeError, LookupError):
-            # At once they take half the time; which it was is asked only here.
+            # Checking all at once takes half the time; only here it matters which is malformed.
             reports = reports[: self._count_sound(reports)]
             if not reports:
                 return None
@@ -249,21 +249,21 @@ class Stream:
         return Segment(self.claim, first, len(reports), self._timestamp, packed)
 
     def _count_sound(self, reports: list[bytes]) -> int:
-        """Return how many reports come before the first that can't be journaled, and give up there."""
+        """Return how many reports come before the first malformed one, and stop reading there."""
         for number, report in enumerate(reports):
             try:
                 self._check(segment_bytes("", 0, 0, [report]), 1)
             except (ValueError, TypeError, LookupError) as error:
                 self._give_up(f"a report: {error}" if str(error) else "a report that can't be read")
-                # It came behind them.
+                # It came after them.
                 self._saved = None
                 return number
-        # Each of them can be read, and not all of them: nothing of that can be trusted.
+        # Each can be decoded alone but not all together: none of them can be trusted.
         self._give_up("reports that can't be told apart")
         return 0
 
     def _check(self, packed: bytes, count: int) -> None:
-        """Raise an error unless a packed segment has *count* reports, each of which is one of this attempt's."""
+        """Raise an error unless a packed segment has *count* valid reports of this attempt."""
         check_depth(packed)
         found = decode_value(packed)[-1]
         before = self._timestamp
@@ -271,7 +271,7 @@ class Stream:
             at, metrics = report if len(report) == PLAIN else report[:PLAIN]
             if type(at) is not float or not before <= at < _END_OF_TIME or type(metrics) is not dict:
                 raise TypeError("it has neither metrics nor a time that follows the one before")
-            # The fastest way to see that all of them are texts.
+            # The fastest check that all keys are strings.
             "".join(metrics)
             if len(report) != PLAIN:
                 if len(report) != WITH_CHECKPOINT:
@@ -286,7 +286,7 @@ class Stream:
         """Return the id of one of this attempt's own checkpoints.
 
         Raises:
-            ValueError: it is another's, or none.
+            ValueError: it is malformed, or another attempt's.
         """
         if not is_checkpoint_of(checkpoint, self.claim.trial, self.claim.attempt):
             raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
@@ -299,7 +299,7 @@ class Stream:
         return CheckpointId(name), content
 
     def _give_up(self, why: str) -> None:
-        """Read nothing more of it: what follows can't be trusted, and perhaps not even be told apart."""
+        """Stop reading: frame boundaries can't be trusted any more."""
         self.noise = self.noise or why
         self._ended, self.has_more, self._rest = True, False, b""
 
@@ -309,10 +309,10 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes what they hold, one entry for each experiment at a time.
+    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time.
 
     Args:
-        clock: tells the time that all machines share.
+        clock: the time that all machines share.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -322,7 +322,7 @@ class Uplink:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._changes: deque[tuple[str, Stream]] = deque()
         self._closing = False
-        # A daemon: at the process's end it must not keep it alive while Redis is away.
+        # A daemon: it must not keep the process alive while Redis is unreachable.
         self._thread = threading.Thread(target=self._run, name="mqtune-uplink", daemon=True)
 
     def start(self) -> None:
@@ -330,12 +330,12 @@ class Uplink:
         self._thread.start()
 
     def attach(self, stream: Stream) -> None:
-        """Read this stream until its pipe's end, or until it is detached."""
+        """Read this stream until its pipe ends or it is detached."""
         self._changes.append(("attach", stream))
         self._wake.set()
 
     def detach(self, stream: Stream) -> bool:
-        """Write what the stream's pipe still holds, and close it; False if this uplink is closed before that is done.
+        """Write the rest of the stream and close it; False if this uplink is closed before that is done.
 
         The caller knows that the trial's process group is gone, so nothing more can come, even if a process that
         left the group still holds the pipe open.
@@ -349,7 +349,7 @@ class Uplink:
         return True
 
     def close(self) -> None:
-        """End the thread; what is still in a pipe is not written."""
+        """End the thread; data that is still in a pipe is not written."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=5)
@@ -382,7 +382,7 @@ class Uplink:
         return leaving
 
     def _finish(self, stream: Stream) -> None:
-        """Carry the rest of a stream whose pipe may have no end, because something else holds it open."""
+        """Write the rest of a stream whose pipe may never end, because another process holds it open."""
         before = -1
         while stream.taken != before and not stream.drained.is_set():
             before = stream.taken
@@ -396,7 +396,7 @@ class Uplink:
         stream.drained.set()
 
     def _carry(self, ready: list[Stream]) -> None:
-        """Write the next batch of these streams, and all that follows a checkpoint in it."""
+        """Write the next batch of these streams, and everything that follows a checkpoint in it."""
         while ready:
             batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
             size = 0
@@ -421,7 +421,7 @@ class Uplink:
         batches.clear()
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write what was cut: checkpoints first, then all reports as one entry, then that there are checkpoints without one."""
+        """Write a batch: checkpoints first, then all reports as one entry, then the checkpoints that came without a report."""
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:
@@ -434,7 +434,7 @@ class Uplink:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
-        """Put a checkpoint where it is kept; False when that failed: nothing may name it then."""
+        """Store a checkpoint in Redis; False if that failed, and nothing may name it then."""
         journal = stream.journal
         (answer,) = _tried(journal, 1, lambda: [journal.put_checkpoint(stream.claim, checkpoint, data)], closing=GAP)
         if answer:
@@ -450,19 +450,19 @@ class Uplink:
 
 
 def _read(stream: Stream) -> Cut | None:
-    """Read a stream; one that no trial of this mqtune writes so ends, with its attempt, and no other."""
+    """Read a stream; malformed data ends its attempt, and no other."""
     cut = stream.read()
     if stream.noise:
         trial, attempt, _ = stream.claim
         logger.warning(
-            "trial %s attempt %d: it sends what it must not (%s); it ends here", trial, attempt, stream.noise
+            "trial %s attempt %d: it has sent malformed data (%s); it ends here", trial, attempt, stream.noise
         )
         stream.listener.on_noise(stream.noise)
     return cut
 
 
 def _check_end(body: bytes) -> None:
-    """Raise an error unless *body* says how a trainable ended."""
+    """Raise an error unless *body* is a trainable's message about its end."""
     said = decode_value(body)
     texts = [said[name] for name in ("end", "error_type", "error", "heard")] if type(said) is dict else []
     if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
@@ -470,16 +470,16 @@ def _check_end(body: bytes) -> None:
 
 
 def _tried(journal: Journal, count: int, write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
-    """Return the *count* answers to a write; GAP, which ends the attempts, when there is no writing it."""
+    """Return the *count* answers to a write; if it fails, GAP for each, which ends the attempts."""
     try:
         return write()
     except BrokerUnavailable:
-        # Only when the worker is closing: until then the journal tries for ever.
+        # Raised only when the worker is shutting down: until then the journal tries again.
         logger.warning(
-            "experiment %s: what %d trials sent was not written: the worker is closing", journal.experiment, count
+            "experiment %s: data of %d trials was not written: the worker is shutting down", journal.experiment, count
         )
         return [closing] * count
     except Exception:
         # One experiment's broken keys must not end the reports of all others.
-        logger.exception("experiment %s: what trials sent could not be written; their attempts end", journal.experiment)
+        logger.exception("experiment %s: data of trials could not be written; their attempts end", journal.experiment)
         return [GAP] * count

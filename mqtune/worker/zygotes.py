@@ -1,4 +1,4 @@
-"""The worker's end of its zygotes: starts them, has them run trials, keeps those that were used last, and makes sure that nothing of a trial is left."""
+"""The worker's side of zygotes: starts them, has them run trials, keeps those used last, and makes sure that nothing of a trial is left."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REMEMBERED: Final = 64
 
 
 class CodeManifests:
-    """Writes each experiment's manifest, once, into its code folder below the log folder. Any thread may call it.
+    """Writes each experiment's manifest, which lists the files of its code, once below the log folder. Any thread may call it.
 
     Args:
         log_root: the worker's log folder.
@@ -59,11 +59,11 @@ class CodeManifests:
     def __init__(self, log_root: Path, code_root: Path) -> None:
         self._log_root = log_root
         self._code_root = code_root
-        #: The definition that an experiment's was made of, and where it is.
+        #: For each experiment the definition that its manifest was made from, and the manifest's path.
         self._known: dict[str, tuple[Mapping[str, Any], Path]] = {}
 
     def of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
-        """Return the manifest for the trials of an experiment with this definition; None when nothing is known of its code."""
+        """Return the path of an experiment's manifest; None when the files of its code are unknown."""
         known = self._known.get(experiment)
         if known is not None and known[0] is definition:
             return known[1]
@@ -81,7 +81,7 @@ class CodeManifests:
             draft.replace(manifest)
         except OSError as error:
             logger.warning(
-                "experiment %s: its code can't be kept as it is (%s); changes to it count", experiment, error
+                "experiment %s: its code can't be frozen (%s); later changes to it take effect", experiment, error
             )
             return None
         while len(self._known) >= _REMEMBERED:
@@ -90,33 +90,33 @@ class CodeManifests:
         return manifest
 
 
-#: A zygote that was asked to end kills its trial and goes within milliseconds; after this it is killed.
+#: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
 CLOSE_TIMEOUT_S: Final = 5.0
-#: How long the zygote may take to take a message, or to send the rest of one: a few milliseconds, where it isn't frozen.
+#: How long the zygote may take to accept a message, or to send the rest of one: milliseconds, unless it is frozen.
 EXCHANGE_S: Final = 10.0
-#: What the process table says of a process that SIGSTOP has stopped.
+#: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
 #: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
 START_S: Final = 30.0
-#: How often a zygote that imports is looked at; one that is stopped at two looks in a row is killed. Nobody needs a stopped
-#: one, and an import may take minutes.
+#: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import may take
+#: minutes, and a stopped one never ends.
 IMPORT_LOOK_S: Final = 5.0
 
 
 class ZygoteDied(Exception):
-    """The zygote is gone, and its trial with it."""
+    """The zygote is dead, and its trial with it."""
 
 
 class ZygoteSilent(ZygoteDied):
-    """The zygote, or what it had to kill, was frozen, and so it was killed, and its trial with it."""
+    """The zygote did not answer in time, perhaps frozen, and was killed with its trial."""
 
 
 class Gone(NamedTuple):
-    """Nothing is left of a trial's process, but for one that stays.
+    """Nothing is left of a trial's process, except for a process that is kept for further trials.
 
     Attributes:
-        status: its wait status; None when nobody knows that.
-        again: whether it would not be reused: a fresh one is started for the same trial.
+        status: its wait status; None when it is unknown.
+        again: whether the kept process refused to be reused, so that a fresh one is started for the same trial.
     """
 
     status: int | None
@@ -133,10 +133,10 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ZygoteKey:
-    """What a zygote serves; any other needs another zygote.
+    """Identifies the trials that one zygote can run; others need another zygote.
 
-    ``reuse`` is the experiment, and its definition, whose processes stay for other trials of it; empty for none. ``code`` names
-    what its code is, and ``manifest`` says it: experiments of the same code have the same one, each in its own folder.
+    ``reuse`` is the experiment and its definition if processes are kept for further trials of it, and empty otherwise. ``code`` is
+    the name of the manifest, which is a hash of its content: the same for experiments with the same code.
     """
 
     spec: TrainableSpec
@@ -150,7 +150,7 @@ class ZygoteKey:
     def of(
         cls, experiment: str, definition: Mapping[str, Any], code_root: Path, manifest: Path | None = None
     ) -> ZygoteKey:
-        """Return the key for the trials of an experiment with this definition."""
+        """Return the key for the trials of an experiment."""
         spec = TrainableSpec.decode(definition["trainable"])
         reuse = encode_value([experiment, dict(definition)]) if definition.get("reuse") else b""
         start_method = definition.get("start_method", "fork")
@@ -160,14 +160,14 @@ class ZygoteKey:
 
 
 class ZygoteHandle:
-    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill`` and ``end``, which any may call.
+    """A zygote process. One thread uses it, except for ``tell``, ``terminate``, ``kill`` and ``end``, which any thread may call.
 
     The thread that creates it must live as long as the worker (see die_with_parent).
     """
 
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
-        #: The versions of everything that the zygote has imported; empty until it is ready.
+        #: The versions of the imported packages; empty until it is ready.
         self.environment: dict[str, Any] = {}
         self._trial: int | None = None
         self._pidfd: int | None = None
@@ -188,7 +188,7 @@ class ZygoteHandle:
         theirs.close()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when the zygote has something to say."""
+        """Return the descriptor that is readable when the zygote has sent a message."""
         return self._channel.fileno()
 
     @property
@@ -207,7 +207,7 @@ class ZygoteHandle:
         Raises:
             ImportFailed: it can't be imported, or not within *timeout_s* seconds.
             ZygoteDied: the import ended the process.
-            ZygoteSilent: the process was stopped, as by SIGSTOP, for as long as two looks; it is gone.
+            ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
         if self._files is not None:
             return
@@ -231,22 +231,22 @@ class ZygoteHandle:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was killed, but not by its worker: by a person, or by the system for memory."""
+        """Whether it was killed from outside: by a person, or by the kernel for lack of memory."""
         return self._process.returncode == -signal.SIGKILL and not self._is_ended
 
     def is_current(self) -> bool:
-        """Whether it lives and the code that it has imported is the code on the disk."""
+        """Whether it is alive and has imported the code that is on the disk now."""
         return self._process.poll() is None and not self._is_ended and are_current(self._files or ())
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
-        """Have a trial started as soon as the one before it is gone; another thread may still wait for that one's end.
+        """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
 
         Raises:
-            ZygoteDied: the zygote takes no messages.
+            ZygoteDied: the zygote is dead, or accepts no messages.
         """
         if not self._channel.send({**message, "do": "start"}, fds):
-            # A message that was sent in part leaves no way to send another. Another thread may still wait for the end of the
-            # trial before; it hears of this.
+            # After a message that was sent in part no other can be sent. A thread that still waits for the end of the trial before
+            # gets ZygoteDied.
             self.end()
             if self._process.poll() is not None:
                 raise self._died()
@@ -256,7 +256,7 @@ class ZygoteHandle:
         """Wait until the trial is started and return its process id; the one before it must have ended.
 
         Raises:
-            ZygoteDied: the zygote is gone, or says nothing for too long.
+            ZygoteDied: the zygote is dead, or did not answer in time.
         """
         if not _is_readable(self.fileno(), START_S):
             self.take_over(f"started no process within {START_S:g} s")
@@ -272,7 +272,7 @@ class ZygoteHandle:
         return self._pidfd
 
     def tell(self, pid: int) -> None:
-        """Send the trial *pid* the stop signal, directly where there is a pidfd; nothing happens once it has ended."""
+        """Send the stop signal to the trial *pid*; a no-op once it has ended."""
         with self._telling:
             if pid != self._trial:
                 return
@@ -283,11 +283,11 @@ class ZygoteHandle:
         self._channel.send({"do": "tell", "pid": pid})
 
     def terminate(self, pid: int) -> None:
-        """Send SIGTERM to the process group of the trial *pid*; nothing happens once it has ended."""
+        """Send SIGTERM to the process group of the trial *pid*; a no-op once it has ended."""
         self._end_trial(pid, signal.SIGTERM)
 
     def kill(self, pid: int) -> None:
-        """Send SIGKILL to the process group of the trial *pid*; nothing happens once it has ended."""
+        """Send SIGKILL to the process group of the trial *pid*; a no-op once it has ended."""
         self._end_trial(pid, signal.SIGKILL)
 
     def _end_trial(self, pid: int, number: signal.Signals) -> None:
@@ -295,29 +295,27 @@ class ZygoteHandle:
             if pid != self._trial:
                 return
             direct = self._pidfd is not None
-            # First, so that it starts no fresh process for a trial that is to end.
+            # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
             self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
             if self._pidfd is None or _is_readable(self._pidfd):
                 return
-            # Not by the zygote, which may be frozen. The process lives, or did a moment ago, so the number is its own.
+            # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
                 return
-            # It may not have made its group yet.
+            # It may not have created its group yet.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def drop(self) -> None:
-        """End a process that stays; before the next start, so that this one needs a fresh process."""
+        """End the process that is kept, so that the next trial gets a fresh one."""
         self._channel.send({"do": "drop"})
 
     def hear_end(self) -> Gone | None:
-        """Return how the trial ended, once nothing is left of it; None while the zygote is still at that.
-
-        It waits until the zygote says something.
+        """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
 
         Raises:
-            ZygoteDied: the zygote is gone; the trial was killed, and nothing is left of it either.
+            ZygoteDied: the zygote is dead; the trial was killed, and nothing is left of it either.
         """
         message, _ = self._receive()
         if message["is"] == "sweeping":
@@ -329,16 +327,16 @@ class ZygoteHandle:
         return Gone(message["status"]) if is_over else Gone(None, again=True)
 
     def take_over(self, why: str) -> Gone:
-        """Kill a zygote that doesn't bury its trial, and do that in its place; return how the trial had ended.
+        """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
 
         Args:
-            why: what it has not done.
+            why: what the zygote has failed to do, for the log.
 
         Raises:
             ZygoteSilent: the trial had not ended by itself.
         """
         had_ended = self._pidfd is not None and _is_readable(self._pidfd)
-        silent = ZygoteSilent(f"the zygote of {self.key.spec} {why}, and so it was killed; it may have been frozen")
+        silent = ZygoteSilent(f"the zygote of {self.key.spec} {why} and was killed; it may have been frozen")
         logger.warning("%s", silent)
         status = self._reap()
         if not had_ended:
@@ -363,7 +361,7 @@ class ZygoteHandle:
         return ZygoteDied(f"the zygote of {self.key.spec} died with {self._process.returncode}")
 
     def _reap(self) -> int | None:
-        """Kill the zygote and whatever it has left; return its trial's wait status, if that had ended by itself before."""
+        """Kill and reap the zygote and whatever it has left; return its trial's wait status, if that had ended before."""
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
@@ -375,7 +373,7 @@ class ZygoteHandle:
         return status
 
     def _kill_group(self, group: int) -> None:
-        """Kill what is left of a trial where orphans don't come to this process; what has left its group stays."""
+        """Kill what is left of a trial on systems without subreapers; processes that have left its group stay."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
@@ -385,12 +383,12 @@ class ZygoteHandle:
             time.sleep(0.001)
 
     def end(self) -> None:
-        """Have the zygote kill whatever it runs and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
+        """Make the zygote kill whatever it runs, and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
         self._is_ended = True
         self._channel.end()
 
     def close(self) -> None:
-        """End the zygote; returns when it is gone. It must not be running a trial."""
+        """End the zygote and wait until it is gone. It must not be running a trial."""
         self._channel.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=CLOSE_TIMEOUT_S)
@@ -405,16 +403,16 @@ def _is_readable(fd: int, timeout_s: float = 0.0) -> bool:
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
-#: How many a slot keeps at most: more experiments than that rarely share a worker at once.
+#: The most zygotes that a slot keeps: more experiments rarely share a worker at once.
 KEPT: Final = 4
-#: What a process has open that uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
+#: Device files that a process has open if it uses a GPU: NVIDIA's devices, AMD's compute interface, and render nodes.
 DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A zygote, how many turns use it, and when the last of them began or ended."""
+    """A zygote, the number of turns that use it, and when the last of them began or ended."""
 
     zygote: ZygoteHandle
     used_at: float
@@ -422,13 +420,15 @@ class _Kept:
 
 
 class KeptZygotes:
-    """One slot's zygotes. Any thread may call it; one that is in use is never closed.
+    """One slot's zygotes: those of the trainables that it ran last, so that experiments can take turns without importing again.
+
+    Any thread may call it. A zygote that is in use is never closed.
 
     Args:
-        environment: what they have in their environment beside the worker's.
-        log: where their output goes.
-        most_bytes: how much memory of their own those that are not in use may have together; one may always stay.
-        on_close: called when one was closed.
+        environment: variables of their environment, besides the worker's.
+        log: the file for their output.
+        most_bytes: how much unshared memory the unused ones may have together; one is always kept.
+        on_close: called with each zygote that was closed.
     """
 
     def __init__(
@@ -444,21 +444,21 @@ class KeptZygotes:
         self._most_bytes = most_bytes
         self._on_close = on_close
         self._lock = threading.Lock()
-        #: By key, the one that was used last at the end.
+        #: By key, in the order of their last use.
         self._kept: dict[ZygoteKey, _Kept] = {}
 
     @property
     def all(self) -> list[ZygoteHandle]:
-        """Those that there are, the one that was used last at the end."""
+        """The zygotes, in the order of their last use."""
         with self._lock:
             return [kept.zygote for kept in self._kept.values()]
 
     def use(self, key: ZygoteKey, wait: Callable[[], None]) -> ZygoteHandle:
-        """Return a zygote for this trainable and the code as it is now: a kept one, or a new one.
+        """Return a zygote for this trainable and the current code: a kept one, or a new one.
 
         Args:
-            key: what it serves.
-            wait: returns when the turn before is over; called before one that it may use is replaced.
+            key: identifies the trials that it can run.
+            wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
         """
         with self._lock:
             kept = self._kept.get(key)
@@ -477,7 +477,7 @@ class KeptZygotes:
         return zygote
 
     def leave(self, zygote: ZygoteHandle) -> None:
-        """Say that a turn has ended that used it."""
+        """Record that a turn that used this zygote has ended."""
         with self._lock:
             kept = self._kept.get(zygote.key)
             if kept is not None and kept.zygote is zygote:
@@ -485,7 +485,7 @@ class KeptZygotes:
                 kept.used_at = time.monotonic()
 
     def drop(self, zygote: ZygoteHandle) -> None:
-        """Close one, unless that was done before."""
+        """Close a zygote; a no-op if it is closed already."""
         with self._lock:
             kept = self._kept.get(zygote.key)
             if kept is None or kept.zygote is not zygote:
@@ -495,7 +495,7 @@ class KeptZygotes:
         self._on_close(zygote)
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close those that are too many, have too much memory, or were not used for *idle_s* seconds; those used last stay."""
+        """Close zygotes beyond the number and the memory allowed, and those unused for *idle_s* seconds; the oldest first."""
         now = time.monotonic()
         with self._lock:
             count = len(self._kept)
@@ -509,11 +509,11 @@ class KeptZygotes:
                 count, total = count - 1, total - size
 
     def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
-        """Whether any but one may keep a process that has run a trial."""
+        """Whether any zygote except *but* may have a process that is kept for further trials."""
         return any(zygote.key.reuse for zygote in self.all if zygote is not but)
 
     def make_way(self, but: ZygoteHandle | None) -> None:
-        """Close all but one that may keep a process, which cleans up then, or have a GPU open: a trial is to have its memory to itself."""
+        """Close all unused zygotes except *but* that keep a process or have a GPU open, so that a trial has the GPU to itself."""
         with self._lock:
             others = [kept for kept in self._kept.values() if kept.zygote is not but and not kept.users]
         for kept in others:
@@ -521,12 +521,12 @@ class KeptZygotes:
                 self._drop_unused(kept)
 
     def drop_all(self) -> None:
-        """Close all; none may run a trial."""
+        """Close all zygotes; none may be running a trial."""
         for zygote in self.all:
             self.drop(zygote)
 
     def end_all(self) -> None:
-        """Have all kill whatever they run, and end, without waiting for it."""
+        """Make all zygotes kill whatever they run, and end; doesn't wait for it."""
         for zygote in self.all:
             zygote.end()
 
@@ -540,9 +540,9 @@ class KeptZygotes:
 
 
 def _own_bytes(zygote: ZygoteHandle) -> int:
-    """Return what a zygote, and a process of it that stays, have in memory for themselves; 0 where the kernel doesn't tell.
+    """Return the unshared memory of a zygote and of the process that it keeps; 0 where the kernel doesn't say.
 
-    Its spare is left out, which shares nearly all with it.
+    Its spare is left out, because that shares nearly everything with it.
     """
     pids = [zygote.pid, *(children_of(zygote.pid) if zygote.key.reuse else ())]
     return sum(map(_unshared_bytes, pids))
@@ -558,7 +558,7 @@ def _unshared_bytes(pid: int) -> int:
 
 
 def _has_device(pid: int) -> bool:
-    """Whether a process, or a child of it, has a GPU open; False where the kernel doesn't tell."""
+    """Whether a process or a child of it has a GPU open; False where the kernel doesn't say."""
     return any(path.startswith(DEVICE_FILES) for each in [pid, *children_of(pid)] for path in _open_files(each))
 
 

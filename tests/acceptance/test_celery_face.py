@@ -195,7 +195,7 @@ REFUSED = {
     "MQTUNE_BROKER=": ("MQTUNE_BROKER is not set", "redis://:password@head:6379/0"),
     "MQTUNE_BROKER=redis://:hush@127.0.0.1:1": ("no Redis answers at redis://:***@127.0.0.1:1", "start it"),
     "MQTUNE_BROKER=wrong password": ("refuses the login", "put the right password into the URL"),
-    "MQTUNE_GPUS=fish": ("--gpus 'fish' makes no sense", "give auto, a number, or a list"),
+    "MQTUNE_GPUS=fish": ("--gpus 'fish' is invalid", "give auto, a number, or a list"),
     "MQTUNE_LOG_ROOT=/dev/null/logs": ("nothing can be written to the log root /dev/null/logs", "MQTUNE_LOG_ROOT"),
 }
 
@@ -286,7 +286,7 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
         person.press(b"\x03")
         assert person.wait(20) == 0
         assert time.monotonic() - began < 5
-        assert "handing the trials back" in person.text
+        assert "requeueing the trials" in person.text
         assert "Traceback" not in person.text
         eventually(lambda: all_gone(family), 15)
 

@@ -269,6 +269,6 @@ def test_a_worker_on_which_nothing_can_be_imported_costs_no_trial_and_leaves_the
     given_back = [a for trial in trials for a in trial.attempts if a.worker.startswith("broken@")]
     assert {(a.end, a.error_type) for a in given_back} == {(AttemptEnd.HANDED_BACK, "TrainableNotFound")}
     assert (
-        "3 attempts in a row could not be started here; nothing is taken for 5 s"
+        "3 attempts in a row could not be started here; the worker takes none for 5 s"
         in (tmp_path / "broken.log").read_text()
     )

@@ -430,7 +430,7 @@ def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, mon
     monkeypatch.setattr(zygotes, "IMPORT_LOOK_S", 0.1)
     one = Trials(tmp_path, "steady", "fork", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n")
 
-    with pytest.raises(ZygoteSilent, match="was stopped while it imported, and so it was killed"):
+    with pytest.raises(ZygoteSilent, match="was stopped while it imported and was killed"):
         one.zygote.wait_ready(30)
 
     assert one.zygote.was_killed

@@ -123,7 +123,7 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
     assert watched.memory.enter(0, ("0",))
     first, last = [record.getMessage() for record in caplog.records]
     assert "device 0 is quarantined: 5.1 GB" in first
-    assert "0.1 GB before" in first
+    assert "0.1 GB was before" in first
     assert last == "device 0 is in use again: its memory is back"
 
 

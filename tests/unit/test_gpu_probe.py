@@ -88,7 +88,10 @@ def test_a_device_that_can_not_say_is_left_out_and_told_of_once(build: Build, ca
         assert query.used(["GPU-5", "1"]) == {"1": 1000}
 
     (warning,) = warnings(caplog)
-    assert warning == "how full device GPU-5 is can't be asked (no such device); nothing waits for its memory"
+    assert (
+        warning
+        == "the memory in use on device GPU-5 is unknown (no such device); the worker does not wait for it to be freed"
+    )
 
 
 def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +103,7 @@ def test_a_machine_without_a_driver_is_asked_once(build: Build, notes: Path, cap
     assert len(processes(notes)) == 1
     (warning,) = warnings(caplog)
     assert "no libnvidia-ml.so.1" in warning
-    assert "nothing waits for their memory" in warning
+    assert "the worker does not wait" in warning
 
 
 def test_a_driver_that_does_not_work_now_is_asked_again_later(

@@ -198,7 +198,7 @@ def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFi
 
     Rows(lambda: broken).running(run)
 
-    assert "Flower could not be told of a task-started event" in caplog.text
+    assert "a task-started event could not be sent to Flower" in caplog.text
 
 
 def test_a_result_is_shown_without_quotes() -> None:
