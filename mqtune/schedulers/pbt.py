@@ -38,13 +38,13 @@ class PBT(TimedScheduler[Member]):
     ``floor(n * quantile_fraction)`` of the n in the population, itself included, but at least 1, and at most half of n.
     If it is among the worst q, one of the best q is drawn, each as likely, of those that may be copied; where there are
     none, the trial runs on. Otherwise it is replaced: paused, and resumed from the checkpoint that is then the newest of
-    the one that was drawn, with a config that is explored from that one's (see below). Everybody else runs on: a trial
+    the one that was drawn, with a config that is explored from that one's (see below). All other trials run on: a trial
     ends by itself or by a rule that stops it.
 
     - *A replaced trial* keeps its last score in the population until it comes to a milestone again, so that no more are
       replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one after the time of
       the checkpoint that it began from, or, if that was saved without the time, after its first report.
-    - *Who may be copied*: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
+    - *Sources*: these may be copied: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
       copies it had come to its first milestone. Of more than 32 best, 32 drawn at random are looked at.
 
     **Turns.** By default the population is as large as there are slots; further trials begin when others end. With
@@ -70,9 +70,9 @@ class PBT(TimedScheduler[Member]):
     - *A late or repeated report* changes nothing and gets the decision in force.
     - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
       that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
-    - *Who begins later*, in the place of one that has ended, copies its elders but not they it, as each newcomer would
-      throw them back.
-    - *What is copied* is kept from the decision on until the copy begins.
+    - *A trial that begins later*, in the place of one that has ended, copies older ones but is not copied by them, as that
+      would throw them back.
+    - *The checkpoint of the source* is kept from the decision until the copy begins.
     - *By hand*: a trial that a person pauses leaves the population, and a generation goes on without it, until it runs
       and comes to a milestone. One that a person resumes while it waits to copy another does not copy it; one that waits
       for its generation scores again.

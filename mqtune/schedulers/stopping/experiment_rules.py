@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment, Mode
 from mqtune.core.registry import Description
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
-
-if TYPE_CHECKING:
-    from mqtune.core.experiment import Experiment, Mode
 
 __all__ = ["ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"]
 
