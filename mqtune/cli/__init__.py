@@ -14,7 +14,7 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: Each command and the module whose ``command`` it is; that is imported when it is called.
+#: The module of each command, which has it as ``command`` and is imported when it is called.
 COMMANDS: Final = {
     "acl": "mqtune.cli.acl",
     "demo": "mqtune.cli.demo",
@@ -28,7 +28,7 @@ COMMANDS: Final = {
 
 
 class _Commands(click.Group):
-    """Finds commands in ``COMMANDS``, so that looking at an experiment does not wait for what a worker needs."""
+    """Imports a command's module only when it is called: ``mqtune show`` must not wait for the imports of a worker."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -48,12 +48,12 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command; an error that mqtune raises on purpose is one line, not a traceback."""
+    """Run the command; an MqtuneError is printed on one line, without a traceback."""
     replace_unencodable(sys.stdout)
     replace_unencodable(sys.stderr)
     try:
         group()
     except MqtuneError as error:
-        # It may carry what a trial, or a worker, has said.
+        # Its text may come from a trial or a worker.
         click.echo(f"mqtune: {printable(str(error))}", err=True)
         sys.exit(1)

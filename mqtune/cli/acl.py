@@ -1,4 +1,4 @@
-"""``mqtune acl``: the accounts of a Redis that several share."""
+"""``mqtune acl``: accounts on a Redis server that several teams share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 
 __all__ = ["command"]
 
-#: Where a password may come from, so that no process list shows it.
+#: The environment variable for the password, which no process list shows.
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 
 
@@ -24,14 +24,14 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help=f"Take the password from standard input. It may also stand in {_VARIABLE}; by default a new one is made.",
+    help=f"Take the password from standard input. ${_VARIABLE} may have it too; by default a new one is made.",
 )
 @click.option("--password-hash", "hashed", help="The password's SHA-256 in hex, in place of a password.")
 @click.option(
     "--experiments",
     default="*",
     show_default=True,
-    help="The names of the experiments that it is for, with * for any letters: 'team-a-*'.",
+    help="The names of the experiments that it may use, with * for any characters: 'team-a-*'.",
 )
 @click.option(
     "--remote-control",
@@ -57,7 +57,7 @@ def command(
     \b
     mqtune acl worker | redis-cli
 
-    Only the hash of the password is printed; one that was made here is said on standard error.
+    Only the hash of the password is printed; a new password is printed on standard error.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
     made = ""
@@ -67,12 +67,12 @@ def command(
             password = made = secrets.token_urlsafe(24)
         hashed = password_hash(password)
     elif password_stdin:
-        raise ConfigurationError("--password-stdin and --password-hash: give one of them")
+        raise ConfigurationError("--password-stdin and --password-hash: give only one of them")
     rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control)
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
         click.echo(
-            f"once the server has taken what is printed (redis-cli says OK), the password of {user} is, shown only here: {made}\n"
+            f"once the server has accepted the command (redis-cli prints OK), the password of {user}, shown only here: {made}\n"
             f"broker: redis://{user}:{made}@HOST:6379/{db}",
             err=True,
         )
@@ -80,12 +80,10 @@ def command(
 
 
 def _password(*, from_stdin: bool) -> str:
-    """Return the password that was given, or an empty text."""
+    """Return the given password, or an empty string."""
     if not from_stdin:
         return os.environ.get(_VARIABLE, "")
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise ConfigurationError(
-            "--password-stdin: there is nothing on standard input; give the password as its first line"
-        )
+        raise ConfigurationError("--password-stdin: standard input is empty; write the password on its first line")
     return password

@@ -1,4 +1,4 @@
-"""``mqtune demo``: a real experiment on this machine."""
+"""``mqtune demo``: runs a real experiment on this machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mqtune.core.errors import MqtuneError
 
 __all__ = ["command"]
 
-#: What the demo imports, by the name to install it by.
+#: The modules that the demo imports, and the packages that have them.
 _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 
 
 @click.command("demo")
-@click.option("--name", help="The experiment's name; with that of a demo that was interrupted, it goes on.")
+@click.option("--name", help="The experiment's name; a demo of this name that was interrupted goes on.")
 def command(name: str | None) -> None:
-    """Tune a small neural network on handwritten digits, with a server and workers on this machine alone.
+    """Tune a small neural network on handwritten digits, with a server and a worker on this machine.
 
-    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/cli/digits.py, fit to be copied.
+    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/cli/digits.py, a script to start from.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""``mqtune drain``: empties workers, and waits until they are gone."""
+"""``mqtune drain``: drains workers, and waits until they have shut down."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: How often the register is looked at.
+#: The pause between looks at the fleet.
 _LOOK_S: Final = 0.2
-#: On top of what a worker takes to go: the register keeps one that has died until its heartbeat runs out.
+#: The time on top of a worker's own: the fleet lists one that has died until its heartbeat expires.
 _REGISTER_S: Final = 20.0
 
 
@@ -27,10 +27,10 @@ _REGISTER_S: Final = 20.0
 @click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the workers use: redis://:password@head:6379/0.")
 @click.option("--all", "everyone", is_flag=True, help="Drain all workers that are connected.")
 def command(workers: tuple[str, ...], broker: str | None, everyone: bool) -> None:
-    """Have workers hand their trials back and end; returns when they are gone.
+    """Drain workers: requeue their trials and shut down; returns when they are gone.
 
-    WORKER is a name such as gpu@node7, or gpu if only one is called so. Its trials save a checkpoint if they can, and go
-    on elsewhere; they have as long for it as their worker's --grace says. It is no failure of theirs.
+    WORKER is a name such as gpu@node7, or gpu if only one has that name. Its trials save a checkpoint if they can, within
+    the worker's --grace, and go on elsewhere. This does not count as a failure.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
@@ -72,15 +72,15 @@ def _find(name: str, there: list[WorkerInfo]) -> WorkerInfo:
         return found[0]
     names = ", ".join(info.name for info in found or there)
     if found:
-        raise ConfigurationError(f"{name!r} may be any of {len(found)} workers: {names}; give one's whole name")
+        raise ConfigurationError(f"{name!r} is the name of {len(found)} workers: {names}; give the full name of one")
     raise ConfigurationError(f"no worker {name!r} is connected; there {f'are: {names}' if there else 'is none at all'}")
 
 
 def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
-    """Wait until workers are gone.
+    """Wait until workers have shut down.
 
     Raises:
-        MqtuneError: one has not gone in time.
+        MqtuneError: one has not in time.
     """
     began = time.monotonic()
     left = {(info.name, info.joined_at): info for info in told}

@@ -30,26 +30,26 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
-@click.option(
-    "--broker", envvar="MQTUNE_BROKER", help="A Redis whose experiments are listed too, wherever they are driven."
-)
+@click.option("--broker", envvar="MQTUNE_BROKER", help="A Redis whose experiments are listed too.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="TAG",
-    help="List those of this machine with this tag, or with all of several.",
+    help="Only experiments of this machine with this tag; given several times, with all of them.",
 )
-@click.option("--notes", default="", metavar="TEXT", help="List those of this machine with this text in their notes.")
+@click.option(
+    "--notes", default="", metavar="TEXT", help="Only experiments of this machine with this text in their notes."
+)
 def command(broker: str | None, tags: tuple[str, ...], notes: str) -> None:
-    """List the experiments on this machine, that with the newest event first, and then those on a broker."""
+    """List the experiments on this machine, newest event first, and then those on a broker."""
     folders = saved_experiments()
     if tags or notes:
         _list_found([folder for folder in folders if _labels(folder).match(tags, notes)])
         return
     if folders:
         rows = [_row(folder) for folder in folders]
-        # Who gives no tags need not see that there could be some.
+        # No column for tags unless there are some.
         width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
         _print_table(_HEADS[:width], (row[:width] for row in rows))
     else:
@@ -119,10 +119,10 @@ def _row(folder: Path) -> list[str]:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """Return what the driver saved when it ended, or, if events came after that, what they amount to now."""
+    """Return the summary that the driver saved, or a new one if events came after it."""
     saved = folder / SUMMARY_FILE
     if saved.exists() and saved.stat().st_mtime_ns >= (folder / JOURNAL_FILE).stat().st_mtime_ns:
-        # A file that another version wrote, or somebody, is no reason not to list the experiment.
+        # A malformed file, or one of another version, is ignored.
         with contextlib.suppress(ValueError):
             summary = json.loads(saved.read_text(encoding="utf-8"))
             if isinstance(summary, dict) and summary.keys() >= _NEEDED:

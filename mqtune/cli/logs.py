@@ -1,4 +1,4 @@
-"""``mqtune logs``: what a trial prints, while it runs and afterwards, wherever its worker is."""
+"""``mqtune logs``: prints a trial's output, while it runs and afterwards, wherever its worker is."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["command"]
 @click.command("logs")
 @click.argument("name")
 @click.argument("trial")
-@click.option("--stderr", is_flag=True, help="What it prints on stderr, and not on stdout.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Which of its attempts; by default the last.")
+@click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("--attempt", type=click.IntRange(min=1), help="The attempt's number; by default the last.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
 @click.option(
     "--offset",
     type=int,
     default=0,
     metavar="BYTES",
-    help="How many bytes to leave out; below 0, how many of the end to show.",
+    help="The number of bytes to skip; if negative, the number of bytes at the end to show.",
 )
 @click.option(
     "--broker",
     envvar="MQTUNE_BROKER",
-    help="The Redis that the workers use, for a trial on another machine. Rather than here, where others can read it, give a "
-    "password in $MQTUNE_BROKER.",
+    help="The Redis that the workers use, for a trial on another machine. Give a password in $MQTUNE_BROKER rather than here, "
+    "where others can read it.",
 )
 def command(
     name: str, trial: str, *, stderr: bool, attempt: int | None, follow: bool, offset: int, broker: str | None
 ) -> None:
-    """Print what TRIAL of experiment NAME prints.
+    """Print the output of TRIAL of experiment NAME.
 
-    It is read where it is: on this machine, in a folder that the worker shares with it, or over the broker from the
-    machine of its worker. In a terminal, what would steer that is made visible; elsewhere the bytes are as they are.
+    It is read on this machine, in a folder that the worker shares with it, or over the broker from its worker. In a
+    terminal, control characters are made visible; elsewhere the bytes are unchanged.
     """
     from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
 

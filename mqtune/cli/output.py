@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""Output of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqtune.core.text import printable
 
 __all__ = ["output", "say"]
 
-#: How wide a table may be where there is no terminal that would break its lines.
+#: The width of a table that is not printed to a terminal.
 _FILE_WIDTH: Final = 240
 
 
@@ -23,6 +23,6 @@ def output() -> Console:
 
 
 def say(text: str, *, nl: bool = True) -> None:
-    """Print text that others wrote: exactly into a file or a pipe; on a terminal with what would steer that made visible."""
-    # click would take some of it out on the way into a file.
+    """Print text of others: unchanged to a file or a pipe; on a terminal, with control characters made visible."""
+    # click would strip some of it on the way into a file.
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)

@@ -1,4 +1,4 @@
-"""``mqtune resume``: goes on with an experiment without the script that began it."""
+"""``mqtune resume``: goes on with an experiment without its script."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from rich.text import Text
 from mqtune.cli.output import output, say
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import end_of_file, mqtune_home
-from mqtune.core.text import printable
+from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Labels
 from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.results.display import best_text, counts_text, entries, ranked, short_value, trial_table
+from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration, saved_experiments, standing, standing_of
 from mqtune.results.results import Results, TrialResult
 
@@ -222,7 +222,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
     for title, values in (("config", result.config), ("metrics at its best", result.metrics)):
         if values:
             console.print(f"\n{title}", style="bold")
-        for key, value in entries(values):
+        for key, value in flatten(values):
             console.print(f"  {printable(key)} = {printable(repr(value))}")
     console.print("\nattempts", style="bold")
     console.print(_attempts_table(result.attempts, _now(results)))

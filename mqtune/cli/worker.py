@@ -1,4 +1,4 @@
-"""``mqtune worker``: a thin face over ``celery worker``."""
+"""``mqtune worker``: starts Celery's worker with mqtune's pool."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ __all__ = ["command"]
 @click.option(
     "--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core."
 )
-@click.option("--tags", envvar="MQTUNE_TAGS", default="", help="What trials can ask for by name: a100,nvlink.")
+@click.option("--tags", envvar="MQTUNE_TAGS", default="", help="Tags that trials can ask for: a100,nvlink.")
 @click.option(
     "--code-root",
     envvar="MQTUNE_CODE_ROOT",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder below which trainables must be; by default this one.",
+    help="The folder below which trainables must be; by default the current one.",
 )
 @click.option(
     "--log-root",
     envvar="MQTUNE_LOG_ROOT",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the trials' output goes; by default ~/mqtune.",
+    help="The folder for the trials' output; by default ~/mqtune.",
 )
 @click.option(
     "--grace",
@@ -66,14 +66,14 @@ __all__ = ["command"]
     type=float,
     default=10.0,
     show_default=True,
-    help="Seconds that trials have to save and to leave when the worker is told to go.",
+    help="Seconds that trials have to save and to end when the worker shuts down.",
 )
 @click.option(
     "--experiments",
     envvar="MQTUNE_EXPERIMENTS",
     default="*",
     show_default=True,
-    help="The names of the experiments that it takes trials of, with * for any letters: 'team-a-*'.",
+    help="The names of the experiments whose trials it runs, with * for any characters: 'team-a-*'.",
 )
 @click.option(
     "--remote-control/--no-remote-control",
@@ -85,13 +85,13 @@ __all__ = ["command"]
     "--user",
     envvar="MQTUNE_USER",
     default="",
-    help="Who the worker, and its trials, are to be, where root starts it; by default who starts it.",
+    help="The user that the worker and its trials run as, if root starts it; by default the one who starts it.",
 )
 @click.option("--name", help="The worker's Celery node name; @host is added.")
 @click.option(
     "--check",
     is_flag=True,
-    help="Start nothing: end with 0 if this machine has a worker (of this name, if one is given) in the fleet, and with 1 if not.",
+    help="Start nothing: exit with 0 if this machine has a worker (of this name, if one is given) in the fleet, with 1 if not.",
 )
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
@@ -117,7 +117,7 @@ def command(
 ) -> None:
     """Run trials on this machine, one in each slot.
 
-    It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C hands its trials back.
+    It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C requeues its trials.
     """
     if not broker:
         raise click.UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from mqtune.core.errors import MqtuneError, UserCodeFailed
 
-__all__ = ["in_words", "name_in_words", "names_in_words", "printable", "replace_unencodable", "say_in_one_line"]
+__all__ = [
+    "flatten",
+    "in_words",
+    "name_in_words",
+    "names_in_words",
+    "printable",
+    "replace_unencodable",
+    "say_in_one_line",
+]
 
 
 #: More would not be read, and would travel with each task and each heartbeat of it.
@@ -26,6 +34,15 @@ _NAME_CHARS: Final = 100
 def printable(text: str) -> str:
     """Return *text* with what would steer a terminal made visible; lines and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a nested dict under names such as ``layers.width``; an empty dict is a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def in_words(values: Mapping[str, Any]) -> str:

@@ -8,10 +8,10 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,8 +20,8 @@ from rich.text import Text
 
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
-from mqtune.core.text import printable, replace_unencodable
-from mqtune.core.trial import ITERATION, Trial, TrialId, TrialStatus
+from mqtune.core.text import flatten, printable, replace_unencodable
+from mqtune.core.trial import ITERATION, Config, Trial, TrialId, TrialStatus
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
@@ -30,7 +30,6 @@ __all__ = [
     "ProgressConsole",
     "best_text",
     "counts_text",
-    "entries",
     "printable",
     "ranked",
     "short_config",
@@ -61,20 +60,11 @@ def short_value(value: object) -> str:
     return printable(text if len(text) <= _VALUE_CHARS and shown is None else text[: _VALUE_CHARS - 1] + "…")
 
 
-def short_config(config: Mapping[str, Any]) -> str:
+def short_config(config: Config) -> str:
     """Return a config on one line, such as ``lr=0.01 layers.width=64``; a large one is cut."""
-    items = entries(config)
+    items = flatten(config)
     parts = [f"{printable(name)}={short_value(value)}" for name, value in islice(items, _CONFIG_ENTRIES)]
     return " ".join(parts) + (" …" if next(items, None) is not None else "")
-
-
-def entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a nested dict under names such as ``layers.width``."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from entries(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:

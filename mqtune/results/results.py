@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from mqtune.checkpoints import Checkpoint
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
-from mqtune.core.text import names_in_words, say_in_one_line
+from mqtune.core.text import flatten, names_in_words, say_in_one_line
 from mqtune.core.trial import (
     ITERATION,
     Attempt,
@@ -37,6 +37,10 @@ from mqtune.results.checkpoints import Which, fetch_checkpoint, named
 from mqtune.results.experiments import Readable, begun, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = [
     "SUMMARY_FILE",
     "TRIALS_FILE",
@@ -52,16 +56,19 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+#: A trial's values by the names of their columns.
+Row = dict[str, object]
+
 #: What a trial is, then what it was given, then what it reported.
 _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
-def trial_rows(experiment: Experiment) -> list[dict[str, Any]]:
+def trial_rows(experiment: Experiment) -> list[Row]:
     """Return a flat dict for each trial, with the metrics of the report that had its best value."""
     return [_trial_row(experiment, trial) for trial in experiment.trials.values()]
 
 
-def _trial_row(experiment: Experiment, trial: Trial) -> dict[str, Any]:
+def _trial_row(experiment: Experiment, trial: Trial) -> Row:
     started = [attempt.started_at for attempt in trial.attempts if attempt.started_at is not None]
     return {
         "trial": trial.id,
@@ -78,23 +85,16 @@ def _trial_row(experiment: Experiment, trial: Trial) -> dict[str, Any]:
         "avg": trial.average if trial.has_metric else None,
         **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
         **({"notes": trial.labels.notes} if trial.labels.notes else {}),
-        **_flat("config", trial.config),
-        **_flat("metrics", trial.best_metrics),
+        **_named("config", trial.config),
+        **_named("metrics", trial.best_metrics),
     }
 
 
-def _flat(prefix: str, value: Mapping[Any, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        name = f"{prefix}.{key}"
-        if isinstance(inner, Mapping):
-            found |= _flat(name, inner)
-        else:
-            found[name] = inner
-    return found
+def _named(group: str, values: Mapping[str, object]) -> Row:
+    return {name: value for name, value in flatten(values, f"{group}.") if value != {}}
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Row]) -> str:
     """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty."""
     names = {name: None for row in rows for name in row}
     columns = sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
@@ -106,7 +106,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def json_text(value: Any, *, indent: int | None = None) -> str:
+def json_text(value: object, *, indent: int | None = None) -> str:
     """Return *value* as JSON; NaN and the infinities become "NaN", "Infinity" and "-Infinity", bytes become text.
 
     JSON has no such numbers; the JSON of Protocol Buffers writes them this way too, and float() reads them.
@@ -114,7 +114,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_standard(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def _standard(value: Any) -> Any:
+def _standard(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     # Comprehensions would need twice the frames, and metrics may be nested 500 levels deep.
@@ -403,15 +403,16 @@ class Results:
     def budget(self) -> Budget:
         """The time that trials used and that early stopping saved, in units of the scheduler's time, usually epochs."""
         scheduler = self.definition["scheduler"]
-        used = saved = 0
+        used: float = 0
+        saved: float = 0
         for trial in self.experiment.trials.values():
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
             # Late reports, between the decision to stop a trial and its end, were run too.
             last = trial.late_metrics or trial.last_metrics
-            time: Any = last.get(scheduler.get("time_attr", ITERATION))
-            if not is_number(time) or not math.isfinite(time):
-                time = trial.attempt.reports + trial.late_reports
+            reported = last.get(scheduler.get("time_attr", ITERATION))
+            counted = trial.attempt.reports + trial.late_reports
+            time = reported if is_number(reported) and math.isfinite(reported) else counted
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)
@@ -479,6 +480,30 @@ class Results:
         """Yield the lines that ``to_jsonl`` writes."""
         return (f"{json_text(report._asdict())}\n" for report in self.reports())
 
+    def array(self, name: str, trial_id: str | None = None) -> NDArray[np.float64]:
+        """Return a metric or hyperparameter as an array of floats, NaN where it is missing or not a number.
+
+        There is one value for each trial, in the order of ``trials``: from the report with the trial's best value, or else
+        from its config. Nested values have names such as ``layers.width``. With a trial's id, there is one value for each
+        of its reports, late ones left out.
+
+        Args:
+            name: the metric, or the hyperparameter.
+            trial_id: the trial's id; by default all trials.
+
+        Raises:
+            KeyError: there is no such trial.
+            CopyIncomplete: as ``reports``.
+        """
+        import numpy as np  # noqa: PLC0415 - `mqtune show` and `mqtune list` must not wait for it
+
+        if trial_id is None:
+            found = [{**dict(flatten(each.config)), **dict(flatten(each.metrics))}.get(name) for each in self]
+        else:
+            reports = self.reports(self[trial_id].id)
+            found = [dict(flatten(each.metrics)).get(name) for each in reports if not each.late]
+        return np.array([value if is_number(value) else math.nan for value in found], dtype=float)
+
     def dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per trial.
 
@@ -491,7 +516,7 @@ class Results:
             raise MqtuneError("dataframe() needs pandas: pip install pandas, or use to_csv()") from None
         return pandas.DataFrame(trial_rows(self.experiment))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return a summary of the experiment in plain values."""
         experiment, best = self.experiment, self.experiment.best
         return {

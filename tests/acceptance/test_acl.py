@@ -484,7 +484,7 @@ REFUSED = {
     "worker --experiments team/a": "'team/a' can't be names of experiments",
     "worker --user a:b": "'a:b' can't name an account",
     "worker --password-hash secret": "64 hexadecimal digits",
-    "worker --password-stdin": "nothing on standard input",
+    "worker --password-stdin": "standard input is empty",
 }
 
 

@@ -46,7 +46,7 @@ def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str,
 @pytest.mark.parametrize(
     ("name", "there", "words"),
     [
-        ("gpu", [A, B, OTHER], "'gpu' may be any of 2 workers: gpu@a, gpu@b"),
+        ("gpu", [A, B, OTHER], "'gpu' is the name of 2 workers: gpu@a, gpu@b"),
         ("tpu", [A, OTHER], "no worker 'tpu' is connected; there are: gpu@a, cpu@a"),
         ("tpu", [], "no worker 'tpu' is connected; there is none at all"),
     ],

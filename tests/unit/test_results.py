@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from book import ASHA, Book
 from click.testing import CliRunner
@@ -31,6 +32,28 @@ def results_of(book: Book) -> Results:
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
     return Book(tmp_path / "trials-of-mine")
+
+
+# Arrays.
+
+
+def test_an_array_has_a_value_for_each_trial_or_for_each_of_its_reports(book: Book):
+    book.run("0001", 3.0, 2.0, 4.0, config={"lr": 0.1, "net": {"width": 8, "kind": "a"}})
+    book.run("0002", 5.0, config={"lr": 0.2, "net": {"width": 16, "kind": "b"}})
+    book.run("0003", config={"lr": 0.3})
+
+    results = results_of(book)
+
+    np.testing.assert_array_equal(results.array("loss"), [2.0, 5.0, NAN])
+    np.testing.assert_array_equal(results.array("epoch"), [2.0, 1.0, NAN])
+    np.testing.assert_array_equal(results.array("lr"), [0.1, 0.2, 0.3])
+    np.testing.assert_array_equal(results.array("net.width"), [8.0, 16.0, NAN])
+    np.testing.assert_array_equal(results.array("net.kind"), [NAN] * 3)
+    np.testing.assert_array_equal(results.array("loss", "0001"), [3.0, 2.0, 4.0])
+    assert results.array("loss", "0003").shape == (0,)
+    assert results.array("nothing").dtype == np.float64
+    with pytest.raises(KeyError):
+        results.array("loss", "0009")
 
 
 # The best trial.
