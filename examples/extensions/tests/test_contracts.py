@@ -98,7 +98,7 @@ def test_all_of_it_works_in_one_experiment(tmp_path: Path, monkeypatch: pytest.M
     )
 
     # The folder goes into the package's store, and the package's backend reads it from there.
-    going_on = tuner.start_trial({"lr": 0.75}, checkpoint=begun)
+    going_on = tuner.add({"lr": 0.75}, checkpoint=begun)
     results = tuner.run()
 
     assert tuner.results().definition["store"].startswith(f"shelf://{tmp_path}/shelf/")
