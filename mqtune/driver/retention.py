@@ -18,19 +18,19 @@ __all__ = ["References", "Retention"]
 class Retention:
     """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
 
-    Of those that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal scores
-    the newer is better; a missing score, one that is no number, and NaN are never best. Those that are dicts take room in
-    Redis: such a one is kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is
-    what something still names, such as a fork that has not begun; it goes when the rule is asked again.
+    Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal
+    scores the newer is better; a missing score, one that is not a number, and NaN are never best. Dicts take memory in Redis: one is
+    kept only while it is the trial's newest checkpoint of all. The newest is always kept, and so is one that is still
+    referenced, for example by a fork that has not begun; it is deleted when the rule is applied next.
 
-    The rule depends on nothing else, and gives the same whether it is asked after each checkpoint or once in a while: what
-    was deleted would not be kept later.
+    The rule depends on nothing else, and its result is the same whether it is applied after each checkpoint or now and then: a
+    checkpoint that was deleted would not be kept later.
 
     Args:
-        keep_last: how many of the newest, at least 1; None keeps all.
-        keep_best: how many of the best.
-        score: the metric, of the report that a checkpoint came with; empty means the experiment's.
-        mode: "min" or "max" is better; empty means the experiment's, which goes with the experiment's metric alone.
+        keep_last: how many of the newest are kept, at least 1; None keeps all.
+        keep_best: how many of the best are kept.
+        score: the metric in the report of a checkpoint; empty means the experiment's.
+        mode: "min" or "max"; empty means the experiment's, with the experiment's metric alone.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -60,19 +60,19 @@ class Retention:
     def to_delete(
         self, checkpoints: Mapping[CheckpointId, SavedCheckpoint], pinned: Container[CheckpointId] = ()
     ) -> list[CheckpointId]:
-        """Return which of a trial's checkpoints are no longer wanted, oldest first.
+        """Return which of a trial's checkpoints should be deleted, oldest first.
 
         Args:
-            checkpoints: those of one trial that exist, oldest first.
-            pinned: what must stay whatever the rule says, such as ``References``.
+            checkpoints: the existing ones of one trial, oldest first.
+            pinned: checkpoints that are kept whatever the rule says, such as ``References``.
 
         Raises:
-            ConfigurationError: the rule is to keep the best and doesn't know the metric: ``of`` was not called.
+            ConfigurationError: the rule keeps the best and has no metric: ``of`` was not called.
         """
         ids = list(checkpoints)
         folders = [id_ for id_ in ids if not is_in_memory(id_)]
         kept = {*ids[-1:], *(folders if self.keep_last is None else folders[-self.keep_last :])}
-        # Often all that is there is kept, and no score need be read.
+        # Often all checkpoints are kept, and no score is needed.
         if self.keep_best and self.keep_last is not None and len(kept) < len(ids):
             kept.update(self._best(folders, checkpoints))
         return [id_ for id_ in ids if id_ not in kept and id_ not in pinned]
@@ -101,12 +101,11 @@ def _number(value: object) -> float:
 
 
 class References:
-    """Which checkpoints are named, and by what; each step takes the same time however many there are.
+    """Which checkpoints are still needed, and by what; each operation takes constant time.
 
-    A holder is whatever may still need a checkpoint: a paused trial its newest one, an attempt that has not ended the one
-    that it started from, a fork or a decision that is not carried out the one that it names. A holder holds one at most,
-    so that saying something twice, as a replay may, changes nothing. ``checkpoint in references`` is what ``Retention``
-    asks.
+    A holder is anything that may need a checkpoint: a paused trial its newest one, an attempt that has not ended the one that
+    it started from, a fork or a decision that is not carried out yet the one that it names. A holder holds at most one, so
+    repeating a call, as a replay may, changes nothing. ``Retention`` tests ``checkpoint in references``.
     """
 
     def __init__(self) -> None:
@@ -114,10 +113,10 @@ class References:
         self._holders: dict[CheckpointId, dict[Hashable, None]] = {}
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
-        """Have *holder* name *checkpoint*, and no longer what it named before; empty for nothing.
+        """Let *holder* hold *checkpoint* instead of what it held before; an empty id releases that.
 
         Returns:
-            what nothing names any more because of that, or empty.
+            the checkpoint that nothing holds any more because of that, or empty.
         """
         before = self._held.get(holder, CheckpointId(""))
         if checkpoint == before:
@@ -129,10 +128,10 @@ class References:
         return freed
 
     def release(self, holder: Hashable) -> CheckpointId:
-        """Have *holder* name nothing.
+        """Let *holder* hold nothing.
 
         Returns:
-            what nothing names any more because of that, or empty.
+            the checkpoint that nothing holds any more because of that, or empty.
         """
         checkpoint = self._held.pop(holder, CheckpointId(""))
         if not checkpoint:
@@ -145,7 +144,7 @@ class References:
         return checkpoint
 
     def holders(self, checkpoint: CheckpointId) -> list[Hashable]:
-        """Return what names a checkpoint, in the order in which it came to it."""
+        """Return the holders of a checkpoint, in the order in which they came."""
         return list(self._holders.get(checkpoint, ()))
 
     def __contains__(self, checkpoint: object) -> bool:

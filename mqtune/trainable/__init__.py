@@ -1,1 +1,1 @@
-"""What runs inside a trial process; nothing here imports celery or redis."""
+"""Trainables and the processes that run them: nothing here imports celery, redis or numpy."""

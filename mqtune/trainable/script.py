@@ -40,7 +40,7 @@ _PRINTED_AT: Final = "st_worker_timestamp"
 _READ_BYTES: Final = 2**16
 #: The most that a pipe holds, unless an administrator has raised it.
 _PIPE_BYTES: Final = 2**20
-#: What the error of a script that failed shows of its last words.
+#: How much of its last output the error of a failed script shows.
 _TAIL_BYTES: Final = 4_000
 #: How often the script is looked at where the kernel has no descriptor that tells of its end (macOS).
 _LOOK_MS: Final = 20
@@ -52,7 +52,7 @@ _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
 #: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
 #: Syne Tune's reporter would print has at most 50 kB.
 _MAX_LINE_BYTES: Final = 2**20
-#: What is shown of a line that can't be read.
+#: How much of a malformed line is shown.
 _SHOWN_BYTES: Final = 1_000
 
 
@@ -321,14 +321,16 @@ class _ScriptRun:
         if code == 0:
             return Ending(AttemptEnd.COMPLETED)
         tail = self._tail()
-        said = f"; the last it said:\n{tail}" if tail else ", and said nothing"
+        output = f"; its last errors were:\n{tail}" if tail else ", and printed no errors"
         if code > 0:
-            return Ending(AttemptEnd.FAILED, "Exited", f"script {self._path} exited with code {code}{said}", code=code)
+            return Ending(
+                AttemptEnd.FAILED, "Exited", f"script {self._path} exited with code {code}{output}", code=code
+            )
         name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
         return Ending(
             AttemptEnd.FAILED,
             "Killed",
-            f"script {self._path} was killed by {name}{said}",
+            f"script {self._path} was killed by {name}{output}",
             code=_KILLED + -code,
         )
 

@@ -146,6 +146,16 @@ def test_the_end_is_a_frame_of_its_own_behind_all_reports(trial: Session, pipe: 
     assert pipe.frames()[-1] == (FRAME_END, b"how it ended")
 
 
+def test_a_report_that_can_not_be_sent_leaves_nothing_in_the_next_one(trial: Session, pipe: Pipe) -> None:
+    for wrong in ({"a": 1, "b": object()}, {"a": [1, object()]}, {"a": 2**70}, {1: 2}):
+        with pytest.raises(TypeError):
+            report(wrong)  # type: ignore[arg-type]
+
+    report({"loss": 1})
+
+    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 1}]
+
+
 def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's own clock, which may be hours off and may step back, has no part in it."""
     monkeypatch.setattr(session.time, "time", lambda: 0.0)

@@ -40,7 +40,7 @@ Message = dict[str, Any]
 class StartMessage(TypedDict):
     """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
 
-    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back behind it. ``epoch_s`` is the
+    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
     time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is deleted when the attempt has
     ended; ``working_dir`` is empty unless the attempt has a working directory of its own. ``checkpoint`` is the id of the
     checkpoint to start from, and ``checkpoint_data`` its bytes if it is held in Redis; ``store`` is the URL of the

@@ -46,7 +46,7 @@ _CONTROL_BYTES: Final = 256 * RECORD.size
 _LOOK_AGAIN_MS: Final = 20
 
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
-#: What ``file_of`` returns for a descriptor that is not open.
+#: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
 _NO_MESSAGE: Final[StartMessage] = {"config": {}, "timestamp": 0.0, "stdout": "", "stderr": ""}
 
