@@ -173,7 +173,7 @@ class Tuner:
     def run(self) -> Results:
         """Run to the end and return the results; an experiment that is complete is only read.
 
-        The first Ctrl-C (or SIGTERM) hands running trials back, saves everything and says how to go on; the second ends within
+        The first Ctrl-C (or SIGTERM) requeues running trials, saves everything and says how to go on; the second ends within
         a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
         exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
 

@@ -1,4 +1,4 @@
-"""Going on with an experiment without its script: what it is, and where, from what is kept of it."""
+"""Rebuilds an experiment's settings from its definition, so that it goes on without its script."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _rule(definition: Definition) -> StopRule | None:
 
 
 def _definition(name: str, place: BrokerDeployment) -> Definition:
-    """Return what an experiment is, as its server has it; or, if that has lost it, as this machine's copy began."""
+    """Return an experiment's definition, from its server or, if that has lost it, from this machine's copy."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / JOURNAL_FILE).is_file():
@@ -146,7 +146,7 @@ def _listed(names: list[str]) -> str:
 
 @contextlib.contextmanager
 def _explained(name: str, definition: Definition) -> Iterator[None]:
-    """Have what a definition lacks, or has in a wrong form, end as an error that says what to do."""
+    """Turn errors about a definition that lacks something, or is malformed, into one that says what to do."""
     try:
         yield
     except KeyError as error:
@@ -160,7 +160,7 @@ def _explained(name: str, definition: Definition) -> Iterator[None]:
 
 
 def _given(argument: str, rebuild: Callable[[], T]) -> T:
-    """Return what can be made again.
+    """Return what can be rebuilt.
 
     Raises:
         ConfigurationError: it can't; the message names the argument to give it by.

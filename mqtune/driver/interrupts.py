@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends a run in good order, the second at once."""
+"""Ctrl-C: the first shuts a run down, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Final
 
 __all__ = ["AT_ONCE_S", "Interrupted", "Interrupts"]
 
-_SAID: Final = b"\nStopping: running trials are handed back. Ctrl-C again ends at once.\n"
+_SAID: Final = b"\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
 _STDERR: Final = 2
-#: How long letting go of everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
+#: How long closing everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
 #: the second within which a run has ended then.
 AT_ONCE_S: Final = 0.5
-#: How long an end in good order may take: trials have 20 s, a worker and a server as long again, and results are written.
+#: How long a shutdown may take: trials have 20 s, a worker and a server as long again, and results are written.
 #: A Redis that is away is waited for much longer otherwise.
 ORDERLY_S: Final = 90.0
-_TOO_LONG: Final = b"\nThe end in good order takes too long; ending at once.\n"
+_TOO_LONG: Final = b"\nThe shutdown takes too long; ending at once.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: What a shell adds to a signal's number for the exit code of a process that ended by it.
 _EXIT_CODE_OF_SIGNAL: Final = 128
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 class Interrupts:
     """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes.
 
-    An end in good order that takes longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread that is in
+    A shutdown that takes longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread that is in
     the middle of a long call of C code takes no signal. A thread therefore watches too, and ends the process when a second
     signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run can hold that up.
     """
@@ -125,7 +125,7 @@ class _Watch:
         threading.Thread(target=self._run, name="mqtune-interrupts", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         signal.set_wakeup_fd(self._before)
         self._over.set()
         os.close(self._write)

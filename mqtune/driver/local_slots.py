@@ -1,4 +1,4 @@
-"""The slots of a run on this machine alone: they have the shape that its trials ask for, or it is said why they can't."""
+"""The slots of a run on this machine alone: they offer what its trials ask for, or an error says why they can't."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def worker_options(asked: Resources, slots: int | None) -> list[str]:
     """Return the options of a local worker whose slots fit trials that ask for this.
 
     Args:
-        asked: what each trial asks for; tags are taken to be true of this machine.
+        asked: what each trial asks for; this machine is assumed to have the tags.
         slots: how many slots there are to be; by default as many as this machine has room for.
 
     Raises:
         InsufficientResources: this machine can't give that.
-        ConfigurationError: so many slots can't be made of its GPUs.
+        ConfigurationError: its GPUs can't be divided into that many slots.
     """
     tags = ["--tags", ",".join(sorted(asked.tags))] if asked.tags else []
     cores = usable_cpus()

@@ -43,14 +43,14 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.keep_last is not None:
-            object.__setattr__(self, "keep_last", whole_number("Retention", "keep_last", self.keep_last, 1))
-        object.__setattr__(self, "keep_best", whole_number("Retention", "keep_best", self.keep_best, 0))
+            object.__setattr__(self, "keep_last", whole_number("Checkpoints", "keep_last", self.keep_last, 1))
+        object.__setattr__(self, "keep_best", whole_number("Checkpoints", "keep_best", self.keep_best, 0))
         if not isinstance(self.score, str):
-            raise ConfigurationError(f"Retention(score={self.score!r}): the name of a metric is wanted")
-        one_of("Retention", "mode", self.mode, ("min", "max", ""))
+            raise ConfigurationError(f"Checkpoints(score={self.score!r}): the name of a metric is wanted")
+        one_of("Checkpoints", "mode", self.mode, ("min", "max", ""))
         if bool(self.score) is not bool(self.mode):
             raise ConfigurationError(
-                f"Retention(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
+                f"Checkpoints(score={self.score!r}, mode={self.mode!r}): give both, or neither for the experiment's metric"
             )
 
     def of(self, metric: str, mode: Literal["min", "max"]) -> Retention:

@@ -1,4 +1,4 @@
-"""Running an experiment: from the first connection to the last word, with Ctrl-C and errors on the way."""
+"""Runs an experiment: connects, drives it, and ends it also after Ctrl-C and errors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Runner:
         return self.look().is_finished
 
     def debug_string(self) -> str:
-        """Return a few lines on how it stands, and why nothing runs if nothing does."""
+        """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
         self.catch_up()
         counts = ", ".join(f"{number} {status.name}" for status, number in self.experiment.counts.items() if number)
         best = self.experiment.best
@@ -148,7 +148,7 @@ class Runner:
         return Results(self.experiment, self.folder, None if self._driver is None else self._driver.written)
 
     def close(self) -> None:
-        """Let go of everything; a local worker and server end. Running trials on a broker's workers go on.
+        """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
 
         What was seen until then can still be looked at.
         """
@@ -164,7 +164,7 @@ class Runner:
         closing.join(AT_ONCE_S)
 
     def _say_end(self) -> None:
-        """Say that the experiment has ended, where it was driven by ``step`` to its end."""
+        """Journal that the experiment has ended, where ``step`` drove it to its end."""
         driver = self._driver
         if driver is None or not driver.is_finished or driver.failure is not None or self.experiment.outcome:
             return
@@ -304,12 +304,12 @@ class Runner:
         return results
 
     def _end_at_once(self) -> str:
-        """Kill what ends with this process, from any thread, and return what to say."""
+        """Kill the local worker, from any thread, and return what to print."""
         self._kill_worker()
         return self._how_to_go_on()
 
     def _how_to_go_on(self) -> str:
-        """Return what a person who has interrupted it wants to know."""
+        """Return how a person who has interrupted the run can go on with it."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         return (
             f"Interrupted. Everything is kept in {self.folder}; run the same script with name={self.plan.name!r} to go on, "
@@ -332,7 +332,7 @@ class Runner:
             driver.step(max(0.0, deadline - time.monotonic()))
 
     def _abort(self) -> None:
-        """After an error: hand running trials back as far as possible, and keep what there is."""
+        """After an error, requeue running trials as far as possible, and save the results so far."""
         if self._driver is None or self._is_closed or self._interrupts.is_urgent:
             return
         try:
@@ -340,7 +340,7 @@ class Runner:
             self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
             self.results().save()
         except (MqtuneError, OSError) as error:
-            logger.warning("the experiment %s could not be closed in good order: %s", self.plan.name, error)
+            logger.warning("the experiment %s could not be closed properly: %s", self.plan.name, error)
 
 
 def _is_interactive() -> bool:
