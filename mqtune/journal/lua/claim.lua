@@ -1,4 +1,4 @@
--- A worker claims an attempt: checks that it is wanted and free, takes the lease, journals the start.
+-- Claim an attempt: check that it is wanted and free, take the lease, append the start.
 --
 -- KEYS  1 meta  2 journal  3 trial  4 staged  5 leases
 -- ARGV  1 channel  2 trial  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds  7 event

@@ -1,15 +1,15 @@
--- Take, keep or give back the lock of an experiment's driver.
+-- Take, keep or release the lock of an experiment's driver.
 --
 -- KEYS  1 driver  2 meta  3 experiments
--- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: give it back)  4 name of the experiment
+-- ARGV  1 owner token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
 --       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds
 --
 -- Returns {epoch, '', 0, 0} when the owner has the lock, else {0, who has it, milliseconds until it runs out, and for
--- how many it has driven}. What is given back counts as gone from then on.
+-- how many it has driven}. A released lock counts as expired from then on.
 -- A new owner gets an epoch higher than any before; the same owner keeps its epoch, also after the lock ran out,
--- unless another took it in between. Giving back what another holds changes nothing. Repeating a call does no harm.
+-- unless another took it in between. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
 -- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver; an error
 -- JOURNALGONE when it is the server that has lost the caller's epoch.
 

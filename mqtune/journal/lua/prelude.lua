@@ -1,4 +1,4 @@
--- What the scripts share; it stands before each of them when they are loaded.
+-- Shared functions, which precede each script when it is loaded.
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -19,21 +19,21 @@ local function hint(channel, hints)
   redis.call('PUBLISH', channel, cmsgpack.pack(hints))
 end
 
--- What the worker of an attempt is told: its intent, or else the last wish that a checkpoint be saved.
+-- Return the answer to the worker of an attempt: its intent, or else the last request to save a checkpoint.
 local function told(intent, saves)
   if intent ~= '' or saves == '0' then return intent end
   return 'save:' .. saves
 end
 
--- What workers are to do because nobody has driven the experiment for longer than it may be: finish, stop or nothing ('').
+-- Return the policy of workers if nobody has driven the experiment for longer than the grace: finish, stop; else ''.
 local function undriven(meta)
   local have = redis.call('HMGET', meta, 'on_loss', 'loss_ms', 'driver_until')
   if not have[1] or have[1] == 'continue' or not have[3] then return '' end
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
--- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a call that is repeated, or a message
--- that is late, is told what became of the attempt; afterwards the trial is unknown, which refuses it as well.
+-- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a repeated call or late message is
+-- answered by how the attempt ended; afterwards the trial is unknown, and the call is refused as well.
 local KEEP_ENDED_S = 7 * 86400
 
 local function retire(trial)

@@ -1,4 +1,4 @@
--- A worker hands over the data of a checkpoint that is held in memory, before anything names it.
+-- Store the data of a checkpoint that is held in memory, before an event names it.
 --
 -- KEYS  1 trial  2 checkpoints
 -- ARGV  1 attempt  2 token  3 checkpoint  4 data

@@ -1,4 +1,4 @@
--- The driver ends an attempt whose lease ran out: its worker is gone, frozen or cut off.
+-- End an attempt whose lease has expired: its worker is gone, frozen or cut off.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 leases
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 event

@@ -1,4 +1,4 @@
--- See of attempts that the driver takes to be under way whether they are, and put back what only lost its place.
+-- Return which of the attempts that the driver considers under way are, and repair the bookkeeping of these.
 --
 -- KEYS  1 driver  2 journal  3 leases  4 staged  5… the trial of each attempt
 -- ARGV  1 epoch  2 milliseconds of a lease that is put back, then for each attempt: trial, attempt

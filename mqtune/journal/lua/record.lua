@@ -1,4 +1,4 @@
--- Journal an event of the driver that concerns the whole experiment.
+-- Append an event of the driver that concerns the whole experiment.
 --
 -- KEYS  1 driver  2 meta  3 journal
 -- ARGV  1 channel  2 epoch  3 mark, unique to this event  4 event  5 definition, or '' to leave it as it is

@@ -1,10 +1,11 @@
--- Renew the leases of the attempts that a worker runs for one experiment; the answer carries the intents and the wishes.
+-- Renew the leases of a worker's attempts of one experiment; the answer carries intents and requests to save.
 --
 -- KEYS  1 meta  2 leases  3… the trial of each attempt
 -- ARGV  1 lease in milliseconds, then for each attempt: trial, attempt, token
 --
--- Returns for each attempt: the intent; without one, 'undriven' when nobody has driven the experiment for too long and
--- nothing may run on; else 'save:<n>', 'go:<sequence>', both with a space between, or ''; or 'fenced' when it is not the one that holds the lease. A lease that has run out but was not reaped yet is renewed. Repeating a call does no harm.
+-- Returns for each attempt: the intent; without one, 'undriven' when nobody has driven the experiment for too long and its
+-- attempts are to end; else 'save:<n>', 'go:<sequence>', both separated by a space, or ''; or 'fenced' when the attempt doesn't
+-- hold the lease. A lease that has expired but was not reaped yet is renewed. Repeating a call does no harm.
 
 local answers = {}
 local runs_out = now_ms() + ARGV[1]

@@ -1,10 +1,10 @@
--- The driver wishes that an attempt that runs saves a checkpoint; its worker gets a hint.
+-- Request that a running attempt saves a checkpoint; its worker gets a hint.
 --
 -- KEYS  1 driver  2 trial
--- ARGV  1 epoch  2 trial  3 attempt  4 mark, unique to this wish  5 what control channels start with  6 experiment
+-- ARGV  1 epoch  2 trial  3 attempt  4 mark, unique to this request  5 what control channels start with  6 experiment
 --
 -- Returns 1, or 0 when the attempt doesn't run; an error STALEDRIVER when a later driver exists. Idempotent by the mark,
--- as long as there is no other wish in between. The answers to report and renew repeat the last wish until the end.
+-- as long as there is no other request in between. The answers to report and renew repeat the last request until the end.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

@@ -1,4 +1,4 @@
--- The driver puts back what the server has lost of an experiment.
+-- Restore what the server has lost of an experiment; for its driver.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 the entries that the journal is to hold, written before  5 leases  6 staged
 --       7 experiments  8 requests  9… each trial

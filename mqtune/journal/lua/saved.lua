@@ -1,4 +1,4 @@
--- Journal that there is a checkpoint that no report came with.
+-- Append that a checkpoint was saved without a report.
 --
 -- KEYS  1 meta  2 journal  3 trial
 -- ARGV  1 channel  2 attempt  3 token  4 checkpoint  5 event

@@ -1,4 +1,4 @@
--- Journal that an attempt is wanted, and make it claimable. The Celery task is published afterwards.
+-- Append that an attempt is wanted, and make it claimable. The Celery task is published afterwards.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event

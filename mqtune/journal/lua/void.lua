@@ -1,5 +1,5 @@
--- The driver ends an attempt that it takes to be under way, and that is not: its hash was deleted or evicted, or the entry
--- that ended it was.
+-- End an attempt that the driver considers under way, and that is not: its hash, or the entry that ended it, was deleted or
+-- evicted.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 leases  6 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 timestamp of the trial's last report  6 event
