@@ -1,4 +1,4 @@
-"""The worker's Celery face: the app and the settings it owns, the pool, the one task, and what Flower sees.
+"""The worker's Celery app: its pool, its one task, its transport, and the watch over its consumer.
 
 Celery hands out ids of attempts and shows what runs; everything that must not be lost is in the journal. This is the
 only module of the worker's side that imports celery.
@@ -116,7 +116,7 @@ class TrialPool(BasePool):
         return int(self.limit) if self.runtime is None else self.runtime.capacity
 
     def on_start(self) -> None:
-        # Twice the slots, because the next task of a slot arrives while the last one's process goes.
+        # Twice the slots, because the next task of a slot arrives while the last one's process ends.
         self._executor = ThreadPoolExecutor(max_workers=2 * int(self.limit), thread_name_prefix="mqtune-slot")
 
     def register_with_event_loop(self, hub: Any) -> None:
@@ -140,7 +140,7 @@ class TrialPool(BasePool):
                 if accept_callback is not None:
                     accept_callback(token, time.monotonic())
                 result = target(*(args or ()), **(kwargs or {}))
-                # A terminated task was already taken off the books, as revoked.
+                # Celery has already recorded a terminated task as revoked.
                 if callback is not None and correlation_id not in self._terminated:
                     callback(result)
             except Exception:
@@ -152,12 +152,12 @@ class TrialPool(BasePool):
                 self.wake.set()
 
         future = self.submit(work)
-        # Celery calls it after terminate_job, which has done what there is to do.
+        # Celery calls it after terminate_job, which has done everything already.
         future.terminate = lambda *_: None  # type: ignore[attr-defined]
         return future
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Have a thread do something."""
+        """Run *work* in a thread of the pool."""
         assert self._executor is not None  # noqa: S101 - Celery starts a pool before it uses it
         future = self._executor.submit(work)
         self._futures.add(future)
@@ -177,17 +177,17 @@ class TrialPool(BasePool):
         return self._runs.get(task_id)
 
     def enter(self, run: AttemptRun) -> None:
-        """Have a run end when its task is terminated, also if that was a moment ago."""
+        """Register a run, so that it ends when its task is terminated, or was terminated a moment ago."""
         self._runs[run.task_id] = run
         if self.was_terminated(run):
             run.terminate(kill=False)
 
     def was_terminated(self, run: AttemptRun) -> bool:
-        """Whether a person said that a run is to end."""
+        """Whether a person has terminated a run."""
         return run.task_id in self._terminated
 
     def grow(self, n: int = 1) -> None:
-        """Refuse: a remote command, answered with this text."""
+        """Refuse this remote command; the error's text is the answer."""
         raise NotImplementedError("a worker has as many slots as it has devices: start another worker")
 
     shrink = grow
@@ -199,7 +199,7 @@ class TrialPool(BasePool):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread has not ended; none does after a stop, unless what it waits for never comes."""
+        """Whether a thread still runs; after a stop that is one that hangs."""
         return any(not future.done() for future in tuple(self._futures))
 
     on_terminate = on_stop
@@ -216,7 +216,7 @@ class TrialRequest(Request):
     """A task on its way through the worker, as ``inspect active`` and a worker's page in Flower show it."""
 
     def info(self, safe: bool = False) -> dict[str, Any]:
-        """Return what is known of it, with the trial's config, and the number of the trial's process."""
+        """Return Celery's description of it, with the trial's config and the pid of the trial's process."""
         run = self.app.trials.run_of(self.id)
         shown = {"kwargs": self.kwargsrepr, "worker_pid": run.pid if run is not None else None}
         return {**super().info(safe), **shown}
@@ -231,7 +231,7 @@ def _refusing(command: str, reason: str) -> Callable[..., Any]:
 
 
 class TrialWorker(Worker):
-    """Celery's worker, without what a fleet of hundreds can't afford, and only with the settings that it needs."""
+    """Celery's worker, without the parts that don't scale to hundreds of workers, and only with the settings that trials need."""
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
@@ -241,7 +241,7 @@ class TrialWorker(Worker):
             check_options(_is_given)
             check_settings(self.app.conf, owned_settings(self.app.settings))
             self.app.prepare(self.hostname, concurrency)
-            # Celery would say that they are set, and they would do nothing.
+            # Celery would report success, and they would have no effect.
             Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
             Panel.data.update({"revoke": self._revoke, "terminate": self._terminate})
         except MqtuneError as error:
@@ -253,9 +253,9 @@ class TrialWorker(Worker):
         # With gossip every worker hears every other's heartbeats: 500,000 messages a second for 1,000 workers.
         kwargs.update(without_gossip=True, without_mingle=True)
         self.concurrency = len(self.app.plan.devices)
-        # Flower switches task events on every five seconds: too late for the first trials, if it is already there.
+        # Flower enables task events every five seconds, which is too late for the first trials.
         self.task_events: bool = self.task_events or self.app.is_watched
-        # A socket's URL leaves no other way to say which transport is meant; this is the worker's own process.
+        # The URL of a socket can't name a transport class; this affects only the worker's own process.
         TRANSPORT_ALIASES.update(
             dict.fromkeys(("redis", "rediss"), f"{TrialTransport.__module__}:{TrialTransport.__name__}")
         )
@@ -264,14 +264,14 @@ class TrialWorker(Worker):
 
     def install_platform_tweaks(self, worker: Any) -> None:
         super().install_platform_tweaks(worker)
-        # Celery's own wait for trials to end by themselves, and then call them terminated by a person.
+        # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
         self.app.trials = self.pool
         leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(self.app.settings.grace_s))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, in the journal too: Celery's workers forget it when they end, and others that join never know."""
+        """Revoke tasks, and journal that: Celery's workers forget revokes when they end, and workers that join later never hear of them."""
         self.app.runtime.revoke(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
@@ -281,8 +281,8 @@ class TrialWorker(Worker):
     def _process_task(self, req: Any) -> None:
         try:
             super()._process_task(req)
-        except Exception as error:  # noqa: BLE001 - what a message's headers are, is anybody's to say
-            # It counts as here, and so as in a slot, until somebody says otherwise.
+        except Exception as error:  # noqa: BLE001 - anybody may have written the message's headers
+            # Until then Celery counts it as active, in a slot.
             state.task_ready(req)
             logger.warning("task %.200s is not run: its message is malformed: %s", req.id, error)
 
@@ -301,7 +301,7 @@ class TrialWorker(Worker):
 
 
 def _is_given(option: str) -> bool:
-    """Whether an option stands on Celery's command line, or in an environment variable for it."""
+    """Whether an option is given on Celery's command line or in its environment variable."""
     context = celerys_cli.get_current_context(silent=True)
     source = context.get_parameter_source(option) if context is not None else None
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
@@ -313,7 +313,7 @@ class TrialApp(Celery):
     settings: WorkerSettings
     plan: SlotPlan
     client: RedisClient
-    #: What the worker has its name by.
+    #: Proves that the worker holds its name.
     token: str
     #: Whether somebody may be listening to events.
     is_watched: bool
@@ -327,7 +327,7 @@ class TrialApp(Celery):
         return self.subclass_with_self(TrialWorker, name="Worker")
 
     def prepare(self, name: str, concurrency: object) -> None:
-        """Find the devices, connect, and see that the worker can do its work: what the app of a Flower need not.
+        """Find the devices, connect, and check that the worker can run trials; Flower uses the same app without this.
 
         Raises:
             MqtuneError: the worker can't start.
@@ -336,8 +336,8 @@ class TrialApp(Celery):
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
-        # Taken off the queue for good when it is received: an acknowledgement a moment later would cost two round trips
-        # for each trial, and save nothing, since a message that is lost is published again.
+        # Messages are removed from the queue when they are received: an acknowledgement would cost two round trips for each
+        # trial and save nothing, since a lost message is published again.
         self.conf.update(task_queues=[Queue(queue, no_ack=True)], task_default_queue=queue)
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
@@ -345,18 +345,18 @@ class TrialApp(Celery):
         fleet = Fleet(self.client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, LEASE_S)
         self.token = fleet.token
-        # kombu keeps the names of their queues.
+        # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
 
     def requeue_all(self) -> None:
-        """End all attempts so that their trials can run elsewhere, and start nothing more."""
+        """End all attempts so that their trials run again elsewhere, and start nothing more."""
         if self.trials.runtime is not None:
             self.trials.runtime.requeue_all("its worker was shut down")
 
 
 class RuntimeStep(bootsteps.StartStopStep):
-    """Starts the runtime after the pool and before the consumer, and stops it between them in turn."""
+    """Starts the runtime after the pool and before the consumer, and stops it after the consumer and before the pool."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
@@ -367,7 +367,7 @@ class RuntimeStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
-        # A zygote that is killed leaves its trial to this process.
+        # The trial of a killed zygote becomes a child of this process.
         reaper.adopt()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if settings.owner_fd is not None:
@@ -392,7 +392,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         if self._runtime is not None:
             worker.app.requeue_all()
             if tasks := worker.consumer.task_consumer:
-                # A message that Redis hands out in this moment goes back into the queue now, not when all trials have ended.
+                # A message that Redis delivers in this moment returns to the queue now, not when all trials have ended.
                 ignore_errors(worker.consumer, tasks.channel.close)
             self._runtime.close(grace_s=stop_s(worker.app.settings.grace_s))
 
@@ -413,7 +413,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str) -> object:
-        """Run one attempt, if it is still wanted and nobody else has it."""
+        """Run one attempt, unless it is no longer wanted or another worker has it."""
         try:
             run = app.runtime.attempt(experiment, trial, attempt, uuid.uuid4().hex, definition)
         except MqtuneError as error:
@@ -426,7 +426,7 @@ def create_app(settings: WorkerSettings) -> TrialApp:
     def revoked(request: Any, *, terminated: bool, **_: Any) -> None:
         if not terminated:
             app.rows.abandoned(request.id, request.shadow, request.kwargsrepr)
-            # Its worker may know of the revoke from a file of states, and nobody else.
+            # This worker may know of the revoke from its state file (--statedb), and be the only one.
             app.runtime.revoke([request.id])
 
     return app
@@ -440,7 +440,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     try:
         outcome = app.runtime.run(run)
     except BrokerUnavailable as error:
-        # Only when the worker is closing: until then the journal tries for ever.
+        # Raised only when the worker is shutting down: until then the journal tries again.
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
     app.rows.end(run, outcome, by_hand=pool.was_terminated(run))
     if outcome.end is AttemptEnd.COMPLETED:
@@ -451,7 +451,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
 
 
 class TrialChannel(OneClient, redis_transport.Channel):
-    """kombu's channel without the round trip that acknowledges what nobody keeps, and with one client instead of many."""
+    """kombu's channel without the round trip for acknowledgements, and with one Redis client instead of many."""
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Do nothing: the worker's queue is consumed without acknowledgements."""
@@ -470,11 +470,11 @@ class TrialTransport(redis_transport.Transport):
 
 
 def _unless_malformed(read: Callable[[], Any]) -> Any:
-    """Read a message and have it dealt with; one that is none of Celery's is thrown away, where it would end the worker."""
+    """Read and handle a message; a malformed one, which would end the worker, is dropped."""
     try:
         return read()
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
-        logger.warning("a message that is none of Celery's was thrown away", exc_info=True)
+        logger.warning("a malformed message was dropped", exc_info=True)
         raise Empty from None
 
 
@@ -487,32 +487,32 @@ LOOKS: Final = 6
 
 
 class Consumer(Protocol):
-    """What brings a worker its tasks."""
+    """Takes a worker's tasks off the queue."""
 
     @property
     def taken(self) -> int:
-        """How many tasks it has brought so far."""
+        """How many tasks it has taken so far."""
 
     @property
     def should_take(self) -> bool:
-        """Whether a slot is free, and nobody has said that nothing is to be taken for it."""
+        """Whether a slot is free, and nobody has cancelled the consumer."""
 
     def waiting(self) -> int:
-        """Return how many tasks wait, when Redis says so; meanwhile it waits.
+        """Return how many tasks wait; while Redis is unreachable it blocks.
 
         Raises:
-            BrokerUnavailable: the worker is closing.
+            BrokerUnavailable: the worker is shutting down.
         """
 
     def reconnect(self) -> None:
-        """Have it close its connection and make another; running trials go on."""
+        """Close its connection and open a new one; running trials go on."""
 
     def restart(self) -> None:
-        """Hand the running trials back and begin the whole process anew."""
+        """Requeue the running trials and restart the whole process."""
 
 
 class ConsumerWatch:
-    """Counts the looks in a row at which trials waited and nothing was taken; one thread uses it."""
+    """Counts the checks in a row at which trials waited and nothing was taken. One thread uses it."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -520,10 +520,10 @@ class ConsumerWatch:
         self._in_a_row = 0
 
     def look(self) -> None:
-        """Look whether the consumer does its work; after ``LOOKS`` in a row have it reconnect, after as many more restart.
+        """Check whether the consumer works; after ``LOOKS`` failures in a row reconnect, after as many more restart.
 
         Raises:
-            BrokerUnavailable: the worker is closing.
+            BrokerUnavailable: the worker is shutting down.
         """
         consumer = self._consumer
         is_stuck = consumer.should_take and consumer.waiting() > 0 and consumer.taken == self._taken
@@ -533,7 +533,7 @@ class ConsumerWatch:
             logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", LOOKS * LOOK_S)
             consumer.reconnect()
         elif self._in_a_row == 2 * LOOKS:
-            logger.error("nothing was taken for %.0f s more: this worker starts anew", LOOKS * LOOK_S)
+            logger.error("nothing was taken for %.0f s more: this worker restarts", LOOKS * LOOK_S)
             consumer.restart()
 
 
@@ -557,7 +557,7 @@ class _CelerysConsumer:
 
     @property
     def should_take(self) -> bool:
-        # By the tasks that are here, and not by what Celery believes of them, in which the fault may be.
+        # By the tasks in the pool, not by Celery's own count, which may be wrong.
         has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
         # It is left out once somebody has said ``celery control cancel_consumer``.
         return has_room and self._runtime.queue in self._worker.app.amqp.queues.consume_from
@@ -566,11 +566,11 @@ class _CelerysConsumer:
         return self._runtime.waiting()
 
     def reconnect(self) -> None:
-        # In the consumer's own loop it is as if the connection had failed, whatever is wrong with it.
+        # Raised in the consumer's own loop, it has the effect of a failed connection.
         self._worker.consumer.hub.call_soon(_lose_connection)
 
     def restart(self) -> None:
-        self._runtime.requeue_all("its worker took nothing any more and started anew")
+        self._runtime.requeue_all("its worker took nothing any more and was restarted")
         self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
         if not self._is_leaving():
             _restart_process()
@@ -581,23 +581,23 @@ def _lose_connection() -> NoReturn:
 
 
 def _restart_process() -> NoReturn:
-    """Run this process's command line in its place; its number and its open files stay, so that its supervisor sees nothing.
+    """Replace this process by a new one with the same command line, pid and open files, unnoticed by its supervisor.
 
     Where that can't be done the process ends, and says that trying again may help.
     """
     with contextlib.suppress(ChildProcessError):
-        # Nobody else would wait for those that are dead.
+        # Nobody else would reap dead children.
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - it is its own command line
     except OSError as error:
-        logger.critical("this worker can't start anew (%s) and ends", error)
+        logger.critical("this worker can't restart (%s) and ends", error)
         os._exit(os.EX_TEMPFAIL)
 
 
 def watch_consumer(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable[[], bool]) -> None:
-    """Look now and then, in a thread of its own, whether a worker takes trials, until it closes.
+    """Check regularly, in a thread of its own, whether a worker takes trials, until it shuts down.
 
     Args:
         worker: Celery's own, with mqtune's pool.
@@ -613,6 +613,6 @@ def watch_consumer(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable[
             except BrokerUnavailable:
                 return
             except Exception:
-                logger.exception("whether this worker takes trials could not be found out; the next look follows")
+                logger.exception("the check whether this worker takes trials failed; it is tried again")
 
     threading.Thread(target=look_now_and_then, name="mqtune-consuming", daemon=True).start()
