@@ -32,7 +32,7 @@ from mqtune.core.events import (
 from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.core.machine import describe_process
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal.base import Entry
+from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -430,6 +430,7 @@ class ExperimentHandle:
     def _wait(self, follower: Follower, request: Requested, entry: str, deadline: float) -> Answer | str:
         """Return the answer; or another entry that the request has, because the server had lost the first."""
         wait_s = look_at = 0.0
+        end = ""
         while True:
             entries = follower.read(wait_s)
             for each in entries:
@@ -438,14 +439,19 @@ class ExperimentHandle:
                     return self._taken(event)
             now = time.monotonic()
             wait_s = min(_LOOK_S, deadline - now)
-            # Trials that run without a driver never fall silent.
-            if entries and wait_s > 0 and now < look_at:
+            # Trials that run without a driver go on reporting.
+            if entries and not end and wait_s > 0 and now < look_at:
                 continue
             look_at = now + _LOOK_S
             has = self._again(request)
             if has != entry:
                 return has
             if not self._is_driven():
+                newest = follower.newest()
+                end = end or (newest.id if newest is not None else "")
+                if entries and entry_order(entries[-1].id) < entry_order(end):
+                    # The last driver may have answered in what is still to be read.
+                    continue
                 reason = f"nobody drives experiment {self.name!r}; the next driver will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
             if wait_s <= 0:
