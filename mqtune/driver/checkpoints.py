@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
 _CLOSE_S: Final = 10.0
-#: Which trials lose all their checkpoints at their end, beside what retention gives up: none; those that did not complete;
+#: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not complete;
 #: completed ones too; and even the best one. The best one's stay in all cases but the last.
 Deletes = bool | Literal["stopped", "all"]
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})

@@ -93,8 +93,8 @@ class Driver:
         copy: the local copy of the journal.
         callbacks: who is told.
         owner: a token that no other driver has.
-        clock: what everything here goes by.
-        interrupts: what may end a wait.
+        clock: the time that everything here goes by.
+        interrupts: may end a wait.
         reading: how reports are read.
         space: what the configs of requests must fit.
     """
@@ -132,14 +132,14 @@ class Driver:
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         self._entry, self._number = START
         self._reader = JournalReader(journal, copy, clock)
-        #: What earlier drivers wrote and a replay has not come to, and the entries at which there is something.
+        #: Events of earlier drivers that a replay has not reached, by cursor; and the entries of these cursors.
         self._pending: dict[Cursor, list[Event]] = {}
         self._awaited: set[str] = set()
         #: How far earlier drivers had decided, as a replay finds it.
         self._decided_to = _place(START)
         self._is_replaying = True
         self._draining = self._is_closed = False
-        #: What is to be journaled before this driver does anything else.
+        #: To be journaled before this driver does anything else.
         self._beginning: Begin | None = None
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
@@ -211,7 +211,7 @@ class Driver:
         for drop in self._checkpoints.look_through(self._journal):
             self.carry_out(drop)
         self.backend.refresh()
-        # What an earlier driver staged, and died before it was published, need not wait until it is overdue.
+        # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
         self._carry_out_requests()
@@ -272,7 +272,7 @@ class Driver:
         with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
             entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
         if self._restoring.look():
-            # What was read isn't what follows any more.
+            # The entries that were read are no longer those that follow.
             self._repair()
             return []
         if entries:
@@ -296,7 +296,7 @@ class Driver:
         none_fitted = not self.backend.slots
         self.backend.refresh()
         if none_fitted and self.backend.slots and self.experiment.live:
-            # What a user staged before the first worker came may wait in a queue that this one doesn't serve.
+            # An attempt that was staged before the first worker came may wait in a queue that this one doesn't serve.
             self._timers.publish_lost(older_than_s=0)
 
     # The path of an event.
@@ -474,8 +474,8 @@ class Driver:
     ) -> None:
         """Do at once what a request with these arguments asks for.
 
-        What has no event of its own is requested, and done in the next step: to add a trial when a slot is free, to set
-        limits, to end.
+        Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the journal,
+        carried out in the next step.
 
         Args:
             action: what to do.
@@ -622,10 +622,10 @@ class Driver:
             f"resumes nothing: {self._slots.waits_for or 'it starts new trials only'}; resume or abandon them"
         )
 
-    # For who drives it.
+    # For those who drive it.
 
     def listen_to_reports(self, listener: ReportListener) -> None:
-        """Have *listener* called with each report from now on, when the scheduler has seen it."""
+        """Have *listener* called with each report from now on, after the scheduler has seen it."""
         self._dispatcher.listen_to_reports(listener)
 
     def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
@@ -634,7 +634,7 @@ class Driver:
 
     @property
     def written(self) -> JournalReader:
-        """What was read of the journal, to be read again."""
+        """The part of the journal that was read, to be read again."""
         return self._reader
 
     def look_at_fleet(self) -> BackendSession:
@@ -644,7 +644,7 @@ class Driver:
         return self.backend
 
     def close(self) -> None:
-        """Close the copy, and give the lock back, so that another driver may go on at once."""
+        """Close the copy and release the lock, so that another driver may go on at once."""
         self._is_closed = True
         self._checkpoints.close()
         self._reader.close()

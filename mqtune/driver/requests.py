@@ -1,4 +1,4 @@
-"""Requests: what anybody has asked the driver for, in the journal; each becomes an action, or changes what is in force."""
+"""Requests in the journal: each becomes an action of the driver, or changes its limits, or is refused."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Ending(NamedTuple):
 class Requests:
     """Turns requests into actions; it checks them, and carries nothing out itself.
 
-    A request is *open* until the driver has answered it, or has queued the trial that it adds. What ``set`` and ``end`` ask for
-    is in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. ``set`` and ``end``
+    are in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
     finished.
 
     Args:

@@ -1,4 +1,4 @@
-"""The driver's timers: they keep its lock, find lost attempts, look at the fleet, and publish again what was lost."""
+"""The driver's timers, which keep its lock, find lost attempts, look at the fleet, and publish again what was lost."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ __all__ = ["REAP_GRACE_S", "STALL_S", "DriverTimers"]
 
 logger = logging.getLogger(__name__)
 
-#: How often leases that ran out are looked for; a lost trial waits this long at most on top of its lease.
+#: How often expired leases are looked for; a lost trial waits at most this long on top of its lease.
 REAP_S: Final = 0.5
 #: For how long no lease is reaped after the driver begins, or after Redis was away, frozen, or its clock was set forward:
-#: leases ran out meanwhile, and their workers, which renew them every 3 s, must have had their turn.
+#: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
 REAP_GRACE_S: Final = 8.0
-#: After this long without a look, the server may have been frozen without anybody's noticing. A healthy lease has 12 s left, so
-#: that no shorter stall makes it run out.
+#: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
+#: shorter stall makes it expire.
 STALL_S: Final = 8.0
-#: How often the fleet is looked at when it has said nothing; it says when a worker joins or leaves, not when one dies.
+#: How often the fleet is looked at without a message from it; there is one when a worker joins or leaves, not when one dies.
 REFRESH_S: Final = 5.0
-#: How often it is looked at what workers are doing while nothing runs: a user watches that.
+#: How often it is looked up what workers are doing while nothing runs: a user watches that.
 LOOK_AT_HELD_S: Final = 1.0
 #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
 UNCLAIMED_S: Final = 10.0
-
-
-#: How often it is looked whether Redis still has each attempt that is under way; between two looks, each answered at once, a
-#: driver may lag behind its journal.
+#: How often it is checked whether Redis still has each attempt that is under way. Between two checks a driver may lag behind
+#: its journal.
 RECONCILE_S: Final = 15.0
-#: What a lease is put back for that was deleted: a worker that lives renews it long before.
+#: For how long a deleted lease is put back: a living worker renews it long before.
 _LEASE_S: Final = 15.0
 _LOST: Final = (
     "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune needs "
@@ -47,7 +45,7 @@ _LOST: Final = (
 
 
 class DriverTimers:
-    """What is due now and then, run by the driver's loop, to which it returns the actions that it wants.
+    """Runs what is due from time to time; it returns the actions that it wants to the driver's loop.
 
     Args:
         journal: the experiment's.
@@ -183,7 +181,7 @@ class DriverTimers:
 
 
 def _in_words(held: Sequence[Held]) -> str:
-    """Say that code is imported, where, and for how long; nothing when it isn't."""
+    """Return that code is imported, where, and for how long; empty when none is."""
     importing = {each.worker: each.importing_s for each in held if each.importing_s is not None}
     if not importing:
         return ""
