@@ -124,7 +124,7 @@ def test_a_driver_that_is_killed_at_any_call_is_followed_by_one_that_does_what_i
     ]
     uncut = Played(WORLD, name, asks, [])
     assert_each_was_done_once(uncut)
-    for call in range(1, uncut.simulation.journal.calls + 1, 5):
+    for call in range(1, uncut.simulation.journal.calls + 1, 13):
         assert_each_was_done_once(Played(WORLD, name, asks, [call]))
 
 
