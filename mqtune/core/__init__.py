@@ -1,1 +1,1 @@
-"""What every part speaks of: trials, events and how they are encoded, errors, keys."""
+"""The vocabulary that every part shares: trials, events and their encoding, errors, keys."""

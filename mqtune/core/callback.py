@@ -1,4 +1,4 @@
-"""What the driver tells those who watch an experiment."""
+"""Callbacks: how the driver informs observers of an experiment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Callback"]
 class Callback:
     """Hears what happens to an experiment, off the decision path; override what you need.
 
-    **Order.** Each event is told once, in the journal's order, and after the experiment has taken it in. What happened
-    before the driver resumed, or while there was none, is not told; ``on_start`` shows what came of it.
+    **Order.** Each event is told once, in the journal's order, and after the experiment has taken it in. Events
+    from before the driver resumed, or from while there was none, are not told; ``on_start`` shows their outcome.
 
     **Thread.** All methods are called in one thread that all callbacks share, not the driver's: a slow callback holds up
     the others, never the driver or a trial. One that computes, instead of waiting for a disk or a network, does share
@@ -51,7 +51,7 @@ class Callback:
         """
 
     def on_stage(self, trial: Trial) -> None:
-        """An attempt of a trial was put into a queue: ``trial.attempt``. With number 1 it is the trial's birth."""
+        """An attempt of a trial was put into a queue: ``trial.attempt``. Number 1 is a new trial."""
 
     def on_trial_start(self, trial: Trial) -> None:
         """A worker has claimed ``trial.attempt`` and starts it."""

@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the argument in a plain type of Python's, or raises an error that names it and its value."""
+"""Argument checks: each returns the argument as a plain Python value, or raises an error that names the argument and its value."""
 
 from __future__ import annotations
 

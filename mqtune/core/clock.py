@@ -1,4 +1,4 @@
-"""Where time comes from: the server, or a simulation."""
+"""The clock that the driver uses: the server's, or a simulated one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
-    """Tells the time; all waiting in the driver goes by one of these."""
+    """Tells the time; everything in the driver that waits uses a clock."""
 
     def time(self) -> float:
         """Return the time in seconds since the epoch (UTC); it may step."""

@@ -1,4 +1,4 @@
-"""How values travel: msgpack, and never a pickle; and the bytes of reports, which are joined without being read."""
+"""Encoding of values as msgpack, never as pickles, and the bytes of reports, which are joined without being decoded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "segment_bytes",
 ]
 
-#: Stands in every message; a reader that doesn't know it says so.
+#: The version in every message; a reader that doesn't know it raises an error.
 VERSION: Final = 1
 #: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the last
 #: and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
@@ -48,7 +48,7 @@ _SEGMENT: Final = 4
 
 
 def encode_value(value: Any) -> bytes:
-    """Return *value* as msgpack; NumPy scalars become numbers.
+    """Encode *value* as msgpack; NumPy scalars become numbers.
 
     Raises:
         TypeError: msgpack can't carry it.
@@ -61,7 +61,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def decode_value(data: bytes) -> Any:
-    """Return the value that *data* carries.
+    """Decode msgpack.
 
     Raises:
         ValueError: the bytes are not one complete msgpack value.
@@ -74,7 +74,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def check_depth(data: bytes) -> None:
-    """Raise unless what *data* carries can be read where a journal has it; to be asked of what is longer than it could be deep.
+    """Check that a value is not nested too deeply to be decoded within a journal's entry.
 
     Raises:
         ValueError: lists and dicts in it are nested too deeply, or it is cut short.
@@ -103,16 +103,14 @@ _FLAT: Final = frozenset({float, int, bool, str, type(None)})
 
 
 def report_packer() -> msgpack.Packer:
-    """Return what ``pack_metrics`` packs faster with, for one thread at a time."""
+    """Return a packer that makes ``pack_metrics`` faster; only one thread at a time may use it."""
     return msgpack.Packer(default=_number, buf_size=2**12)
 
 
 def pack_metrics(
     timestamp: float, metrics: Mapping[str, Any], checkpoint: str = "", packer: msgpack.Packer | None = None
 ) -> bytes:
-    """Return one report's ``[timestamp, metrics]`` as msgpack; NaN and infinity are values like any other.
-
-    With a checkpoint's id, that is the third of the list.
+    """Encode one report as msgpack: ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``; NaN and infinity are allowed.
 
     Raises:
         TypeError: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names the key.
@@ -173,9 +171,9 @@ REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
 
 
 def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any], int]], int]:
-    """Return what can be read of a ``reports`` event that can't be read as a whole.
+    """Decode as much as possible of a malformed ``reports`` event.
 
-    What follows the first byte that is no msgpack is lost, since nobody knows where the next report would begin.
+    Everything after the first byte that is not msgpack is lost, because the start of the next report is unknown.
 
     Returns:
         of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how many

@@ -1,4 +1,4 @@
-"""Every error that mqtune raises on purpose; each message names the thing, the value and the way out."""
+"""The errors that mqtune raises; each message names the thing, its value and what to do."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ __all__ = [
 
 
 class MqtuneError(Exception):
-    """Something that mqtune was asked for can't be done."""
+    """mqtune can't do what it was asked for."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
 
 
 class ConfigurationError(MqtuneError, ValueError):
-    """An argument makes no sense."""
+    """An argument is invalid."""
 
 
 class ReportTooLarge(ConfigurationError):
-    """A report has more bytes than one may have."""
+    """A report is too large."""
 
 
 class ReportingClosed(MqtuneError):
-    """A trial's own code has closed what it reports through."""
+    """A trial's own code has closed the pipe that it reports through."""
 
 
 class SpaceError(ConfigurationError):
-    """A search space, or a value for it, makes no sense."""
+    """A search space, or a value for it, is invalid."""
 
 
 class TrainableNotFound(ConfigurationError):
-    """A trainable can't be named in a way that a worker can import."""
+    """A worker could not import the trainable by its name."""
 
 
 class CodeDiffers(ConfigurationError):
-    """The code of an experiment is not what it was when the experiment began."""
+    """The experiment's code has changed since the experiment began."""
 
 
 class BrokerUnavailable(MqtuneError, ConnectionError):
@@ -78,7 +78,7 @@ class BrokerRefused(BrokerUnavailable):
 
 
 class AccessDenied(MqtuneError):
-    """The account that the broker URL names may not do what is asked of it."""
+    """The account in the broker URL lacks a permission."""
 
 
 class BrokerTooOld(BrokerUnavailable):
@@ -90,11 +90,11 @@ class CheckpointGone(MqtuneError):
 
 
 class CheckpointBroken(MqtuneError):
-    """A checkpoint is not what was saved: something of it is missing, cut short or changed."""
+    """A checkpoint is damaged: a file is missing, truncated or changed."""
 
 
 class CheckpointExists(MqtuneError):
-    """There is another checkpoint of that id already, and checkpoints never change."""
+    """Another checkpoint already has that id, and checkpoints never change."""
 
 
 class CheckpointVersionError(MqtuneError):
@@ -126,7 +126,7 @@ class NameTaken(MqtuneError):
 
 
 class CopyIncomplete(MqtuneError):
-    """An experiment's local copy lacks what could not be written to it."""
+    """An experiment's local copy is incomplete, because it could not be written."""
 
 
 class DriverFenced(MqtuneError):
@@ -134,7 +134,7 @@ class DriverFenced(MqtuneError):
 
 
 class JournalGone(MqtuneError):
-    """Redis no longer has what was written to an experiment's journal."""
+    """Redis has lost an experiment's journal, or a part of it."""
 
 
 class InsufficientResources(MqtuneError):
@@ -154,7 +154,7 @@ class RequestRefused(MqtuneError):
 
 
 class InvalidTransition(MqtuneError):
-    """A trial can't go from the status it has to the one that was asked for."""
+    """A trial's status does not allow what was asked for."""
 
 
 class MessageVersionError(MqtuneError):

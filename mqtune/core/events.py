@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 
-#: What a field's value must be, by the field's annotation; richer ones are as plain as they travel.
+#: The type of a field's encoded value, by the field's annotation.
 _SHAPES: Final[dict[str, type | UnionType]] = {
     "AttemptEnd": str,
     "Config": dict,
@@ -94,14 +94,14 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "list[str]": list,
     "str": str,
 }
-#: The least that a number may be, by its field's name; where it counts from.
+#: The lowest value of a number, by its field's name.
 _LEAST: Final = {"attempt": 1, "sequence": 0, "slots": 0}
 
 _FIELDS: Final[dict[type, tuple[tuple[str, type | UnionType], ...]]] = {}
 
 
 def fields_of(kind: type) -> tuple[tuple[str, type | UnionType], ...]:
-    """Return the names of a message's fields, and what their values must be; looked up once for each kind of message."""
+    """Return the names and the types of a message's fields; cached for each kind of message."""
     fields = _FIELDS.get(kind)
     if fields is None:
         found = dataclasses.fields(cast("Any", kind))
@@ -113,7 +113,7 @@ def known_fields(kind: type, body: Any) -> dict[str, Any]:
     """Return the fields of a message's body that this version knows.
 
     Raises:
-        TypeError: a value can't be that, or there is no body.
+        TypeError: a value has the wrong type, or there is no body.
     """
     known = {}
     for name, shape in fields_of(kind):
@@ -132,10 +132,10 @@ def _are_texts(values: Any) -> bool:
 
 
 def decode_definition(experiment: str, kept: bytes | None) -> dict[str, Any]:
-    """Return an experiment's definition, as it is kept beside its journal; None stands for that nothing is kept.
+    """Decode an experiment's definition, which is kept beside its journal.
 
     Raises:
-        MessageVersionError: it is none.
+        MessageVersionError: it is missing or malformed.
     """
     if kept is None:
         raise MessageVersionError(f"there is no experiment {experiment!r}, or nothing of it is left")
@@ -152,7 +152,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(NamedTuple):
-    """How far a driver had come when it wrote: the journal entry, and how many reports of it it had processed."""
+    """A driver's position in the journal when it wrote an event: an entry, and the number of reports in it that it had processed."""
 
     entry: str
     reports: int = 0
@@ -167,14 +167,14 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
-    #: Fields whose values are not plain, or not any.
+    #: Fields whose values are converted or checked.
     RICH: ClassVar[frozenset[str]] = frozenset({"action", "cursor", "end", "intent", "restart", "status"})
 
     def encode(self) -> bytes:
-        """Return the event as it stands in the journal.
+        """Encode the event.
 
         Raises:
-            TypeError: a value is not what its field holds, so that nobody could read it, or can't be carried.
+            TypeError: a value is not what its field holds, or can't be encoded.
         """
         body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
         for name in self.RICH & body.keys():
@@ -191,7 +191,7 @@ class _Body:
         return cls(**values)
 
 
-#: Texts that name something, and what they may be. An attempt may also be handed back, which is done to no trial.
+#: The values that such fields may have. Attempts, unlike trials, may also be requeued.
 _NAMED: Final = {
     "action": frozenset({*(action.value for action in Action), Intent.HAND_BACK.value}),
     "status": frozenset(status.value for status in TrialStatus),
@@ -199,7 +199,7 @@ _NAMED: Final = {
 
 
 def _rich(name: str, value: Any) -> Any:
-    """Return a field's value as the driver knows it."""
+    """Convert a decoded field to its type."""
     if name == "cursor" and value is not None:
         entry, reports = value
         if type(entry) is not str or type(reports) is not int:
@@ -221,7 +221,7 @@ def _restart(value: dict[str, Any]) -> Restart:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a field's value as it travels."""
+    """Convert a field to a plain value."""
     if name == "restart":
         if value is None:
             return {}
@@ -242,7 +242,7 @@ class ExperimentCreated(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStaged(_Body):
-    """The driver asks for an attempt of a trial; attempt 1 is the trial's birth."""
+    """The driver asks for an attempt of a trial; attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
     trial: TrialId
@@ -582,13 +582,13 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
 
 
 def busy_as(experiment: str) -> str:
-    """Return what stands for an experiment where all drivers of a broker read: not its name, which may be a team's own."""
+    """Return a token for an experiment, for places that all drivers of a broker read: its name may be confidential."""
     return hashlib.sha256(experiment.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """What a worker says of itself in the fleet's register."""
+    """A worker's description of itself in the fleet's register."""
 
     name: str
     host: str
@@ -614,7 +614,7 @@ class WorkerInfo:
     busy: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the description as it stands in the register."""
+        """Encode the description."""
         return encode_value([VERSION, dataclasses.asdict(self)])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The experiment: what its events amount to; no clock, no socket, no thread."""
+"""The experiment: a fold over its events, without clock, socket or thread."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Experiment:
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
 
     def apply(self, event: Event) -> None:
-        """Take an event in; reports go one by one through ``apply_report`` instead.
+        """Apply an event; reports go one by one through ``apply_report`` instead.
 
         Raises:
             InvalidTransition: the event can't follow what came before.
@@ -251,7 +251,7 @@ class Experiment:
             self._give_up(trial)
 
     def _give_up(self, trial: Trial) -> None:
-        """Have a trial that is abandoned be the best one no more."""
+        """Find another best trial when the best one is abandoned."""
         if self.best is trial:
             self.best = None
             for other in self.trials.values():
@@ -369,7 +369,7 @@ class Experiment:
                     trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
 
     def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
-        """Return what the end of its attempt makes of a trial, and why."""
+        """Return the status that a trial gets by the end of its attempt, and why."""
         end = attempt.end
         if trial.decision is not None:
             # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.

@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 
-#: What tells machines, and their boots, apart, where the system has it (Linux). Machines made from one image may share the second.
+#: Files that identify a machine and its boot (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
-#: What tells the process numbers of one container from those of another.
+#: Identifies the container whose process numbers are meant.
 _PID_NAMESPACE: Final = "/proc/self/ns/pid"
 #: How a process describes itself: its number, its host, the place where that number is its, and when it began there.
 _DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<place>[0-9a-f]+)\.(?P<began>\d+)\)")

@@ -139,7 +139,7 @@ def differences(name: str, was: object, is_: object) -> Iterator[str]:
 
 
 _MISSING: Final = object()
-#: More of a value would not be read, nor would it show where the two differ.
+#: The maximum length of a value in an error.
 _SHOWN_CHARS: Final = 200
 
 

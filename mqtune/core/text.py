@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-#: More would not be read, and would travel with each task and each heartbeat of it.
+#: The maximum length of such a text: it is sent with each task and each heartbeat.
 _MOST_CHARS: Final = 1_000
 #: Names that a message names, and how much of each.
 _MOST_NAMES: Final = 20

@@ -1,4 +1,4 @@
-"""A trial: its status and the table of what may follow what, its labels, attempts and reports, and what may be decided about it."""
+"""A trial: its status and the table of what may follow what, its labels, attempts and reports, and the decisions about it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TrialStatus(Enum):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was given up; its config is never proposed again."""
+        """Whether it was abandoned; its config is never proposed again."""
         return self is TrialStatus.ABANDONED
 
 
@@ -168,7 +168,7 @@ _EXPECTING_DATA: Final = frozenset(
 )
 
 
-#: The most characters of a tag, and of notes: what fits into a column, and into some pages. All of them stay in memory.
+#: The maximum length of a tag, which must fit into a column, and of notes, some pages. All of them stay in memory.
 _TAG_CHARS: Final = 100
 _NOTES_CHARS: Final = 10_000
 #: The most tags of one thing.
@@ -185,7 +185,7 @@ class Labels(NamedTuple):
         """Return these labels with other tags, or other notes, or both.
 
         Raises:
-            ConfigurationError: they are no list of names, or no text.
+            ConfigurationError: the tags are not a list of names, or the notes are not a text.
         """
         return Labels(
             self.tags if tags is None else tuple(checked_tags(tags)),
@@ -316,7 +316,7 @@ class Intent(Enum):
     COMPLETE = "complete"
     #: Stop, as ABANDONED: a person has given the trial up.
     ABANDON = "abandon"
-    #: Give the attempt back: it ends as HANDED_BACK and the trial may run again.
+    #: Requeue the trial: the attempt ends as HANDED_BACK and the trial may run again.
     HAND_BACK = "hand_back"
 
 
@@ -330,7 +330,7 @@ class Action(Enum):
     COMPLETE = "complete"
     #: Stop it as ABANDONED: a person has given it up.
     ABANDON = "abandon"
-    #: Stop it as FAILED: a person says so, or what it reports makes no sense.
+    #: Stop it as FAILED: a person says so, or its reports are invalid.
     FAIL = "fail"
 
 
@@ -438,7 +438,7 @@ class Transition(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """That an attempt was told to end: who wanted it, why, when, and because of which report (0: none)."""
+    """An order to end an attempt: who gave it, why, when, and because of which report (0: none)."""
 
     by: str
     reason: str
@@ -485,7 +485,7 @@ class Attempt:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether its worker gave it back because it could not even start its process; ``error`` says why."""
+        """Whether its worker requeued it because it could not start its process; ``error`` says why."""
         has_error = self.error_type not in ("", UNDRIVEN)
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
@@ -546,7 +546,7 @@ class Trial:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is given up, or told to end so: what it reported counts nowhere any more."""
+        """Whether it is abandoned, or is about to be: its reports no longer count."""
         return self.status is TrialStatus.ABANDONED or (
             self.decision is not None and self.decision.action is Action.ABANDON
         )
