@@ -20,6 +20,7 @@ __all__ = [
     "REPORTS_PREFIX",
     "VERSION",
     "WITH_CHECKPOINT",
+    "Body",
     "check_depth",
     "decode_value",
     "encode_value",
@@ -43,11 +44,15 @@ REPORTS: Final = "reports"
 #: How many fields a report has, and one that came with a checkpoint.
 PLAIN: Final = 2
 WITH_CHECKPOINT: Final = 3
+#: The fields of a message or a config, as they are decoded.
+Body = dict[str, Any]
+#: What could be read of a segment: trial, attempt, first sequence number, reports, and how many more it should have.
+_Segment = tuple[Any, Any, Any, list[Any], int]
 #: How many fields a segment has.
 _SEGMENT: Final = 4
 
 
-def encode_value(value: Any) -> bytes:
+def encode_value(value: object) -> bytes:
     """Encode *value* as msgpack; NumPy scalars become numbers.
 
     Raises:
@@ -108,7 +113,7 @@ def report_packer() -> msgpack.Packer:
 
 
 def pack_metrics(
-    timestamp: float, metrics: Mapping[str, Any], checkpoint: str = "", packer: msgpack.Packer | None = None
+    timestamp: float, metrics: Mapping[str, object], checkpoint: str = "", packer: msgpack.Packer | None = None
 ) -> bytes:
     """Encode one report as msgpack: ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``; NaN and infinity are allowed.
 
@@ -132,7 +137,7 @@ def pack_metrics(
     return packed
 
 
-def _what_is_large(metrics: Mapping[str, Any], size: int) -> str:
+def _what_is_large(metrics: Mapping[str, object], size: int) -> str:
     sizes = {key: len(encode_value({key: value})) for key, value in metrics.items()}
     largest = max(sizes, key=lambda key: sizes[key])
     return (
@@ -170,7 +175,7 @@ def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[b
 REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
 
 
-def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any], int]], int]:
+def readable_segments(event: bytes) -> tuple[list[_Segment], int]:
     """Decode as much as possible of a malformed ``reports`` event.
 
     Everything after the first byte that is not msgpack is lost, because the start of the next report is unknown.
@@ -182,7 +187,7 @@ def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any]
     # Lists can't be longer than that, and memory for them is taken before they are read.
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))
     unpacker.feed(event[len(REPORTS_PREFIX) :])
-    found: list[tuple[Any, Any, Any, list[Any], int]] = []
+    found: list[_Segment] = []
     segments = 0
     # TypeError: a list or dict as the key of a dict.
     with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
@@ -190,7 +195,7 @@ def readable_segments(event: bytes) -> tuple[list[tuple[Any, Any, Any, list[Any]
         while len(found) < segments and unpacker.read_array_header() == _SEGMENT:
             trial, attempt, first = (unpacker.unpack() for _ in range(_SEGMENT - 1))
             count = unpacker.read_array_header()
-            reports: list[Any] = []
+            reports: list[object] = []
             try:
                 while len(reports) < count:
                     reports.append(unpacker.unpack())

@@ -26,6 +26,7 @@ from mqtune.core.codec import (
     REPORTS_PREFIX,
     VERSION,
     WITH_CHECKPOINT,
+    Body,
     decode_value,
     encode_value,
     readable_segments,
@@ -85,7 +86,7 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
     "TrialId": str,
     "TrialId | None": str | None,
     "bool": bool,
-    "dict[str, Any]": dict,
+    "Body": dict,
     "dict[str, object]": dict,
     "float": float | int,
     "float | None": float | int | None,
@@ -104,12 +105,12 @@ def fields_of(kind: type) -> tuple[tuple[str, type | UnionType], ...]:
     """Return the names and the types of a message's fields; cached for each kind of message."""
     fields = _FIELDS.get(kind)
     if fields is None:
-        found = dataclasses.fields(cast("Any", kind))
+        found = dataclasses.fields(cast("type[_Body]", kind))
         fields = _FIELDS[kind] = tuple((each.name, _SHAPES[cast("str", each.type)]) for each in found)
     return fields
 
 
-def known_fields(kind: type, body: Any) -> dict[str, Any]:
+def known_fields(kind: type, body: Body) -> Body:
     """Return the fields of a message's body that this version knows.
 
     Raises:
@@ -131,7 +132,7 @@ def _are_texts(values: Any) -> bool:
     return all(type(each) is str for each in values)
 
 
-def decode_definition(experiment: str, kept: bytes | None) -> dict[str, Any]:
+def decode_definition(experiment: str, kept: bytes | None) -> Body:
     """Decode an experiment's definition, which is kept beside its journal.
 
     Raises:
@@ -183,7 +184,7 @@ class _Body:
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Self:
+    def from_body(cls, body: Body) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
         values = known_fields(cls, body)
         for name in cls.RICH & values.keys():
@@ -215,7 +216,7 @@ def _rich(name: str, value: Any) -> Any:
     return AttemptEnd(value) if name == "end" else Intent(value) if name == "intent" else value
 
 
-def _restart(value: dict[str, Any]) -> Restart:
+def _restart(value: Body) -> Restart:
     values = known_fields(Restart, value)
     return Restart(**{**values, "source": values.get("source") or None})
 
@@ -236,7 +237,7 @@ class ExperimentCreated(_Body):
 
     KIND: ClassVar[str] = "created"
     name: str
-    definition: dict[str, Any]
+    definition: Body
     at: float
 
 
@@ -282,7 +283,7 @@ class AttemptStarted(_Body):
     stderr_path: str = ""
     queue: str = ""
     #: Versions of Python, of the packages that the trainable has imported, and of its code.
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Body = field(default_factory=dict)
     #: The folder of its own in which it runs; empty for the worker's.
     working_dir: str = ""
     #: What tells the folder with its output from those of other machines.
@@ -368,7 +369,7 @@ class DriverStarted(_Body):
     version: str
     at: float
     cursor: Cursor
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: Body = field(default_factory=dict)
     #: The files of the experiment's code that have changed since the driver before.
     code_changed: list[str] = field(default_factory=list)
 
@@ -611,7 +612,7 @@ class WorkerInfo:
     #: The names of the experiments that it takes trials of, with * for any letters.
     experiments: str = "*"
     #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
-    busy: dict[str, Any] = field(default_factory=dict)
+    busy: Body = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Encode the description."""

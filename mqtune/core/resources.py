@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.checks import number, whole_number
+from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.version import __version__
 
@@ -81,7 +82,7 @@ class Resources:
             and frozenset(self.tags) <= frozenset(offer.tags)
         )
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> Body:
         """Return plain values for a message."""
         return {
             "gpus": self.gpus,
@@ -91,7 +92,7 @@ class Resources:
         }
 
     @classmethod
-    def decode(cls, body: Mapping[str, Any]) -> Resources:
+    def decode(cls, body: Body) -> Resources:
         """Return the resources that ``encode`` made plain; fields that are not known are ignored.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.errors import MqtuneError, UserCodeFailed
 
@@ -45,7 +45,7 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{key}", value
 
 
-def in_words(values: Mapping[str, Any]) -> str:
+def in_words(values: Mapping[str, object]) -> str:
     """Return values on one line, such as ``lr=0.01 width=64``; of many, or of long ones, the beginning."""
     text = " ".join(_parts(values))
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
@@ -70,7 +70,7 @@ def replace_unencodable(stream: object) -> None:
         stream.reconfigure(errors="replace")
 
 
-def _parts(values: Mapping[str, Any]) -> list[str]:
+def _parts(values: Mapping[str, object]) -> list[str]:
     parts, left = [], _MOST_CHARS
     for name, value in values.items():
         parts.append(f"{name}={_short(value)}")

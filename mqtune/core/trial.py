@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, NamedTuple, NewType, TypeGuard
+from typing import Final, NamedTuple, NewType, TypeGuard
 
+from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 __all__ = [
@@ -181,7 +182,7 @@ class Labels(NamedTuple):
     tags: tuple[str, ...] = ()
     notes: str = ""
 
-    def changed(self, tags: Any = None, notes: Any = None) -> Labels:
+    def changed(self, tags: object = None, notes: object = None) -> Labels:
         """Return these labels with other tags, or other notes, or both.
 
         Raises:
@@ -200,7 +201,7 @@ class Labels(NamedTuple):
 NO_LABELS: Final = Labels()
 
 
-def checked_tags(tags: Any) -> list[str]:
+def checked_tags(tags: object) -> list[str]:
     """Return tags as a list, each once, in their order.
 
     Raises:
@@ -219,7 +220,7 @@ def checked_tags(tags: Any) -> list[str]:
     return found
 
 
-def checked_notes(notes: Any) -> str:
+def checked_notes(notes: object) -> str:
     """Return notes.
 
     Raises:
@@ -237,8 +238,8 @@ def checked_notes(notes: Any) -> str:
 TrialId = NewType("TrialId", str)
 #: Names one checkpoint for ever; see ``checkpoint_id``.
 CheckpointId = NewType("CheckpointId", str)
-Config = dict[str, Any]
-Metrics = dict[str, Any]
+Config = Body
+Metrics = Body
 
 #: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and the
 #: seconds in all. The first and the last are counters of every checkpoint.
@@ -463,7 +464,7 @@ class Attempt:
     worker: str = ""
     host: str = ""
     queue: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Body = field(default_factory=dict)
     pid: int = 0
     devices: tuple[str, ...] = ()
     started_at: float | None = None
