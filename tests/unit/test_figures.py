@@ -16,8 +16,7 @@ _START: Final = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
 MOST_ENTRIES: Final = 15
 MOST_PARAMETERS: Final = 16
 MOST_LINES_OF_A_MODULE: Final = 700
-#: What there are; 350 is the aim.
-MOST_ANY: Final = 400
+MOST_ANY: Final = 350
 MEDIAN_LINES: Final = 6
 P90_LINES: Final = 20
 
