@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
@@ -13,6 +13,9 @@ from benchmarks.systems import mqtune_catch_up, mqtune_checkpoint, mqtune_pause,
 from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, run
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
+
+if TYPE_CHECKING:
+    from mqtune.driver.settings import Sync
 
 __all__ = ["SYSTEM"]
 
@@ -25,12 +28,13 @@ def _noop(context: Context) -> Figures:
     return noop.figures(trials, first_start=done.first_start, last_end=observed.last_end_at, run_s=done.taken_s)
 
 
-def _stream(**options: Any) -> Callable[[Context], Figures]:
+def _stream(sync: Sync = "stream") -> Callable[[Context], Figures]:
     def measure(context: Context) -> Figures:
         from benchmarks import trainables
+        from mqtune.driver.settings import Process
 
         observed, reports = Observed(), context.sizes["reports"]
-        run(context, trainables.stream, stream.PARTIES, observing(fifo(), observed), **options)
+        run(context, trainables.stream, stream.PARTIES, observing(fifo(), observed), process=Process(sync=sync))
         if observed.reports != stream.PARTIES * reports:
             raise RuntimeError(f"{observed.reports} reports were decided of {stream.PARTIES * reports}")
         return stream.figures(context.folder, reports=reports, last_decision=observed.shown[-1])

@@ -54,9 +54,10 @@ def measure_directory(context: Context) -> Figures:
     """Time, in a trial, reports with a directory and plain copies of it; then have the last one fetched again."""
     from benchmarks import trainables_saving
     from mqtune.checkpoints import experiment_url, open_store
+    from mqtune.driver.settings import Checkpoints
 
     folder = context.folder / "store"
-    name = run(context, trainables_saving.directories, 1, fifo(), slots=1, checkpoints=folder).experiment
+    name = run(context, trainables_saving.directories, 1, fifo(), slots=1, checkpoints=Checkpoints(folder)).experiment
     taken = {
         name: statistics.median(times) for name, times in json.loads((context.folder / ROUNDS).read_text()).items()
     }
