@@ -10,7 +10,7 @@ from mqtune.core.errors import SpaceError
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Failures, Run
 from mqtune.schedulers.base import Choice, Fork
-from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of
+from mqtune.testing.backends.world import InWorld, Rule, Tune, drive, last_step, reports_of, saved_step
 from mqtune.testing.play import ENDLESS, played
 
 
@@ -111,13 +111,13 @@ class StartingContract(InWorld):
         drive(tuner, lambda: source.status is TrialStatus.PAUSED)
 
         # Of a dict only the newest is kept, and the loss falls.
-        config = played(last_step(source) + 3)
+        config = played(saved_step(source) + 3)
         trials = [tuner.add(config, checkpoint=which) for which in (source.checkpoint, "best")]
         drive(tuner, lambda: all(trial.status is TrialStatus.COMPLETED for trial in trials))
 
         for trial in trials:
             assert (trial.parent, trial.attempt.checkpoint) == (source.id, source.checkpoint)
-            assert reports_of(tuner, trial, 1)[-1] == last_step(source) + 3
+            assert reports_of(tuner, trial, 1)[-1] == saved_step(source) + 3
 
     def test_an_added_trial_starts_from_the_checkpoint_of_another_one(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
@@ -136,8 +136,10 @@ class StartingContract(InWorld):
             return Decision(Action.PAUSE, "to be forked") if trial.id == "0001" else CONTINUE
 
         def choose(trials: Mapping[TrialId, Trial]) -> Choice | None:
-            is_paused = [trial.status for trial in trials.values()] == [TrialStatus.PAUSED]
-            return Fork(TrialId("0001"), played(6, x=3), "from what is paused") if is_paused else None
+            if [trial.status for trial in trials.values()] != [TrialStatus.PAUSED]:
+                return None
+            length = saved_step(trials[TrialId("0001")]) + 4
+            return Fork(TrialId("0001"), played(length, x=3), "from what is paused")
 
         tuner = tune(played(ENDLESS), scheduler=Rule(decide, choose))
         drive(tuner, lambda: tuner.get_trials(TrialStatus.COMPLETED))
@@ -145,7 +147,7 @@ class StartingContract(InWorld):
         trial = tuner.trial("0002").record
         assert (trial.parent, trial.config["x"]) == ("0001", 3)
         assert (trial.history[0].by, trial.history[1].reason) == ("scheduler", "from what is paused")
-        assert reports_of(tuner, trial, 1)[-1] == 6
+        assert reports_of(tuner, trial, 1)[-1] == saved_step(tuner.trial("0001").record) + 4
         assert reports_of(tuner, trial, 1)[0] > 1
 
     def test_a_clone_has_the_config_and_begins_from_scratch(self, tune: Tune) -> None:

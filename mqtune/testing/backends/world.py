@@ -110,6 +110,12 @@ def last_step(trial: Trial) -> int:
     return step
 
 
+def saved_step(trial: Trial) -> int:
+    """Return how far the newest checkpoint of a paused trial is: it may go on for some steps until it is told to pause."""
+    step: int = (trial.late_metrics or trial.last_metrics).get("step", 0)
+    return step
+
+
 def reports_of(tuner: Tuner, trial: Trial, attempt: int) -> list[int]:
     """Return the steps that an attempt has reported, late ones left out."""
     return [r.metrics["step"] for r in tuner.results().reports(trial.id) if r.attempt == attempt and not r.late]
