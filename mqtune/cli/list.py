@@ -20,7 +20,7 @@ from mqtune.core.text import printable
 from mqtune.core.trial import NO_LABELS, Labels
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
-from mqtune.results.experiments import saved_experiments, standing, standing_of
+from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
 
 __all__ = ["command"]
@@ -84,7 +84,7 @@ def _list_broker(url: str) -> None:
             [
                 printable(s.name),
                 _time(s.created_at),
-                standing_of(s.outcome, is_driven=s.is_driven, age_s=s.age_s),
+                state_in_words(s.outcome, is_driven=s.is_driven, age_s=s.age_s),
                 printable(s.metric),
             ]
             for s in stands
@@ -114,7 +114,7 @@ def _row(folder: Path) -> list[str]:
         return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
     best = summary["best"]
     value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
-    stand, tags = standing(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
+    stand, tags = state_of_folder(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
     return [name, _time(summary["created_at"]), stand, str(summary["trials"]), value, printable(tags)]
 
 

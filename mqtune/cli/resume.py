@@ -6,7 +6,7 @@ import click
 
 from mqtune.cli.output import output
 from mqtune.cli.show import show_experiment
-from mqtune.results.experiments import standing
+from mqtune.results.experiments import state_of_folder
 
 __all__ = ["command"]
 
@@ -36,5 +36,7 @@ def command(name: str, broker: str | None, max_trials: int | None) -> None:
         tuner.close()
     if was_finished:
         click.echo(f"experiment {name} is finished; --max-trials goes on beyond its {len(results)} trials")
-    show_experiment(output(), results, standing(results.folder, results.outcome), str(results.folder), show_all=False)
+    show_experiment(
+        output(), results, state_of_folder(results.folder, results.outcome), str(results.folder), show_all=False
+    )
     results.raise_if_failed()

@@ -22,7 +22,7 @@ from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Labels
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
-from mqtune.results.experiments import duration, saved_experiments, standing, standing_of
+from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import Results, TrialResult
 
 __all__ = ["command", "show_experiment"]
@@ -74,7 +74,7 @@ def command(
             _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
         return
     results = Results.load(name if name is not None else _newest())
-    stand = standing(results.folder, results.outcome)
+    stand = state_of_folder(results.folder, results.outcome)
     place = str(results.folder)
     _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
 
@@ -95,7 +95,7 @@ def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str
         if experiment is None:
             raise ConfigurationError(f"there is no experiment on {there.place} yet")
         results, found = experiment.results(Path(folder)), experiment.stand()
-        stand = "" if found is None else standing_of(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        stand = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
         yield results, stand, there.place
 
 

@@ -41,7 +41,7 @@ from mqtune.driver.actions import (
     resuming,
 )
 from mqtune.driver.slots import Addition, SlotFiller
-from mqtune.results.checkpoints import chosen
+from mqtune.results.checkpoints import choose_checkpoint
 from mqtune.search.space import Space
 
 __all__ = ["Ending", "Requests"]
@@ -269,7 +269,7 @@ class Requests:
         origin = self._trial(source).id if source else None
         if origin is None and trial is not None and checkpoint in ("newest", "best"):
             origin = trial.id
-        found = chosen(self._experiment, origin, checkpoint or "newest")
+        found = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
         if not isinstance(found, str):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is no checkpoint of this experiment")
         # A trial that has saved nothing yet may pass on what it began with itself, which is another one's.

@@ -356,6 +356,6 @@ def _is_full(folder: Path) -> bool:
 
 
 def _progress(total: int | None, folder: Path) -> list[Callback]:
-    from mqtune.results.display import Progress  # noqa: PLC0415 - rich takes longer to import than all else here
+    from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich takes longer to import than all else here
 
-    return [Progress(total=total, folder=folder)]
+    return [ProgressDisplay(total=total, folder=folder)]

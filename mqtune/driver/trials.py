@@ -15,8 +15,8 @@ from mqtune.core.trial import CheckpointId, Trial, TrialId
 from mqtune.driver.loop import Driver
 from mqtune.driver.settings import Plan
 from mqtune.journal.logs import LogStream
-from mqtune.results.checkpoints import Which, bring_checkpoint, chosen, fetch_checkpoint, named
-from mqtune.results.logs import Output, attempt_of
+from mqtune.results.checkpoints import Which, checkpoint_of, choose_checkpoint, fetch_checkpoint, import_checkpoint
+from mqtune.results.logs import AttemptOutput, attempt_of
 from mqtune.trainable.class_ import export_model
 
 __all__ = ["Driven", "DrivenTrial", "LocalSteering"]
@@ -78,12 +78,12 @@ class LocalSteering:
         if origin in (None, "newest", "best"):
             return CheckpointId("")
         source = arguments.get("source")
-        found = chosen(self._driven.experiment, None if source is None else TrialId(str(source)), origin)  # type: ignore[arg-type]
+        found = choose_checkpoint(self._driven.experiment, None if source is None else TrialId(str(source)), origin)  # type: ignore[arg-type]
         if isinstance(found, str):
             return CheckpointId("")
         del arguments["checkpoint"]
         self._driven.open().check(action, trial, arguments)
-        return bring_checkpoint(TrialId(trial), found, self._driven.plan.store)
+        return import_checkpoint(TrialId(trial), found, self._driven.plan.store)
 
 
 class DrivenTrial(TrialHandle):
@@ -165,7 +165,7 @@ class DrivenTrial(TrialHandle):
 
     def _printed(self, stream: LogStream, number: int | None, offset: int) -> list[str]:
         found, driver = self.record, self._driven.look()
-        output = Output(found.id, attempt_of(found.attempts, found.id, number), stream, driver.backend.read_log)
+        output = AttemptOutput(found.id, attempt_of(found.attempts, found.id, number), stream, driver.backend.read_log)
         try:
             data = output.all(offset)
         except (LogUnavailable, BrokerUnavailable) as error:
@@ -184,7 +184,7 @@ class DrivenTrial(TrialHandle):
             as ``mqtune.results.checkpoints.fetch_checkpoint``.
         """
         driven, found = self._driven, self.record
-        name = named(driven.experiment, found, which)
+        name = checkpoint_of(driven.experiment, found, which)
         read = driven.look().read_checkpoint
         return fetch_checkpoint(found, name, store=driven.plan.store, folder=driven.folder, target=target, read=read)
 

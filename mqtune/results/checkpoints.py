@@ -18,7 +18,7 @@ from mqtune.core.errors import CheckpointGone, ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Trial, TrialId, checkpoint_id, is_in_memory, is_number, trial_of
 
-__all__ = ["DICTS", "Origin", "Which", "bring_checkpoint", "chosen", "fetch_checkpoint", "named"]
+__all__ = ["DICTS", "Origin", "Which", "checkpoint_of", "choose_checkpoint", "fetch_checkpoint", "import_checkpoint"]
 
 Which = Literal["newest", "best"]
 #: The checkpoint that a trial starts from: "newest", "best", the id of a checkpoint of the experiment, or a folder on this
@@ -77,7 +77,7 @@ def fetch_checkpoint(
     return Checkpoint(id=name, path=place, counters=counters)
 
 
-def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
+def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     """Return the id of a trial's newest checkpoint, or of the one with the best value of the metric; empty if it has none.
 
     Only checkpoints that still exist count. If none has a value, or several have the best one, the newest is returned.
@@ -97,7 +97,9 @@ def named(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     return best
 
 
-def chosen(experiment: Experiment, source: TrialId | None, origin: Origin) -> CheckpointId | Path | Checkpoint:
+def choose_checkpoint(
+    experiment: Experiment, source: TrialId | None, origin: Origin
+) -> CheckpointId | Path | Checkpoint:
     """Return the id of the checkpoint that a user asks for, or the folder or checkpoint on this machine.
 
     Args:
@@ -114,7 +116,7 @@ def chosen(experiment: Experiment, source: TrialId | None, origin: Origin) -> Ch
         )
     if origin in ("newest", "best"):
         trial = experiment.best if source is None else experiment.trials[source]
-        if trial is None or not (name := named(experiment, trial, "best" if origin == "best" else "newest")):
+        if trial is None or not (name := checkpoint_of(experiment, trial, "best" if origin == "best" else "newest")):
             whose = "no trial" if trial is None else f"trial {trial.id}"
             raise ConfigurationError(
                 f"{whose} has {'a' if trial is None else 'no'} checkpoint to start from; "
@@ -148,7 +150,7 @@ def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -
     return name
 
 
-def bring_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
+def import_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
     """Copy a folder on this machine into the experiment's store, for a trial to start from, and return its id there.
 
     A checkpoint in another experiment's store, or fetched from one, keeps its counters.

@@ -26,8 +26,8 @@ from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
 __all__ = [
-    "Progress",
     "ProgressConsole",
+    "ProgressDisplay",
     "best_text",
     "counts_text",
     "printable",
@@ -169,7 +169,7 @@ class ProgressConsole(Console):
         raise BrokenPipeError
 
 
-class Progress(Callback):
+class ProgressDisplay(Callback):
     """Shows a running experiment: a live table in a terminal, otherwise a line every ten seconds.
 
     It draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines

@@ -19,14 +19,14 @@ from mqtune.journal.copy import JOURNAL_FILE
 
 __all__ = [
     "Readable",
-    "begun",
+    "created_event",
     "duration",
     "empty_experiment",
     "find_experiment",
     "saved_events",
     "saved_experiments",
-    "standing",
-    "standing_of",
+    "state_in_words",
+    "state_of_folder",
 ]
 
 #: How many names an error suggests: as many as are read.
@@ -82,7 +82,7 @@ def saved_events(copy: Readable) -> Iterator[Event | Report]:
     return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
 
 
-def begun(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
+def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
     """Return the first event of a journal.
 
     Raises:
@@ -123,13 +123,13 @@ class _Entries:
         self._count = count
 
 
-def standing(folder: Path, outcome: str) -> str:
+def state_of_folder(folder: Path, outcome: str) -> str:
     """Return the state of an experiment on this machine in a few words, such as "finished" or "running"."""
     age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
-    return standing_of(outcome, is_driven=(folder / SERVER_FOLDER / "url").exists(), age_s=age_s)
+    return state_in_words(outcome, is_driven=(folder / SERVER_FOLDER / "url").exists(), age_s=age_s)
 
 
-def standing_of(outcome: str, *, is_driven: bool, age_s: float) -> str:
+def state_in_words(outcome: str, *, is_driven: bool, age_s: float) -> str:
     """Return the state of an experiment in a few words, from its outcome, whether it has a driver, and its newest event's age."""
     if outcome or is_driven:
         return outcome or "running"

@@ -14,7 +14,7 @@ from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
 
-__all__ = ["Ask", "LogStream", "Output", "attempt_of", "follow_log", "here"]
+__all__ = ["Ask", "AttemptOutput", "LogStream", "attempt_of", "follow_log", "here"]
 
 #: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
@@ -51,7 +51,7 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
     return attempts[chosen - 1]
 
 
-class Output:
+class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
@@ -181,7 +181,7 @@ def follow_log(
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
             found = _from_server(exchange, TrialId(trial), attempt)
         id_, record = found
-        output = Output(id_, record, stream, ask)
+        output = AttemptOutput(id_, record, stream, ask)
         try:
             if not follow:
                 yield output.all(offset)

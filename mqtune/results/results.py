@@ -33,8 +33,8 @@ from mqtune.core.trial import (
 )
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
-from mqtune.results.checkpoints import Which, fetch_checkpoint, named
-from mqtune.results.experiments import Readable, begun, empty_experiment, find_experiment, saved_events
+from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
+from mqtune.results.experiments import Readable, created_event, empty_experiment, find_experiment, saved_events
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SUMMARY_FILE",
     "TRIALS_FILE",
+    "BestBy",
     "Budget",
     "RecordedReport",
     "Results",
-    "Scope",
     "TrialResult",
     "csv_text",
     "json_text",
@@ -135,7 +135,7 @@ def _write(path: Path, parts: Iterable[str]) -> None:
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
-Scope = Literal["all", "last", "avg"]
+BestBy = Literal["all", "last", "avg"]
 
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
@@ -254,7 +254,7 @@ class Results:
         """
         folder = find_experiment(experiment)
         events = saved_events(JournalFile(folder / JOURNAL_FILE))
-        fold = empty_experiment(begun(events, folder))
+        fold = empty_experiment(created_event(events, folder))
         for event in events:
             fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
         return cls(fold, folder)
@@ -272,7 +272,7 @@ class Results:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The experiment's definition: space, metric, scheduler and so on, as plain values."""
-        return begun(saved_events(self._copy), self.folder).definition
+        return created_event(saved_events(self._copy), self.folder).definition
 
     # Trials.
 
@@ -349,7 +349,7 @@ class Results:
             )
         raise MetricMissing(self._why_no_best())
 
-    def best_trial(self, scope: Scope = "all") -> TrialResult:
+    def best_trial(self, scope: BestBy = "all") -> TrialResult:
         """Return the best trial; of equal ones, the first. A trial that failed afterwards counts too, with a warning.
 
         Args:
@@ -361,8 +361,8 @@ class Results:
             MetricMissing: no trial has a value.
             ConfigurationError: *scope* is none of these.
         """
-        if scope not in get_args(Scope):
-            raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(Scope)))}")
+        if scope not in get_args(BestBy):
+            raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(BestBy)))}")
         best: TrialResult | None = None
         ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
         for trial in ahead:
@@ -378,7 +378,7 @@ class Results:
             logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)
         return best
 
-    def _result(self, trial: Trial, scope: Scope) -> TrialResult:
+    def _result(self, trial: Trial, scope: BestBy) -> TrialResult:
         if scope == "all":
             return TrialResult(trial, trial.best_value, trial.best_metrics)
         last = trial.last_metrics.get(self.experiment.metric)
@@ -432,7 +432,7 @@ class Results:
             as ``mqtune.results.checkpoints.fetch_checkpoint``; KeyError when there is no such trial.
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
-        name = named(self.experiment, trial, which)
+        name = checkpoint_of(self.experiment, trial, which)
         return fetch_checkpoint(trial, name, store=self.definition.get("store", ""), folder=self.folder, target=target)
 
     def events(self) -> Iterator[Event | Report]:
@@ -453,7 +453,7 @@ class Results:
             CopyIncomplete: some entries could not be written to the folder's copy, and the run is over.
         """
         events = saved_events(self._copy)
-        begun(events, self.folder)
+        created_event(events, self.folder)
         for event in events:
             if isinstance(event, Report) and (trial_id is None or event.trial == trial_id):
                 # The attempt counts the accepted reports; later ones came after the decision to end it.

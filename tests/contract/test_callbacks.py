@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from mqtune.results.callbacks import ErrorLog
-from mqtune.results.display import Progress
+from mqtune.results.display import ProgressDisplay
 from mqtune.testing.callbacks import CallbackContract, NewCallback
 
 
@@ -21,6 +21,6 @@ class TestErrorLog(CallbackContract):
 class TestProgress(CallbackContract):
     @pytest.fixture
     def new_callback(self) -> NewCallback:
-        return lambda folder: Progress(
+        return lambda folder: ProgressDisplay(
             total=8, folder=folder, console=Console(file=io.StringIO(), force_terminal=True, width=90)
         )

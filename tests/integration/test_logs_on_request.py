@@ -17,7 +17,7 @@ from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal import logs as module
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import CHUNK_BYTES, LOGS, LogChunk, LogExchange
-from mqtune.results.logs import Output
+from mqtune.results.logs import AttemptOutput
 from mqtune.worker.logs import Logs, LogServer
 
 WORKER = "w1@far"
@@ -85,7 +85,7 @@ def test_a_long_log_travels_in_pieces(far: Far) -> None:
 
     assert len(far.ask().data) == CHUNK_BYTES
     attempt = Attempt(1, 0.0, worker=WORKER)
-    output = Output(ONE, attempt, "stdout", far.asks.ask)
+    output = AttemptOutput(ONE, attempt, "stdout", far.asks.ask)
     assert output.all(0) == whole
     assert output.all(-10) == whole[-10:]
     far.logs.end(stdout, 10)
@@ -95,7 +95,9 @@ def test_a_long_log_travels_in_pieces(far: Far) -> None:
 def test_a_log_that_was_shortened_while_it_was_followed_goes_on_with_its_end(far: Far) -> None:
     stdout = far.begin()
     stdout.write_bytes(b"x" * 1000)
-    followed = Output(ONE, Attempt(1, 0.0, worker=WORKER), "stdout", far.asks.ask).follow(0, lambda c: not c.is_open)
+    followed = AttemptOutput(ONE, Attempt(1, 0.0, worker=WORKER), "stdout", far.asks.ask).follow(
+        0, lambda c: not c.is_open
+    )
     assert next(followed) == b"x" * 1000
 
     stdout.write_bytes(b"the last part")

@@ -29,7 +29,7 @@ from mqtune.core.trial import (
 )
 from mqtune.results import callbacks as dispatch
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
-from mqtune.results.display import Progress
+from mqtune.results.display import ProgressDisplay
 
 T0 = 1_700_000_000.0
 DEADLINE_S = 10.0
@@ -216,10 +216,10 @@ def test_a_method_that_was_given_to_one_callback_alone_is_called() -> None:
 
 
 def test_what_a_run_has_by_default_stays_off_the_path_of_a_report(tmp_path: Any) -> None:
-    dispatcher = CallbackDispatcher([Progress(), ErrorLog(tmp_path)])
+    dispatcher = CallbackDispatcher([ProgressDisplay(), ErrorLog(tmp_path)])
 
     assert not dispatcher.hears("on_report")
-    assert dispatcher.interval_s == Progress().interval_s
+    assert dispatcher.interval_s == ProgressDisplay().interval_s
 
 
 def test_the_shortest_interval_counts() -> None:

@@ -15,7 +15,7 @@ from mqtune.core.events import decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd
-from mqtune.results.display import Progress, ProgressConsole, counts_text, short_config, short_value
+from mqtune.results.display import ProgressConsole, ProgressDisplay, counts_text, short_config, short_value
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
@@ -29,7 +29,7 @@ class Watched:
         self.now = 100.0
         self.experiment = Experiment("mine", metric="loss", mode="min")
         console = ProgressConsole(file=self.file, force_terminal=live, width=width, height=height, _environ={})
-        self.progress = Progress(console=console, clock=lambda: self.now, **options)
+        self.progress = ProgressDisplay(console=console, clock=lambda: self.now, **options)
         self.told = 0
         self.tell()
 
@@ -74,7 +74,7 @@ def lines(tmp_path: Path) -> Watched:
 
 
 def test_it_stays_off_the_hot_path():
-    assert Progress.on_report is Callback.on_report
+    assert ProgressDisplay.on_report is Callback.on_report
 
 
 # In a terminal.
