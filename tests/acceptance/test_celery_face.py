@@ -124,7 +124,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
 
 def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
     one = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
-    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(max_concurrent=2))
+    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(progress=False, max_concurrent=2))
     with running(celery("worker"), one, tmp_path / "w.log"), contextlib.closing(tuner):
         wait_until_joined(own_broker, "celery")
         eventually(lambda: reports_come(tuner), 30)
@@ -145,7 +145,7 @@ def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker
 def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later(
     own_broker: str, tmp_path: Path, tune_here: Tune
 ):
-    tuner = tune_here("slow", max_trials=2, max_concurrent=2)
+    tuner = tune_here("slow", max_trials=2, run=mqtune.Run(progress=False, max_concurrent=2))
     of_another_queue = settings(own_broker, tmp_path, MQTUNE_EXPERIMENTS="other-*")
     fitting = settings(own_broker, tmp_path, MQTUNE_SLOTS="1")
     with contextlib.closing(connect(own_broker)) as client:
@@ -164,7 +164,7 @@ def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_tha
             busy.kill()
         with running(celery("worker", "-n", "later@%h"), fitting, tmp_path / "later.log"):
             eventually(lambda: not attempts_waiting(client), JOIN_S, "it takes what was revoked, and leaves it")
-            with contextlib.closing(mqtune.Tuner.attach("face", broker=own_broker, progress=False)) as driver:
+            with contextlib.closing(mqtune.Tuner.attach("face", backend=own_broker)) as driver:
                 driver.step(0.1)
                 (again,) = (trial for trial in driver.get_trials() if trial.id == second.id)
                 assert (again.status, again.reports) == (TrialStatus.ABANDONED, 0)
