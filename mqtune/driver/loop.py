@@ -197,6 +197,8 @@ class Driver:
         # A rule that has changed says nothing about what was reported before.
         self._deciders.rule_decides = "stop" not in changes
         self._replay()
+        # A replay ends with the limits of the driver before.
+        self._requests.change_limits(changes)
         self._go_live()
         self._beginning = Begin(
             driver=driver,

@@ -125,7 +125,7 @@ class Requests:
                 if request is not None and event.done:
                     self._put_in_force(request)
             case DriverStarted():
-                self._change_limits(event.changes)
+                self.change_limits(event.changes)
             case ExperimentEnded(outcome="finished"):
                 self.ending = None
             case DecisionTaken() if event.request and event.action == Action.PAUSE.value:
@@ -138,9 +138,10 @@ class Requests:
         if request.action == "end":
             self.ending = Ending(bool(request.arguments.get("now")), _reason(request))
         else:
-            self._change_limits(request.arguments)
+            self.change_limits(request.arguments)
 
-    def _change_limits(self, changes: Mapping[str, object]) -> None:
+    def change_limits(self, changes: Mapping[str, object]) -> None:
+        """Put in force what a request, or a script that goes on with the experiment, has changed."""
         if "max_trials" in changes:
             self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
         if "max_concurrent" in changes:

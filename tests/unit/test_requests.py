@@ -181,6 +181,18 @@ def test_a_script_that_brings_another_limit_later_has_the_last_word(bench: Bench
     assert bench.driver._slots.max_trials == 3
 
 
+def test_a_script_that_asks_for_more_trials_again_and_again_gets_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1).step().start(ONE).end(ONE)
+
+    for wanted, trial in ((2, TWO), (3, THREE)):
+        bench.options["max_trials"] = wanted
+        bench.begin()
+        assert not bench.driver.is_finished
+        bench.step().start(trial).end(trial)
+
+    assert bench.driver.is_finished
+
+
 def test_an_end_lets_what_runs_end_by_itself_and_starts_nothing_else(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_trials=9).step().start(ONE)
     assert bench.trial(TWO).status is TrialStatus.STAGED
