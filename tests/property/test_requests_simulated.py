@@ -132,4 +132,6 @@ def test_a_driver_that_is_killed_at_any_call_is_followed_by_one_that_does_what_i
 @settings(max_examples=15)
 @given(world=worlds(), asks=ASKS, kills=st.lists(st.integers(1, 60), max_size=3))
 def test_whatever_is_asked_for_is_answered_once(name: str, world: World, asks: list[Any], kills: list[int]) -> None:
-    assert_each_was_done_once(Played(world, name, asks, kills))
+    # A trial that starts from a completed one's checkpoint has nothing to report: it fails however often it is tried.
+    finite = world.but(max_failures=max(0, world.max_failures))
+    assert_each_was_done_once(Played(finite, name, asks, kills))
