@@ -99,8 +99,8 @@ GONE_S: Final = 60.0
 _GO_S: Final = 1.0
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
-#: The reason that a trial has whose task was revoked.
-REVOKED: Final = "revoked by hand"
+#: The reason of a trial whose task a person has revoked or terminated.
+REVOKED: Final = "terminated by hand"
 
 
 def stop_s(grace_s: float) -> float:
@@ -283,7 +283,7 @@ class AttemptRun:
 
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because a person said so."""
-        self._reason = "terminated by hand"
+        self._reason = REVOKED
         self._want(Intent.STOP, kill=kill)
 
     def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:

@@ -134,8 +134,8 @@ def test_a_worker_whose_log_folder_can_not_be_written_runs_trials_all_the_same(b
         results = mqtune.Tuner(trainables_bounds.prints, {"x": mqtune.uniform(0, 1)}, name="unkept", **options).run()
 
     assert [result.status for result in results] == [TrialStatus.COMPLETED] * 2
-    assert "what was printed is not kept" in results.best.attempts[-1].stdout_tail
-    assert "nothing that a trial prints to" in (tmp_path / "worker.log").read_text()
+    assert "the output was not kept" in results.best.attempts[-1].stdout_tail
+    assert "the output of a trial to" in (tmp_path / "worker.log").read_text()
 
 
 class FillsTheDisk(mqtune.Callback):
@@ -163,7 +163,6 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
     program = tmp_path / "server-that-outlives-a-full-disk"
     program.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {server_binary.path} \"$@\"\n")
     program.chmod(0o700)
-    options = {"metric": "loss", "mode": "min", "max_trials": 2, "run": mqtune.Run(progress=False)}
     with (
         EmbeddedServer.start(tmp_path, binary=ServerBinary(program, server_binary.version)) as server,
         running_worker(server.url, tmp_path / "worker.log", "--gpus", "0", "--slots", "2"),
@@ -171,7 +170,13 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(server_bin
         disk = FillsTheDisk(server, tmp_path, tmp_path / "worker.log")
         tuned = trainables_bounds.reports_steadily
         tuner = mqtune.Tuner(
-            tuned, {"x": mqtune.uniform(0, 1)}, backend=server.url, run=mqtune.Run(callbacks=[disk]), **options
+            tuned,
+            {"x": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            max_trials=2,
+            backend=server.url,
+            run=mqtune.Run(callbacks=[disk], progress=False),
         )
         results = tuner.run()
 

@@ -137,7 +137,7 @@ def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker
 
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20, "the driver would offer it again and again")
         assert second.status is TrialStatus.ABANDONED
-        assert second.reason.startswith("revoked by hand")
+        assert second.reason.startswith("terminated by hand")
         assert second.reports == 0
 
 
@@ -312,7 +312,7 @@ def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
         eventually(lambda: reports_come(tuner), 30)
         family = family_of(person.process)
         person.press(b"\x03")
-        person.wait_for("Ctrl-C again ends at once", 10)
+        person.wait_for("press Ctrl-C again to end at once", 10)
         assert person.process.poll() is None, "the trial takes no notice of being told, so the worker still waits"
         began = time.monotonic()
         person.press(b"\x03")

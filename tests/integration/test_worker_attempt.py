@@ -370,7 +370,7 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_wait
     (request,) = (event for event in events if isinstance(event, Requested))
     assert (request.action, request.trial) == ("abandon", "0001")
     (ended,) = (event for event in events if isinstance(event, AttemptEnded))
-    assert (ended.end, ended.error, ended.pid) == (AttemptEnd.STOPPED, "revoked by hand before it ran", 0)
+    assert (ended.end, ended.error, ended.pid) == (AttemptEnd.STOPPED, "terminated by hand before it ran", 0)
     assert machine.attempt(1).ended_unclaimed() == "not run: ended"
 
 
