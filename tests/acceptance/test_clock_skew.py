@@ -111,8 +111,8 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         seed=5,
         stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
         max_trials=14,
-        run=mqtune.Run(max_concurrent=1),
-        process=mqtune.Process(ttl_s=HOUR_S),
+        run=mqtune.Run(max_concurrent=1, progress=False),
+        process=mqtune.Process(ttl_s=HOUR_S, sync="lockstep"),
         resources=resources,
     )
     return one.run()
