@@ -61,9 +61,15 @@ class CodeManifests:
         self._code_root = code_root
         #: For each experiment the definition that its manifest was made from, and the manifest's path.
         self._known: dict[str, tuple[Mapping[str, Any], Path]] = {}
+        #: Slots may ask at the same time, and would replace the draft of one another.
+        self._lock = threading.Lock()
 
     def of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
         """Return the path of an experiment's manifest; None when the files of its code are unknown."""
+        with self._lock:
+            return self._of(experiment, definition)
+
+    def _of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
         known = self._known.get(experiment)
         if known is not None and known[0] is definition:
             return known[1]

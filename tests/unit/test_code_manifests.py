@@ -1,0 +1,30 @@
+"""The list of an experiment's files that a worker writes for its zygotes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+from mqtune.trainable.experiment_code import fingerprints, read_code
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.worker.zygotes import CodeManifests
+
+TRAIN = TrainableSpec("train", module="train")
+SLOTS, EXPERIMENTS = 8, 50
+
+
+def test_slots_that_ask_at_once_get_the_same_manifest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
+    definition = {"trainable": TRAIN.encode(), "code_files": fingerprints(TRAIN, read_code(TRAIN, tmp_path))}
+    manifests, ready = CodeManifests(tmp_path / "logs", tmp_path), Barrier(SLOTS)
+
+    def ask(experiment: str) -> Path | None:
+        ready.wait(10)
+        return manifests.of(experiment, definition)
+
+    with ThreadPoolExecutor(SLOTS) as slots:
+        for number in range(EXPERIMENTS):
+            found = set(slots.map(ask, [f"e{number}"] * SLOTS))
+            assert len(found) == 1
+            assert None not in found
