@@ -42,7 +42,7 @@ from mqtune.journal.redis import RedisJournal, retrying
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
-__all__ = ["Answer", "Client", "ExperimentHandle", "Stand", "Steering", "TrialHandle"]
+__all__ = ["Answer", "Client", "ExperimentHandle", "ExperimentState", "Steering", "TrialHandle"]
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ def _given(**arguments: object) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class ExperimentState:
     """How an experiment stands on its broker."""
 
     name: str
@@ -257,7 +257,7 @@ class ExperimentHandle:
 
     # Looking.
 
-    def stand(self) -> Stand | None:
+    def state(self) -> ExperimentState | None:
         """Return how the experiment stands; None when it has not begun."""
         redis, ask = self._broker.redis, self._broker.ask
         first = ask(lambda: redis.xrange(self._keys.journal, count=1))
@@ -265,7 +265,7 @@ class ExperimentHandle:
         if not isinstance(created, ExperimentCreated):
             return None
         last = ask(lambda: redis.xrevrange(self._keys.journal, count=_LAST_COUNT))
-        return Stand(
+        return ExperimentState(
             name=self.name,
             metric=str(created.definition.get("metric", "")),
             created_at=created.at,
@@ -524,7 +524,7 @@ class Client:
             ConfigurationError: there is none, or it has not begun.
         """
         found = ExperimentHandle(self._broker, name)
-        if found.stand() is None:
+        if found.state() is None:
             raise ConfigurationError(self._broker.unknown(name))
         return found
 

@@ -77,9 +77,9 @@ def _list_broker(url: str) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     with Client(url) as there:
-        stands = [stand for experiment in there.experiments() if (stand := experiment.stand()) is not None]
-        click.echo(f"\non {printable(there.place)}{':' if stands else ': no experiments'}")
-    if stands:
+        states = [state for experiment in there.experiments() if (state := experiment.state()) is not None]
+        click.echo(f"\non {printable(there.place)}{':' if states else ': no experiments'}")
+    if states:
         rows = (
             [
                 printable(s.name),
@@ -87,7 +87,7 @@ def _list_broker(url: str) -> None:
                 state_in_words(s.outcome, is_driven=s.is_driven, age_s=s.age_s),
                 printable(s.metric),
             ]
-            for s in stands
+            for s in states
         )
         _print_table(("name", "begun", "status", "metric"), rows)
         click.echo("one of them: mqtune show --broker … NAME")
@@ -114,8 +114,8 @@ def _row(folder: Path) -> list[str]:
         return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
     best = summary["best"]
     value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
-    stand, tags = state_of_folder(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
-    return [name, _time(summary["created_at"]), stand, str(summary["trials"]), value, printable(tags)]
+    state, tags = state_of_folder(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
+    return [name, _time(summary["created_at"]), state, str(summary["trials"]), value, printable(tags)]
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -70,13 +70,13 @@ def command(
         raise click.UsageError("--csv prints a row a trial and --jsonl an object a report; give one of them")
     is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
     if broker and (is_asked_for or not _is_here(name)):
-        with _from_broker(broker, name) as (results, stand, place):
-            _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+        with _from_broker(broker, name) as (results, state, place):
+            _show(results, trial, state, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
         return
     results = Results.load(name if name is not None else _newest())
-    stand = state_of_folder(results.folder, results.outcome)
+    state = state_of_folder(results.folder, results.outcome)
     place = str(results.folder)
-    _show(results, trial, stand, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+    _show(results, trial, state, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
 
 
 def _is_here(name: str | None) -> bool:
@@ -87,22 +87,22 @@ def _is_here(name: str | None) -> bool:
 
 @contextlib.contextmanager
 def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str]]:
-    """Lend an experiment's results, read from its broker, with how it stands and where it is."""
+    """Lend an experiment's results, read from its broker, with its state and its place."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
         experiment = next(iter(there.experiments()), None) if name is None else there.experiment(name)
         if experiment is None:
             raise ConfigurationError(f"there is no experiment on {there.place} yet")
-        results, found = experiment.results(Path(folder)), experiment.stand()
-        stand = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-        yield results, stand, there.place
+        results, found = experiment.results(Path(folder)), experiment.state()
+        state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        yield results, state, there.place
 
 
 def _show(
     results: Results,
     trial: str | None,
-    stand: str,
+    state: str,
     place: str,
     tags: tuple[str, ...],
     notes: str,
@@ -121,7 +121,7 @@ def _show(
     elif trial is not None:
         _show_trial(output(), results, _trial_of(results, trial))
     else:
-        show_experiment(output(), results, stand, place, show_all=show_all, tags=tags, notes=notes)
+        show_experiment(output(), results, state, place, show_all=show_all, tags=tags, notes=notes)
 
 
 def _newest() -> Path:
@@ -146,17 +146,17 @@ def _trial_of(results: Results, trial: str) -> TrialResult:
 def show_experiment(
     console: Console,
     results: Results,
-    stand: str,
+    state: str,
     place: str,
     *,
     show_all: bool,
     tags: tuple[str, ...] = (),
     notes: str = "",
 ) -> None:
-    """Print an experiment: how it stands, where it is kept, and its best trials, or all of them, or those with these labels."""
+    """Print an experiment: its state, where it is kept, and its best trials, or all of them, or those with these labels."""
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
-    console.print(Text(printable(results.name), "bold"), f"· {stand} · begun {begun}")
+    console.print(Text(printable(results.name), "bold"), f"· {state} · begun {begun}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")

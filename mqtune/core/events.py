@@ -404,8 +404,6 @@ class ExperimentEnded(_Body):
     reason: str
     at: float
     cursor: Cursor
-    #: The id of the request that it carries out; empty for none.
-    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,7 +523,7 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         if kind == Reports.KIND:
             return Reports(body) if _are_sound(body) else _readable_reports(data, entry)
         known = _KINDS.get(kind)
-        return None if known is None else known.from_body(body)  # type: ignore[return-value]
+        return None if known is None else cast("Event", known.from_body(body))
     except (TypeError, ValueError, LookupError) as error:
         raise MessageVersionError(f"{_place(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
 

@@ -54,7 +54,7 @@ __all__ = ["CodeChange", "Experiment", "Mode"]
 
 Mode = Literal["min", "max"]
 
-#: Attempts of one trial that may be lost, or handed back without a report, before it counts as failed: more than a flaky machine
+#: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
 LOST_BUDGET: Final = 5
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal holds
@@ -410,7 +410,7 @@ class Experiment:
         if lost > LOST_BUDGET:
             return (
                 TrialStatus.FAILED,
-                f"{what}; {lost} attempts were lost or handed back, which is the most a trial may have",
+                f"{what}; {lost} attempts were lost or requeued, which is the most a trial may have",
             )
         return TrialStatus.STAGED, what
 

@@ -57,7 +57,7 @@ def is_here(description: str) -> bool:
 
 
 def is_gone(description: str) -> bool:
-    """Whether a process that described itself so is seen to be no more; False for one of which nothing can be seen from here."""
+    """Whether a process that described itself so has ended; False where that can't be seen from here."""
     found = _DESCRIPTION.fullmatch(description)
     if found is None or found["place"] != _place():
         return False
@@ -99,7 +99,7 @@ def process_stat(pid: int) -> tuple[str, int, int]:
     """Return a process's state, its parent and its start; the same numbers mean the same process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # Behind the name, in which there may be anything.
+            # After the name, which may contain anything.
             fields = file.read().rpartition(b")")[2].split()
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):

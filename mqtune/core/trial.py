@@ -248,7 +248,7 @@ TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
 #: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
-#: attempt is then handed back.
+#: attempt is then requeued.
 UNDRIVEN: Final = "undriven"
 #: The type of error of an attempt that is lost because Redis has lost what it had of it.
 FORGOTTEN: Final = "forgotten"

@@ -1,4 +1,4 @@
-"""What of a report can be read: one that makes no sense counts as a report without the metric, before anybody decides on it."""
+"""Screening of reports: one whose metric or time is invalid counts as a report without the metric, before anybody decides on it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Screening:
         self._told.pop(trial.id, None)
 
     def _place(self, report: Report) -> str:
-        """Take note of the time of a report, or return what is wrong with it."""
+        """Record the time of a report, or return what is wrong with it."""
         time: Any = report.metrics.get(self._time)
         if time.__class__ is not int:
             if time is None:

@@ -78,7 +78,8 @@ class LocalSteering:
         if origin in (None, "newest", "best"):
             return CheckpointId("")
         source = arguments.get("source")
-        found = choose_checkpoint(self._driven.experiment, None if source is None else TrialId(str(source)), origin)  # type: ignore[arg-type]
+        owner = None if source is None else TrialId(str(source))
+        found = choose_checkpoint(self._driven.experiment, owner, origin)
         if isinstance(found, str):
             return CheckpointId("")
         del arguments["checkpoint"]

@@ -176,7 +176,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     """
     client = open_client(url, connect_timeout_s=timeout_s, role=role)
     outcome: list[Mapping[str, Any] | BaseException] = []
-    # A thread, because neither name resolution nor a peer that drips bytes heeds a socket timeout.
+    # A thread, because neither name resolution nor a peer that sends single bytes obeys a socket timeout.
     prober = threading.Thread(target=_probe, args=(client, outcome), name="mqtune-connect", daemon=True)
     prober.start()
     prober.join(timeout_s)

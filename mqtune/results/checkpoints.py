@@ -98,17 +98,17 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
 
 
 def choose_checkpoint(
-    experiment: Experiment, source: TrialId | None, origin: Origin
+    experiment: Experiment, source: TrialId | None, origin: object
 ) -> CheckpointId | Path | Checkpoint:
     """Return the id of the checkpoint that a user asks for, or the folder or checkpoint on this machine.
 
     Args:
         experiment: the experiment whose checkpoints can be chosen.
         source: the trial that the checkpoint must belong to; None for any.
-        origin: "newest", "best", an id, a folder, or a checkpoint that ``get_checkpoint`` returned.
+        origin: an ``Origin``: "newest", "best", an id, a folder, or a checkpoint that ``get_checkpoint`` returned.
 
     Raises:
-        ConfigurationError: there is no such checkpoint or folder, or it belongs to another trial.
+        ConfigurationError: *origin* is something else, there is no such checkpoint or folder, or it belongs to another trial.
     """
     if not isinstance(origin, str | os.PathLike | Checkpoint):
         raise ConfigurationError(

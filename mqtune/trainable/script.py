@@ -141,7 +141,7 @@ class _ScriptRun:
     def run(self) -> Ending:
         # SIGTERM goes to the group: it ends the script, and this process reports how that ended.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        self._raise_stop = signal.signal(STOP_SIGNAL, self._on_signal)
+        signal.signal(STOP_SIGNAL, self._on_signal)
         output, theirs = os.pipe()
         os.set_blocking(output, False)
         self._channel, inherited = Channel.pair()

@@ -81,7 +81,7 @@ logger = logging.getLogger(__name__)
 #: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
 #: time in which a trial is stopped.
 SWITCH_INTERVAL_S: Final = 0.0005
-#: Remote commands that would change a setting which trials don't heed, and what does what they are for.
+#: Remote commands that would change a setting which trials ignore, and what to use instead.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
     "time_limit": "how long a trial may run is its experiment's to say: ttl_s= of the Tuner, or its scheduler",

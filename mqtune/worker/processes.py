@@ -1,7 +1,7 @@
 """A worker's processes as the operating system sees them: orphans, leftovers of killed workers, and kills for lack of memory.
 
 Each zygote has a mark of its worker in its environment. Everything that trials start inherits it, and the process table shows it
-(Linux). It identifies the worker's process across boots and containers.
+(Linux). It is how the worker's process describes itself, across boots and containers.
 
 A worker is a subreaper: whatever a zygote leaves behind becomes the worker's child, descendants in other sessions included. Nobody
 else waits for these processes or can end them.
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.core.machine import started_at
+from mqtune.core.machine import describe_process, is_gone
 from mqtune.trainable.process.descendants import become_subreaper, own_children, parent_of
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "find_counter",
     "mark_of",
     "memory_limit",
-    "own_mark",
     "reaper",
 ]
 
@@ -43,12 +42,6 @@ MARK: Final = "MQTUNE_WORKER"
 #: How often killed processes are checked.
 _SWEEP_LOOK_S: Final = 0.01
 _PREFIX: Final = f"{MARK}=".encode()
-
-
-def own_mark() -> str:
-    """Return this worker's mark."""
-    me = os.getpid()
-    return f"{me}.{started_at(me)}.{_namespace()}"
 
 
 def end_leftovers(timeout_s: float) -> list[int]:
@@ -106,21 +99,7 @@ def mark_of(pid: int) -> str:
 
 def _is_over(mark: str) -> bool:
     """Whether the worker with this mark is dead and was in this process namespace, or is this process."""
-    if mark == own_mark():
-        return True
-    pid, _, rest = mark.partition(".")
-    begun, _, namespace = rest.partition(".")
-    if not (pid.isdecimal() and begun.isdecimal() and namespace == _namespace()):
-        return False
-    return started_at(int(pid)) != int(begun)
-
-
-def _namespace() -> str:
-    """Return an id of this process namespace; empty where there is none."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    return mark == describe_process() or is_gone(mark)
 
 
 def _kill(pid: int) -> None:
@@ -168,7 +147,7 @@ class Reaper:
         # If SIGCHLD is ignored, which is inherited, the kernel reaps children itself and nobody gets their statuses.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # A worker that has restarted in the same process finds its old zygotes here.
-        before, mine = set(), own_mark()
+        before, mine = set(), describe_process()
         for child in own_children():
             if os.waitpid(child, os.WNOHANG) == (0, 0) and mark_of(child) != mine:
                 before.add(child)
@@ -180,7 +159,7 @@ class Reaper:
         # Under the lock: until its pid is known, another thread would take it for an orphan.
         with self._lock:
             process = subprocess.Popen(
-                command, env={**environment, MARK: own_mark()}, start_new_session=True, **options
+                command, env={**environment, MARK: describe_process()}, start_new_session=True, **options
             )
             self._zygotes.add(process.pid)
         return process
@@ -244,7 +223,7 @@ class Reaper:
 
     def _may_kill(self, orphan: int) -> bool:
         # The first process of a container gets all orphans, also those of processes that were started in it from outside.
-        return os.getpid() != 1 or mark_of(orphan) == own_mark()
+        return os.getpid() != 1 or mark_of(orphan) == describe_process()
 
 
 #: A process has one reaper.

@@ -331,7 +331,7 @@ def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float]
             fleet.take_name(name, hold_s, dead=dead)
         except NameTaken as taken:
             process = taken.holder.rpartition(" ")[0]
-            # One that has begun anew in its own process is the same process.
+            # One that has restarted in place, as by exec, is the same process.
             if not dead and (is_gone(process) or process == describe_process()):
                 dead = taken.holder
                 continue

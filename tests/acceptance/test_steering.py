@@ -52,7 +52,7 @@ class World:
         log = self.folder / f"driver-{next(_names)}.log"
         command = [*program, self.name, str(self.folder / "store")]
         self.driver = self._open.enter_context(running(command, environment, log))
-        eventually(lambda: any(each.name == self.name and each.stand() for each in self.client.experiments()), DONE_S)
+        eventually(lambda: any(each.name == self.name and each.state() for each in self.client.experiments()), DONE_S)
         experiment = self.client.experiment(self.name)
         eventually(lambda: len(self.trials()) >= 2, DONE_S)
         return experiment

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from observed import Entry, Observed, Row, Violation, cursor_of
 
-#: Attempts of a trial that may be lost or handed back before it counts as failed.
+#: Attempts of a trial that may be lost or requeued before it counts as failed.
 _LOST_BUDGET: Final = 5
 _TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
 _AFTER_DECISION: Final = {

@@ -307,9 +307,9 @@ def test_experiments_and_trials_are_listed(
     assert [trial.id for trial in experiment.trials()] == ["0001", "0002"]
     assert [trial.id for trial in experiment.trials(TrialStatus.STAGED)] == ["0001", "0002"]
     assert experiment.trials(TrialStatus.RUNNING) == []
-    stand = experiment.stand()
-    assert stand is not None
-    assert (stand.name, stand.metric, stand.is_driven, stand.outcome) == (NAME, "loss", True, "")
+    state = experiment.state()
+    assert state is not None
+    assert (state.name, state.metric, state.is_driven, state.outcome) == (NAME, "loss", True, "")
 
 
 def test_an_experiment_is_followed(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:

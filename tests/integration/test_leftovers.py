@@ -12,11 +12,12 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
+from mqtune.core.machine import describe_process, process_mark
 from mqtune.worker import processes as leftovers
-from mqtune.worker.processes import MARK, end_leftovers, own_mark
+from mqtune.worker.processes import MARK, end_leftovers
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
-WORKER = "import time; from mqtune.worker.processes import own_mark; print(own_mark(), flush=True); time.sleep(60)"
+WORKER = "import time; from mqtune.core.machine import describe_process as me; print(me(), flush=True); time.sleep(60)"
 SLEEPER = ("-c", "import time; time.sleep(60)")
 
 Start = Callable[..., psutil.Process]
@@ -77,21 +78,21 @@ def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(
 
 
 def test_a_number_that_another_process_has_now_is_no_living_worker(start: Start) -> None:
-    me, namespace = os.getpid(), own_mark().split(".", 2)[2]
+    place = process_mark().partition(".")[0]
 
-    left = start(f"{me}.12.{namespace}", *SLEEPER)
+    left = start(f"process {os.getpid()} on here ({place}.12)", *SLEEPER)
 
     end_leftovers(5)
     eventually(lambda: not lives(left))
 
 
 def test_what_the_same_process_left_when_it_was_a_worker_before_is_killed(start: Start) -> None:
-    left = start(own_mark(), *SLEEPER)
+    left = start(describe_process(), *SLEEPER)
 
     assert left.pid in end_leftovers(5)
 
 
-@pytest.mark.parametrize("mark", ["", "12", "1.2.pid:[7]", "none.of.these"])
+@pytest.mark.parametrize("mark", ["", "12", "process 1 on elsewhere (7a.2)", "none of these"])
 def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark: str) -> None:
     other = start(mark, *SLEEPER)
 
@@ -100,7 +101,7 @@ def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark
 
 
 def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark, line = own_mark(), (os.getpid(), os.getppid())
+    mark, line = describe_process(), (os.getpid(), os.getppid())
     monkeypatch.setattr(leftovers, "mark_of", lambda pid: mark if pid in line else "")
 
     assert end_leftovers(5) == []

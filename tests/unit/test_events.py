@@ -140,7 +140,7 @@ events = st.one_of(
         stderr_tail=texts,
         cursor=st.none() | cursors,
     ),
-    st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors, request=texts),
+    st.builds(ExperimentEnded, outcome=texts, reason=texts, at=st.floats(), cursor=cursors),
     st.builds(Requested, id=texts, action=texts, trial=texts, arguments=maps, by=texts, at=st.floats()),
     st.builds(RequestAnswered, id=texts, done=st.booleans(), reason=texts, trial=texts, at=st.floats(), cursor=cursors),
 )

@@ -383,7 +383,7 @@ def test_lost_and_handed_back_attempts_have_a_budget(end: AttemptEnd) -> None:
     story.run(attempt=LOST_BUDGET + 1).end(end, attempt=LOST_BUDGET + 1)
 
     assert story.trial().status is TrialStatus.FAILED
-    assert f"{LOST_BUDGET + 1} attempts were lost or handed back" in story.trial().reason
+    assert f"{LOST_BUDGET + 1} attempts were lost or requeued" in story.trial().reason
     assert list(story.experiment.to_retry) == []
 
 
@@ -647,7 +647,7 @@ def test_a_request_that_comes_again_waits_once_and_not_after_its_answer(story: S
 
 def test_an_effect_that_is_in_the_journal_says_that_only_the_answer_is_missing(story: Story) -> None:
     experiment = story.run().experiment
-    for id_, action in (("d", "pause"), ("s", "resume"), ("t", "fail"), ("e", "end")):
+    for id_, action in (("d", "pause"), ("s", "resume"), ("t", "fail")):
         experiment.apply(requested(id_, action))
     pause = {"action": "pause", "intent": Intent.PAUSE, "reason": "", "at": 13.0, "cursor": START}
     experiment.apply(DecisionTaken(trial=ONE, attempt=1, sequence=0, request="d", **pause))  # type: ignore[arg-type]
@@ -655,10 +655,9 @@ def test_an_effect_that_is_in_the_journal_says_that_only_the_answer_is_missing(s
     experiment.apply(TrialStaged(trial=ONE, attempt=2, config={}, at=14.0, cursor=START, request="s"))
     story.stage(TWO).decide(Intent.PAUSE, "pause", trial=TWO).end(AttemptEnd.PAUSED, trial=TWO)
     experiment.apply(TrialClosed(trial=TWO, status="failed", reason="", by="user", at=15.0, cursor=START, request="t"))
-    experiment.apply(ExperimentEnded(outcome="finished", reason="", at=16.0, cursor=START, request="e"))
 
-    assert experiment.carried_out == {"d": ONE, "s": ONE, "t": TWO, "e": ""}
-    for id_ in "dste":
+    assert experiment.carried_out == {"d": ONE, "s": ONE, "t": TWO}
+    for id_ in "dst":
         experiment.apply(answered(id_))
     assert (experiment.requests, experiment.carried_out) == ({}, {})
 
