@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from types import FrameType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
@@ -27,6 +30,7 @@ from mqtune.core.trial import (
     checkpoint_id,
 )
 from mqtune.schedulers.base import Choice, Release, Resume, Scheduler, Start, Wait
+from mqtune.schedulers.timed import TimedScheduler
 
 #: The metrics that a config reports at an iteration; None when it has ended by itself before, an error when it failed.
 Curve = Callable[[Config, int], Metrics | Exception | None]
@@ -348,3 +352,41 @@ def rough(config: dict[str, Any], time: int) -> Metrics:
     """Scores with many ties, and with NaN and infinities among them."""
     value = scattered(config["number"], time, values=6)
     return {"loss": {4: math.nan, 5: math.inf}.get(value, value)}
+
+
+class Score(float):
+    """A score whose comparisons run Python code, so that those inside ``heapq``, ``bisect`` and ``sorted`` are counted too."""
+
+    def __lt__(self, other: float) -> bool:
+        return float(self) < float(other)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and float(self) == float(other)
+
+    def __hash__(self) -> int:
+        return hash(float(self))
+
+    def __neg__(self) -> Score:
+        return Score(-float(self))
+
+
+def work(scheduled: Callable[[], object], done: Callable[[], object]) -> int:
+    """Return how many steps of bytecode *done* takes after *scheduled*, which load on the machine does not change."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    score = TimedScheduler._score
+    with patch.object(TimedScheduler, "_score", lambda *arguments: Score(score(*arguments))):
+        scheduled()
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            done()
+        finally:
+            sys.settrace(before)
+    return steps

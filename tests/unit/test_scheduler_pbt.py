@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from population_table import MUTATIONS, Table, curve, pbt, starting
-from scheduler_play import Faults, Play, check_replay, rngs, some_faults
+from scheduler_play import Faults, Play, check_replay, rngs, some_faults, work
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING
@@ -254,21 +253,23 @@ def test_no_more_than_the_fraction_is_replaced_however_noisy_the_scores_are() ->
 
 
 def test_a_report_costs_the_same_in_a_small_population_and_in_a_large_one_also_without_checkpoints() -> None:
-    def seconds_for_500(size: int) -> float:
+    def steps_for_50(size: int) -> int:
         table = Table(pbt(interval=1))
         names = [f"t{number}" for number in range(size)]
-        table.stage(*names)
-        for number, name in enumerate(names):
-            table.report(name, 1, number, saves=False)
-        start = time.perf_counter()
-        for number in range(500):
-            assert table.report(names[-1], 2 + number, size, saves=False) is CONTINUE
-        return time.perf_counter() - start
 
-    few = min(seconds_for_500(200) for _ in range(3))
+        def begin() -> None:
+            table.stage(*names)
+            for number, name in enumerate(names):
+                table.report(name, 1, number, saves=False)
 
-    # Work in proportion to the population would make it 100 times as much.
-    assert min(seconds_for_500(20_000) for _ in range(2)) < 10 * few
+        def report() -> None:
+            for number in range(50):
+                assert table.report(names[-1], 2 + number, size, saves=False) is CONTINUE
+
+        return work(begin, report)
+
+    # Work in proportion to the population would make it 50 times as much.
+    assert steps_for_50(10_000) < 3 * steps_for_50(200)
 
 
 def test_who_ends_leaves_the_population() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults
+from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, some_faults, work
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
@@ -473,21 +472,22 @@ def test_a_repeated_report_changes_nothing_that_follows(seed: int, slots: int) -
 
 
 def test_neither_a_report_nor_a_choice_grows_with_the_trials() -> None:
-    def seconds_for_200(entered: int) -> float:
+    def steps_for_50(entered: int) -> int:
         table = Table(promotion())
-        for number in range(entered):
-            table.arrive(1, **{f"t{number}": number * 7919 % 100_003})
-        start = time.perf_counter()
-        for number in range(200):
-            table.arrive(1, **{f"n{number}": number * 7919 % 100_003})
-            table.choose()
-        return time.perf_counter() - start
 
-    few = min(seconds_for_200(100) for _ in range(3))
-    many = seconds_for_200(20_000)
+        def arrive(first: str, count: int) -> None:
+            for number in range(count):
+                table.arrive(1, **{f"{first}{number}": number * 7919 % 100_003})
 
-    # Work in proportion to the trials would make it 200 times as much.
-    assert many < 20 * few
+        def arrive_and_choose() -> None:
+            for number in range(50):
+                table.arrive(1, **{f"n{number}": number * 7919 % 100_003})
+                table.choose()
+
+        return work(lambda: arrive("t", entered), arrive_and_choose)
+
+    # Work in proportion to the trials would make it 100 times as much.
+    assert steps_for_50(10_000) < 3 * steps_for_50(100)
 
 
 def test_its_rungs_are_those_of_asha() -> None:

@@ -12,6 +12,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scheduler_play import work
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
@@ -422,20 +423,17 @@ def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
 
 
 def test_a_rung_of_many_trials_is_entered_as_fast_as_one_of_few() -> None:
-    def seconds_for_1000(entered: int) -> float:
+    def steps_for_50(entered: int) -> int:
         scheduler = asha()
-        for number in range(entered):
-            tell(scheduler, f"t{number}", 1, float(number * 7919 % 100_003))
-        start = time.perf_counter()
-        for number in range(1000):
-            tell(scheduler, f"n{number}", 1, float(number * 7919 % 100_003))
-        return time.perf_counter() - start
 
-    few = min(seconds_for_1000(100) for _ in range(3))
-    many = min(seconds_for_1000(50_000) for _ in range(2))
+        def enter(first: str, count: int) -> None:
+            for number in range(count):
+                tell(scheduler, f"{first}{number}", 1, float(number * 7919 % 100_003))
 
-    # Work in proportion to the trials would make it 500 times as much.
-    assert many < 20 * few
+        return work(lambda: enter("t", entered), lambda: enter("n", 50))
+
+    # Work in proportion to the trials would make it 100 times as much.
+    assert steps_for_50(10_000) < 3 * steps_for_50(100)
 
 
 # Arguments
