@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,10 @@ def failing_at(step: int, failure: Callable[[], BaseException], *, is_death: boo
         def call(*arguments: Any, **options: Any) -> Any:
             calls.append(name)
             if len(calls) == step or (is_death and len(calls) > step):
+                if name == "close":
+                    # As the system does, also when it reports an error. shutil may then close it again.
+                    with suppress(OSError):
+                        real(*arguments, **options)
                 raise failure()
             return real(*arguments, **options)
 
