@@ -15,11 +15,9 @@ from mqtune.core.text import name_in_words
 
 __all__ = [
     "MAX_REPORT_BYTES",
-    "PLAIN",
     "REPORTS",
     "REPORTS_PREFIX",
     "VERSION",
-    "WITH_CHECKPOINT",
     "Body",
     "check_depth",
     "decode_value",
@@ -41,9 +39,6 @@ MAX_REPORT_BYTES: Final = 2**20
 _AROUND: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
-#: How many fields a report has, and one that came with a checkpoint.
-PLAIN: Final = 2
-WITH_CHECKPOINT: Final = 3
 #: The fields of a message or a config, as they are decoded.
 Body = dict[str, Any]
 #: What could be read of a segment: trial, attempt, first sequence number, reports, and how many more it should have.

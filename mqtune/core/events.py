@@ -21,11 +21,9 @@ from types import UnionType
 from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
 from mqtune.core.codec import (
-    PLAIN,
     REPORTS,
     REPORTS_PREFIX,
     VERSION,
-    WITH_CHECKPOINT,
     Body,
     decode_value,
     encode_value,
@@ -33,9 +31,9 @@ from mqtune.core.codec import (
 )
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.trial import (
+    REPORT_DEFAULTS,
     Action,
     AttemptEnd,
-    CheckpointId,
     Config,
     Intent,
     Metrics,
@@ -43,6 +41,7 @@ from mqtune.core.trial import (
     Restart,
     TrialId,
     TrialStatus,
+    are_report_fields,
 )
 
 __all__ = [
@@ -160,7 +159,8 @@ class Cursor(NamedTuple):
 
 
 START: Final = Cursor("0-0")
-_NO_CHECKPOINT: Final = CheckpointId("")
+#: How many fields every report of a segment has: the time and the metrics.
+_PLAIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,9 +458,10 @@ class Reports:
         new = tuple.__new__
         for trial, attempt, first, reports in self.segments:
             for sequence, report in enumerate(reports, first):
-                checkpoint = _NO_CHECKPOINT if len(report) == PLAIN else report[2]
                 # What Report(…) does, in half its time: a report may be one of a flood.
-                yield new(Report, (trial, attempt, sequence, report[0], report[1], checkpoint))
+                given = len(report) - _PLAIN
+                others = (*report[_PLAIN:], *REPORT_DEFAULTS[given:]) if given else REPORT_DEFAULTS
+                yield new(Report, (trial, attempt, sequence, report[0], report[1], *others))
 
 
 Event = (
@@ -547,7 +548,7 @@ def _are_sound(segments: Any) -> bool:
                 # Not unpacked, and the usual first: a report may be one of a flood.
                 if type(report[0]) is not float or type(report[1]) is not dict:
                     return False
-                if len(report) != PLAIN and (len(report) != WITH_CHECKPOINT or type(report[2]) is not str):
+                if len(report) != _PLAIN and not are_report_fields(report[_PLAIN:]):
                     return False
     except (TypeError, ValueError, LookupError):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -19,6 +19,7 @@ __all__ = [
     "INTENTS",
     "ITERATION",
     "NO_LABELS",
+    "REPORT_DEFAULTS",
     "TIME_THIS_ITER",
     "TIME_TOTAL",
     "UNDRIVEN",
@@ -39,6 +40,7 @@ __all__ = [
     "Trial",
     "TrialId",
     "TrialStatus",
+    "are_report_fields",
     "attempt_and_number",
     "checked_notes",
     "checked_tags",
@@ -416,6 +418,16 @@ class Report(NamedTuple):
     timestamp: float
     metrics: Metrics
     checkpoint: CheckpointId = CheckpointId("")
+
+
+#: The defaults of a report's fields, in order, of which a message may leave out the last ones.
+REPORT_DEFAULTS: Final = tuple(Report._field_defaults.values())
+
+
+def are_report_fields(values: Sequence[object]) -> bool:
+    """Return whether a report's fields that have defaults, or the first of them, may have these values."""
+    defaults = REPORT_DEFAULTS[: len(values)]
+    return len(defaults) == len(values) and list(map(type, values)) == list(map(type, defaults))
 
 
 class SavedCheckpoint(NamedTuple):

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, Protocol
 
 from mqtune.checkpoints import MAX_DICT_BYTES
 from mqtune.core.clock import Clock
-from mqtune.core.codec import MAX_REPORT_BYTES, PLAIN, WITH_CHECKPOINT, check_depth, decode_value, segment_bytes
+from mqtune.core.codec import MAX_REPORT_BYTES, check_depth, decode_value, segment_bytes
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import CheckpointSaved
-from mqtune.core.trial import AttemptEnd, CheckpointId, is_checkpoint_of, is_in_memory
+from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 
@@ -268,15 +268,16 @@ class Stream:
         found = decode_value(packed)[-1]
         before = self._timestamp
         for report in found:
-            at, metrics = report if len(report) == PLAIN else report[:PLAIN]
+            at, metrics, *others = report
             if type(at) is not float or not before <= at < _END_OF_TIME or type(metrics) is not dict:
                 raise TypeError("it has neither metrics nor a time that follows the one before")
             # The fastest check that all keys are strings.
             "".join(metrics)
-            if len(report) != PLAIN:
-                if len(report) != WITH_CHECKPOINT:
-                    raise TypeError(f"it has {len(report)} parts")
-                self._own(report[2])
+            if others:
+                if not are_report_fields(others):
+                    raise TypeError(f"it has other fields than a report: {reprlib.repr(others)}")
+                if others[0]:
+                    self._own(others[0])
             before = at
         if len(found) != count:
             raise TypeError(f"there are {len(found)} in {count} frames")
