@@ -30,8 +30,8 @@ settings.register_profile("mqtune", deadline=None, derandomize=bool(os.environ.g
 settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("mqtune")
 
-# The suite of journals is no test module: its assertions show both sides all the same.
-pytest.register_assert_rewrite("contract.journals")
+# Suites that are not test modules: their assertions show both sides all the same.
+pytest.register_assert_rewrite("contract.driving", "contract.journals")
 
 _homes = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""What trials do in the contract of backends: each plays what its config says, on real workers and on simulated ones."""
+"""What trials do in the backend tests: each plays what its config says, on real workers and on simulated ones alike."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mqtune.core.trial import Config, Metrics
 
 __all__ = ["ENDLESS", "NEVER", "SPACE", "play", "play_unsaved", "played", "reports"]
 
-#: More reports than any test waits for, and the place of a failure that never comes.
+#: More reports than any test waits for, and the step of a failure that never comes.
 ENDLESS: Final = 100_000
 NEVER: Final = -1
 
-#: ``length`` reports, one ``every_s`` seconds, whose loss falls as x/step; behind so many reports an error.
+#: ``length`` reports, one every ``every_s`` seconds, with a loss of x/step; an error after the report ``fails_after``.
 SPACE: Final[dict[str, Any]] = {
     "x": mqtune.uniform(0, 10),
     "length": mqtune.randint(0, ENDLESS + 1),
@@ -24,8 +24,8 @@ SPACE: Final[dict[str, Any]] = {
     "fails_after": mqtune.randint(NEVER, ENDLESS + 1),
 }
 
-#: How often a real trial looks whether it should save while it waits for its next report.
-_LOOK_S: Final = 0.005
+#: How often a trial that waits for its next report checks whether it should save.
+_POLL_S: Final = 0.005
 
 
 def played(length: int = 3, *, x: float = 1.0, every_s: float = 0.01, fails_after: int = NEVER) -> Config:
@@ -44,21 +44,21 @@ def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
 
 
 def play(config: Config) -> None:
-    """Play for real, with a dict as checkpoint in each report; an attempt goes on behind the one that it starts from."""
+    """Run a real trial that saves a dict with each report, and continues from the checkpoint that it is given."""
     checkpoint = mqtune.get_checkpoint()
     _play(config, 0 if checkpoint is None else checkpoint.data["step"], saves=True)
 
 
 def play_unsaved(config: Config) -> None:
-    """Play for real, without checkpoints."""
+    """Run a real trial without checkpoints."""
     _play(config, 0, saves=False)
 
 
 def _play(config: Config, done: int, *, saves: bool) -> None:
-    print(f"goes on behind step {done}", flush=True)  # noqa: T201 - a test reads it
+    print(f"continues after step {done}", flush=True)  # noqa: T201 - a test reads it
     print("and says so", file=sys.stderr, flush=True)  # noqa: T201
     for step in range(done, config["length"] + 1):
-        # What had failed at this place before doesn't do so again, as it does in a simulation.
+        # As in a simulation, an attempt that continues after the failed step does not fail again.
         if config["fails_after"] == step and (step > done or not done):
             raise _failure(step)
         if step < config["length"]:
@@ -67,10 +67,10 @@ def _play(config: Config, done: int, *, saves: bool) -> None:
 
 
 def _wait(seconds: float, step: int | None) -> None:
-    """Wait for the next report, and save *step* meanwhile if that is asked for."""
+    """Wait for the next report; save *step*, unless it is None, when asked to."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, _LOOK_S))
+        time.sleep(min(left, _POLL_S))
         if step is not None and mqtune.should_checkpoint():
             mqtune.save_checkpoint({"step": step})
 
@@ -80,4 +80,4 @@ def _metrics(config: Config, step: int) -> Metrics:
 
 
 def _failure(step: int) -> Exception:
-    return RuntimeError(f"it was to fail behind step {step}")
+    return RuntimeError(f"failed as planned after step {step}")

@@ -1,4 +1,4 @@
-"""The contract of backends, on simulated workers and on a real one."""
+"""The contract of backends, and what is the driver's alone, on simulated workers and on a real one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.driving import DrivingContract
 
 import mqtune
 from mqtune.backends.local.server import EmbeddedServer
@@ -43,7 +44,7 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
             worker.stop()
 
 
-class TestSimulated(BackendContract):
+class TestSimulated(BackendContract, DrivingContract):
     runs_processes = False
 
     @pytest.fixture
@@ -67,7 +68,7 @@ class TestSimulated(BackendContract):
         return new_tuner
 
 
-class TestCelery(BackendContract):
+class TestCelery(BackendContract, DrivingContract):
     @pytest.fixture
     def new_tuner(self, broker: str) -> NewTuner:
         def new_tuner(*, saves: bool, **arguments: Any) -> mqtune.Tuner:

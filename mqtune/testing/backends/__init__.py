@@ -1,28 +1,21 @@
-"""What a tuner keeps of its promises on every backend; subclass BackendContract and give it tuners."""
+"""The contract of backends; subclass ``BackendContract`` and give it tuners on yours."""
 
 from __future__ import annotations
 
 from mqtune.testing.backends.ending import EndingContract
-from mqtune.testing.backends.looking import LookingContract
+from mqtune.testing.backends.observing import ObservingContract
 from mqtune.testing.backends.pausing import PausingContract
-from mqtune.testing.backends.refusing import RefusingContract
 from mqtune.testing.backends.starting import StartingContract
 from mqtune.testing.backends.world import NewTuner
 
 __all__ = ["BackendContract", "NewTuner"]
 
 
-class BackendContract(
-    StartingContract,
-    PausingContract,
-    EndingContract,
-    LookingContract,
-    RefusingContract,
-):
-    """The tests that a backend must pass, through the tuner as its users have it.
+class BackendContract(StartingContract, PausingContract, EndingContract, ObservingContract):
+    """The tests that a backend must pass, through the tuner as users have it.
 
-    A subclass whose name pytest collects has a fixture ``new_tuner`` that returns a ``NewTuner``, and says with
-    ``runs_processes`` whether a trial is a process of its own: what can't be known of one that isn't must be empty::
+    A subclass whose name pytest collects overrides the fixture ``new_tuner``, and sets ``runs_processes`` to False if its
+    trials are not processes of their own::
 
         class TestSimulated(BackendContract):
             runs_processes = False

@@ -1,4 +1,4 @@
-"""The world of the contract's tests: tuners over two free slots, and how the tests drive and look at them."""
+"""What the backend tests share: tuners over two free slots, and helpers that drive and inspect them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol
 import pytest
 
 from mqtune.core.errors import MqtuneError
-from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Run
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
@@ -22,55 +22,55 @@ from mqtune.search.points import PointsFirst
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
-__all__ = ["InWorld", "NewTuner", "Nothing", "Rule", "Tune", "drive", "last_step", "reports_of"]
+__all__ = ["NewTuner", "Nothing", "Rule", "Tune", "TunerTests", "await_reports", "drive", "pause_after", "reports_of"]
 
-#: The longest that a test waits: a worker that is busy with its first import takes seconds.
+#: The longest that a test waits: a worker's first import may take seconds on a busy machine.
 DEADLINE_S: Final = 30.0
-#: How long one step may block.
+#: The longest that one step may block.
 _STEP_S: Final = 0.1
 
 _numbers = itertools.count(1)
 
 
 class NewTuner(Protocol):
-    """Returns a tuner over exactly two slots of one CPU, without a GPU, that nobody else uses.
+    """Returns a tuner on exactly two slots, each with one CPU and no GPU, that nothing else uses.
 
-    Its trials do what ``mqtune.testing.play`` says: those of a real backend run ``play``, or with ``saves=False``
-    ``play_unsaved``; simulated ones report ``reports``, with checkpoints or without. All other arguments are the
-    tuner's. A second tuner of the same name goes on with the experiment.
+    Its trials do what ``mqtune.testing.play`` defines: real ones run ``play``, or ``play_unsaved`` with ``saves=False``;
+    simulated ones report ``reports``, with or without checkpoints. All other arguments go to the tuner. A second tuner with
+    the same name continues the experiment.
     """
 
     def __call__(self, *, saves: bool, **arguments: Any) -> Tuner:
-        """Return the tuner; the trainable is the only argument that it lacks."""
+        """Return the tuner; only the trainable and the backend are missing from the arguments."""
 
 
 class Tune(Protocol):
-    """Returns a tuner for trials that play the given configs, and then for whatever a test starts by hand."""
+    """Returns a tuner whose searcher suggests the given configs; without any, a test adds its own trials."""
 
     def __call__(self, *configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
         """Return the tuner, which is not open yet."""
 
 
-class InWorld:
-    """What all tests of the contract share."""
+class TunerTests:
+    """The fixtures of the backend tests."""
 
-    #: Whether a trial is a process: with output, versions and a signal that it may die of. Without, all of these are empty.
+    #: Whether a trial is a process: with output, recorded package versions and an exit signal. If not, these are empty.
     runs_processes: ClassVar[bool] = True
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:
-        """Return what makes tuners on the backend under test; a subclass must override it."""
+        """Return the function that makes tuners on the backend; a subclass must override it."""
         raise NotImplementedError("override the fixture new_tuner: it returns a NewTuner")
 
     @pytest.fixture
     def tune(self, new_tuner: NewTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
-        """Return what makes a test's tuners, whose trials are all stopped at its end."""
+        """Return the function that makes a test's tuners; at the end of the test their trials are stopped."""
         monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
         made: list[Tuner] = []
 
         def tune(*configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
-            first = PointsFirst(configs)
-            given = {"searcher": first, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
+            searcher = PointsFirst(configs)
+            given = {"searcher": searcher, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
             usual = {
                 "space": SPACE,
                 "metric": "loss",
@@ -88,7 +88,7 @@ class InWorld:
 
 
 def _end(tuner: Tuner) -> None:
-    """Stop whatever still runs, and close the tuner."""
+    """Stop all trials, and close the tuner."""
     with contextlib.suppress(MqtuneError):
         if any(not trial.status.is_terminal for trial in tuner.get_trials()):
             tuner.stop_all("the test is over")
@@ -97,39 +97,51 @@ def _end(tuner: Tuner) -> None:
 
 
 def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
-    """Step until a condition holds, and fail if it doesn't within the deadline."""
+    """Step until a condition holds; fail if it does not within the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {why or until}\n{tuner.debug_string()}"
         tuner.step(_STEP_S)
 
 
+def await_reports(tuner: Tuner, reports: int, trial_id: str = "0001") -> Trial:
+    """Step until a trial has so many reports, and return it."""
+    drive(tuner, lambda: any(trial.id == trial_id and trial.reports >= reports for trial in tuner.get_trials()))
+    return tuner.trial(trial_id).record
+
+
+def pause_after(tuner: Tuner, reports: int) -> Trial:
+    """Pause the first trial once it has so many reports, and return it."""
+    trial = await_reports(tuner, reports)
+    tuner.trial(trial).pause()
+    drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+    return trial
+
+
 def last_step(trial: Trial) -> int:
-    """Return how far a trial is in what it plays, as its last report says."""
+    """Return the step of a trial's last report."""
     step: int = trial.last_metrics.get("step", 0)
     return step
 
 
 def saved_step(trial: Trial) -> int:
-    """Return how far the newest checkpoint of a paused trial is: it may go on for some steps until it is told to pause."""
+    """Return the step of a paused trial's newest checkpoint: it may have run on until the pause reached it."""
     step: int = (trial.late_metrics or trial.last_metrics).get("step", 0)
     return step
 
 
 def reports_of(tuner: Tuner, trial: Trial, attempt: int) -> list[int]:
-    """Return the steps that an attempt has reported, late ones left out."""
+    """Return the steps that an attempt reported, without late reports."""
     return [r.metrics["step"] for r in tuner.results().reports(trial.id) if r.attempt == attempt and not r.late]
 
 
 class Nothing(Searcher):
-    """Has no config at all: every trial is started by hand."""
+    """Suggests nothing: a test adds every trial itself."""
 
     def suggest(self) -> Config | None:
-        """Return None."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Return its name."""
         return {"searcher": "nothing"}
 
 
@@ -138,7 +150,7 @@ Choose = Callable[[Mapping[TrialId, Trial]], Choice | None]
 
 
 class Rule(Scheduler):
-    """Decides by one function, and fills slots by another, which is given all trials that were staged, by their ids."""
+    """Decides by one function and fills slots by another, which is given all trials staged so far."""
 
     def __init__(self, decide: Decide = lambda _trial, _report: CONTINUE, choose: Choose = lambda _: None) -> None:
         self._decide = decide
@@ -146,17 +158,13 @@ class Rule(Scheduler):
         self._trials: dict[TrialId, Trial] = {}
 
     def on_stage(self, trial: Trial) -> None:
-        """Know it."""
         self._trials[trial.id] = trial
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return what the function does."""
         return self._decide(trial, report)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return what the function does, or a start."""
         return self._choose(self._trials) or START
 
     def describe(self) -> dict[str, Any]:
-        """Return its name."""
         return {"scheduler": "rule"}
