@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqtune.core.callback import Callback
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import CONTINUE, Attempt, CheckpointId, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Attempt, Decision, Report, Trial
 from mqtune.schedulers.asha import PromotionASHA
-from mqtune.testing.worlds import WORLDS, happened, new_name
+from mqtune.testing.worlds import WORLDS, InVirtualTime, happened
 
 __all__ = ["CallbackContract", "NewCallback"]
 
@@ -24,7 +24,7 @@ NewCallback = Callable[[Path], Callback]
 _Fact = tuple[str | int, ...]
 
 
-class CallbackContract:
+class CallbackContract(InVirtualTime):
     """The tests that a callback must pass, in virtual time; they also show what it can rely on.
 
     A subclass whose name pytest collects overrides one fixture::
@@ -40,10 +40,6 @@ class CallbackContract:
         """Return the function that makes callbacks; a subclass must override it."""
         raise NotImplementedError("override the fixture new_callback: it returns a function that makes a callback")
 
-    @pytest.fixture(autouse=True)
-    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
-
     @pytest.mark.parametrize("world", WORLDS)
     def test_no_event_makes_it_fail_or_change_a_trial(
         self, new_callback: NewCallback, world: str, tmp_path: Path
@@ -52,7 +48,7 @@ class CallbackContract:
         _run(world, heard)
 
         assert heard.problems == []
-        assert heard.facts[("start",)] == heard.facts[("end",)] == 1
+        assert heard.facts[("on_start",)] == heard.facts[("on_end",)] == 1
 
     @pytest.mark.parametrize("world", ["failures", "slow"])
     def test_each_event_is_heard_once_also_after_a_resume(
@@ -66,8 +62,8 @@ class CallbackContract:
 
         both = first.facts + second.facts
         assert first.problems + second.problems == []
-        assert both.pop(("start",)) == both.pop(("end",)) == 2
-        assert both == {fact: 1 for fact in whole.facts if fact not in (("start",), ("end",))}
+        assert both.pop(("on_start",)) == both.pop(("on_end",)) == 2
+        assert both == {fact: 1 for fact in whole.facts if fact not in (("on_start",), ("on_end",))}
 
     def test_an_experiment_goes_as_it_would_without_it(self, new_callback: NewCallback, tmp_path: Path) -> None:
         assert _run("failures", new_callback(tmp_path)) == _run("failures", _Heard(Callback()))
@@ -86,23 +82,17 @@ class CallbackContract:
 
 
 def _run(world: str, *callbacks: Callback) -> list[str]:
-    """Run an experiment with a driver for each callback, each but the last for some steps; return what happened."""
-    name, backend = new_name(), WORLDS[world].backend()
-    results = None
-    for number, callback in enumerate(callbacks, 1):
-        scheduler = PromotionASHA(9, grace_period=3)
-        with closing(WORLDS[world].tuner(backend, name, scheduler=scheduler, callbacks=[callback])) as tuner:
-            steps = 20
-            while number < len(callbacks) and steps and not tuner.is_finished:
-                tuner.step(1.0)
-                steps -= 1
-            results = tuner.run() if number == len(callbacks) else None
-    assert results is not None
+    """Run an experiment with a driver for each callback, each but the last for 20 steps; return its events."""
+    left = iter(callbacks)
+    results = WORLDS[world].run(
+        lambda: {"scheduler": PromotionASHA(9, grace_period=3), "callbacks": [next(left)]},
+        cut_after=[20] * (len(callbacks) - 1),
+    )
     return happened(results)
 
 
 class _Heard(Callback):
-    """Passes everything on to a callback, counts what there is to hear, and notes errors and changed trials."""
+    """Passes every call on to a callback, counts what it hears, and notes errors and changed trials."""
 
     def __init__(self, inner: Callback) -> None:
         self.in_loop = inner.in_loop
@@ -111,56 +101,43 @@ class _Heard(Callback):
         self.problems: list[str] = []
         self._inner = inner
 
-    def on_start(self, experiment: Experiment) -> None:
-        self._pass("start", lambda: self._inner.on_start(experiment))
-
-    def on_step(self, waiting_for: str) -> None:
-        # As often as the driver looks: nothing that could be counted.
-        self._pass("", lambda: self._inner.on_step(waiting_for))
-
-    def on_stage(self, trial: Trial) -> None:
-        self._pass("stage", lambda: self._inner.on_stage(trial), trial)
-
-    def on_trial_start(self, trial: Trial) -> None:
-        self._pass("trial start", lambda: self._inner.on_trial_start(trial), trial)
-
-    def on_report(self, trial: Trial, report: Report) -> None:
-        self._pass("report", lambda: self._inner.on_report(trial, report), trial, report.attempt, report.sequence)
-
-    def on_decision(self, trial: Trial, decision: Decision) -> None:
-        assert decision != CONTINUE, "on_decision tells what ends an attempt"
-        self._pass("decision", lambda: self._inner.on_decision(trial, decision), trial, decision.action.value)
-
-    def on_checkpoint(self, trial: Trial, checkpoint: CheckpointId) -> None:
-        self._pass("checkpoint", lambda: self._inner.on_checkpoint(trial, checkpoint), trial, checkpoint)
-
-    def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        self._pass("attempt end", lambda: self._inner.on_attempt_end(trial, attempt), trial, attempt.number)
-
-    def on_trial_pause(self, trial: Trial) -> None:
-        self._pass("pause", lambda: self._inner.on_trial_pause(trial), trial)
-
-    def on_trial_resume(self, trial: Trial) -> None:
-        self._pass("resume", lambda: self._inner.on_trial_resume(trial), trial)
-
-    def on_trial_end(self, trial: Trial) -> None:
-        self._pass("trial end", lambda: self._inner.on_trial_end(trial), trial)
-
-    def on_restore(self, entries: int, missing: int) -> None:
-        self._pass("restore", lambda: self._inner.on_restore(entries, missing))
-
-    def on_end(self) -> None:
-        self._pass("end", self._inner.on_end)
-
-    def _pass(self, event: str, call: Callable[[], None], trial: Trial | None = None, *more: str | int) -> None:
-        about: tuple[TrialId | int, ...] = () if trial is None else (trial.id, len(trial.attempts))
-        if event:
-            self.facts[(event, *about, *more)] += 1
-        before = deepcopy(trial)
+    def hear(self, method: str, arguments: tuple[Any, ...]) -> None:
+        """Pass a call on."""
+        # How often there is a step depends on when the driver looks.
+        if method != "on_step":
+            self.facts[(method, *(fact for argument in arguments for fact in _facts(argument)))] += 1
+        before = deepcopy([each for each in arguments if isinstance(each, Trial)])
         try:
-            call()
+            getattr(self._inner, method)(*arguments)
         except BaseException as error:  # noqa: BLE001 - the test shows it
-            self.problems.append(f"on {event or 'step'}: {type(error).__name__}: {error}")
+            self.problems.append(f"{method}: {type(error).__name__}: {error}")
         # As text, in which NaN equals itself.
-        if repr(trial) != repr(before):
-            self.problems.append(f"on {event}: it changed trial {about[0]}")
+        if repr([each for each in arguments if isinstance(each, Trial)]) != repr(before):
+            self.problems.append(f"{method}: it changed trial {before[0].id}")
+
+
+def _facts(argument: object) -> _Fact:
+    """Return what identifies an event, of one of its arguments."""
+    match argument:
+        case Trial():
+            return argument.id, len(argument.attempts)
+        case Attempt():
+            return (argument.number,)
+        case Report():
+            return argument.attempt, argument.sequence
+        case Decision():
+            assert argument != CONTINUE, "on_decision tells what ends an attempt"
+            return (argument.action.value,)
+        case str():
+            return (argument,)
+        case _:
+            return ()
+
+
+def _hearing(method: str) -> Callable[..., None]:
+    return lambda heard, *arguments: heard.hear(method, arguments)
+
+
+for _method in vars(Callback):
+    if _method.startswith("on_"):
+        setattr(_Heard, _method, _hearing(_method))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from mqtune.backends.simulated import Simulated
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Action, Decision, Report, Trial, TrialId
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
-from mqtune.testing.worlds import SPACE, WORLDS, World, check_plain, happened, new_name
-from mqtune.tuner import Tuner
+from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 __all__ = ["NewScheduler", "SchedulerContract", "Watched"]
 
@@ -25,7 +21,7 @@ NewScheduler = Callable[[], Scheduler]
 
 
 class Watched(Scheduler):
-    """A scheduler that decides as another one does, and checks in each call what both sides promise."""
+    """Wraps a scheduler, and checks in each call what the scheduler and the driver promise each other."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
@@ -85,7 +81,7 @@ class Watched(Scheduler):
         return self.inner.describe()
 
 
-class SchedulerContract:
+class SchedulerContract(InVirtualTime):
     """The tests that a scheduler must pass, in virtual time.
 
     A subclass whose name pytest collects overrides one fixture; it may set ``space``, if the scheduler needs another::
@@ -106,52 +102,38 @@ class SchedulerContract:
         """Return the function that makes schedulers; a subclass must override it."""
         raise NotImplementedError("override the fixture new_scheduler: it returns a function that makes a scheduler")
 
-    @pytest.fixture(autouse=True)
-    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
-
-    def _run(self, world: World, new_scheduler: NewScheduler, *, cut_after: tuple[int, ...] = ()) -> Results:
-        """Run an experiment, with another driver after each of these numbers of steps."""
-        name, backend = new_name(), world.backend(new_scheduler().time_attr)
-        for number in cut_after:
-            with closing(self._tuner(world, backend, name, Watched(new_scheduler()))) as tuner:
-                steps = number
-                while steps and not tuner.is_finished:
-                    tuner.step(1.0)
-                    steps -= 1
-        with closing(self._tuner(world, backend, name, Watched(new_scheduler()))) as tuner:
-            return tuner.run()
-
-    def _tuner(self, world: World, backend: Simulated, name: str, scheduler: Scheduler) -> Tuner:
-        return world.tuner(backend, name, scheduler=scheduler, space=self.space)
+    def _run(self, world: str, new_scheduler: NewScheduler, *cut_after: int) -> Results:
+        return WORLDS[world].run(
+            lambda: {"scheduler": Watched(new_scheduler()), "space": self.space},
+            cut_after=cut_after,
+            time_attr=new_scheduler().time_attr,
+        )
 
     @pytest.mark.parametrize("world", WORLDS)
     def test_every_trial_is_tried_and_ends(self, new_scheduler: NewScheduler, world: str) -> None:
-        results = self._run(WORLDS[world], new_scheduler)
+        results = self._run(world, new_scheduler)
 
         assert len(results) >= WORLDS[world].trials
         assert {result.id: result.status.name for result in results if not result.status.is_terminal} == {}
 
     @pytest.mark.parametrize("world", ["slow", "odd values", "lost workers"])
     def test_the_same_reports_give_the_same_decisions(self, new_scheduler: NewScheduler, world: str) -> None:
-        first, second = (self._run(WORLDS[world], new_scheduler) for _ in range(2))
+        first, second = (self._run(world, new_scheduler) for _ in range(2))
 
         assert happened(first) == happened(second)
 
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
     def test_the_next_driver_decides_as_the_first_would_have(self, new_scheduler: NewScheduler, world: str) -> None:
-        uncut = happened(self._run(WORLDS[world], new_scheduler))
+        uncut = happened(self._run(world, new_scheduler))
 
-        assert happened(self._run(WORLDS[world], new_scheduler, cut_after=(7, 20))) == uncut
+        assert happened(self._run(world, new_scheduler, 7, 20)) == uncut
 
     def test_its_description_is_plain_and_never_changes(self, new_scheduler: NewScheduler) -> None:
-        used, other = Watched(new_scheduler()), new_scheduler()
-        before = check_plain(used.inner.describe())
-        world = WORLDS["slow"]
-        with closing(self._tuner(world, world.backend(other.time_attr), new_name(), used)) as tuner:
-            tuner.run()
+        used, other = new_scheduler(), new_scheduler()
+        before = check_plain(used.describe())
+        self._run("slow", lambda: used)
 
-        assert check_plain(used.inner.describe()) == before == check_plain(other.describe())
+        assert check_plain(used.describe()) == before == check_plain(other.describe())
 
     def test_it_decides_for_one_experiment(self, new_scheduler: NewScheduler) -> None:
         scheduler = new_scheduler()
@@ -162,7 +144,7 @@ class SchedulerContract:
             scheduler.bind("loss", "max")
 
     @pytest.mark.parametrize(("metric", "mode"), [("", "min"), ("loss", "least")])
-    def test_a_metric_without_a_name_or_a_way_is_refused(
+    def test_an_empty_metric_or_unknown_mode_is_refused(
         self, new_scheduler: NewScheduler, metric: str, mode: str
     ) -> None:
         with pytest.raises(ConfigurationError):

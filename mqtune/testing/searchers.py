@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from copy import deepcopy
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pytest
 
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.results.results import Results
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
-from mqtune.testing.worlds import SPACE, WORLDS, check_plain, happened, new_name
+from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 __all__ = ["NewSearcher", "SearcherContract"]
 
@@ -28,7 +25,7 @@ _SUGGESTIONS: Final = 30
 _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.25)
 
 
-class SearcherContract:
+class SearcherContract(InVirtualTime):
     """The tests that a searcher must pass, by itself and in experiments in virtual time.
 
     A subclass whose name pytest collects overrides one fixture; it may set ``space``, if the searcher needs another::
@@ -46,10 +43,6 @@ class SearcherContract:
     def new_searcher(self) -> NewSearcher:
         """Return the function that makes searchers; a subclass must override it."""
         raise NotImplementedError("override the fixture new_searcher: it returns a function that makes a searcher")
-
-    @pytest.fixture(autouse=True)
-    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
 
     def test_it_suggests_configs_of_the_space(self, new_searcher: NewSearcher) -> None:
         suggested = _suggested(new_searcher())
@@ -107,18 +100,12 @@ class SearcherContract:
 
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
     def test_the_next_driver_tries_what_the_first_would_have(self, new_searcher: NewSearcher, world: str) -> None:
+        def arguments() -> dict[str, Any]:
+            return {"searcher": new_searcher(), "space": self.space}
 
-        assert happened(self._run(world, new_searcher, 20)) == happened(self._run(world, new_searcher, 0))
+        cut, uncut = WORLDS[world].run(arguments, cut_after=[20]), WORLDS[world].run(arguments)
 
-    def _run(self, world: str, new_searcher: NewSearcher, cut_after: int) -> Results:
-        """Run an experiment, with another driver after so many steps."""
-        name, backend = new_name(), WORLDS[world].backend()
-        with closing(WORLDS[world].tuner(backend, name, searcher=new_searcher(), space=self.space)) as tuner:
-            while cut_after and not tuner.is_finished:
-                tuner.step(1.0)
-                cut_after -= 1
-        with closing(WORLDS[world].tuner(backend, name, searcher=new_searcher(), space=self.space)) as tuner:
-            return tuner.run()
+        assert happened(cut) == happened(uncut)
 
 
 def _suggested(searcher: Searcher) -> list[Config]:

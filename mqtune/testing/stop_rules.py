@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,7 +12,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Attempt, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import Scope, StopRule
-from mqtune.testing.worlds import WORLDS, check_plain, happened, new_name
+from mqtune.testing.worlds import WORLDS, InVirtualTime, check_plain, happened
 
 __all__ = ["NewRule", "StopRuleContract"]
 
@@ -25,7 +23,7 @@ _REPORTS: Final = 60
 _ODD: Final = (float("nan"), float("inf"), -float("inf"), 0, True)
 
 
-class StopRuleContract:
+class StopRuleContract(InVirtualTime):
     """The tests that a stop rule must pass, by itself and in experiments in virtual time.
 
     A subclass whose name pytest collects overrides one fixture::
@@ -40,10 +38,6 @@ class StopRuleContract:
     def new_rule(self) -> NewRule:
         """Return the function that makes rules; a subclass must override it."""
         raise NotImplementedError("override the fixture new_rule: it returns a function that makes a stop rule")
-
-    @pytest.fixture(autouse=True)
-    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
 
     def test_it_stops_trials_or_the_experiment(self, new_rule: NewRule) -> None:
         scopes = new_rule().scopes
@@ -81,14 +75,14 @@ class StopRuleContract:
 
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
     def test_the_next_driver_stops_what_the_first_would_have(self, new_rule: NewRule, world: str) -> None:
-        uncut, cut = _run(world, new_rule, 0), _run(world, new_rule, 20)
+        uncut, cut = _run(world, new_rule), _run(world, new_rule, 20)
 
         assert happened(cut) == happened(uncut)
         assert [result.id for result in uncut if not result.status.is_terminal] == []
 
     def test_time_alone_ends_an_experiment_in_the_future(self, new_rule: NewRule) -> None:
         rule = _bound(new_rule())
-        experiment = _run("failures", None, 0).experiment
+        experiment = WORLDS["failures"].run(dict).experiment
         now = (experiment.created_at or 0.0) + 1.0
 
         assert isinstance(rule.stops_experiment(experiment, now), str)
@@ -120,16 +114,5 @@ def _answers(rule: StopRule) -> list[str]:
     return answers
 
 
-def _run(world: str, new_rule: NewRule | None, cut_after: int) -> Results:
-    """Run an experiment, with another driver after so many steps."""
-    name, backend = new_name(), WORLDS[world].backend()
-
-    def rule() -> StopRule | None:
-        return None if new_rule is None else new_rule()
-
-    with closing(WORLDS[world].tuner(backend, name, stop=rule())) as tuner:
-        while cut_after and not tuner.is_finished:
-            tuner.step(1.0)
-            cut_after -= 1
-    with closing(WORLDS[world].tuner(backend, name, stop=rule())) as tuner:
-        return tuner.run()
+def _run(world: str, new_rule: NewRule, *cut_after: int) -> Results:
+    return WORLDS[world].run(lambda: {"stop": new_rule()}, cut_after=cut_after)

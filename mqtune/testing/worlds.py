@@ -1,4 +1,4 @@
-"""Experiments in virtual time for the contract suites: random curves with odd values, failures, delays and lost workers."""
+"""Experiments in virtual time for the contract suites: random curves, odd values, failures, delays and lost workers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from mqtune.backends.simulated import Delay, Simulated
 from mqtune.core.callback import Callback
@@ -20,26 +24,29 @@ from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved
 from mqtune.tuner import Tuner
 
-__all__ = ["SPACE", "WORLDS", "World", "check_plain", "happened", "new_name"]
+__all__ = ["SPACE", "WORLDS", "InVirtualTime", "World", "check_plain", "happened"]
 
 SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
 
-#: Values of the metric that are numbers and no use.
+#: Values of the metric that no decision can use.
 _ODD: Final = (float("nan"), float("inf"), -float("inf"))
 
 _numbers = itertools.count(1)
 
 
-def new_name() -> str:
-    """Return a name that no other experiment of this process has."""
-    return f"contract-{next(_numbers)}"
+class InVirtualTime:
+    """Tests whose experiments run in virtual time, each test in a home folder of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """The conditions of an experiment; the same world gives the same experiment. Delays are means in virtual seconds.
 
-    ``failing`` is how likely an attempt fails at some report, ``odd`` how likely a report's metric is NaN, infinite or
+    ``failing`` is the probability that an attempt fails, ``odd`` the probability that a report's metric is NaN, infinite or
     missing.
     """
 
@@ -54,8 +61,26 @@ class World:
     failing: float = 0.0
     odd: float = 0.0
 
-    def backend(self, time_attr: str = "") -> Simulated:
-        """Return its workers, whose trials report a time under *time_attr* as well."""
+    def run(
+        self, new_arguments: Callable[[], dict[str, Any]], *, cut_after: Sequence[int] = (), time_attr: str = ""
+    ) -> Results:
+        """Run a new experiment to its end.
+
+        Args:
+            new_arguments: returns the arguments that a driver's tuner has beside those of the world.
+            cut_after: the numbers of steps after which a driver is replaced by the next.
+            time_attr: the name under which trials also report a time; empty for none.
+        """
+        name, backend = f"contract-{next(_numbers)}", self._backend(time_attr)
+        for steps in cut_after:
+            with closing(self._tuner(backend, name, **new_arguments())) as tuner:
+                for _ in range(steps):
+                    if not tuner.is_finished:
+                        tuner.step(1.0)
+        with closing(self._tuner(backend, name, **new_arguments())) as tuner:
+            return tuner.run()
+
+    def _backend(self, time_attr: str) -> Simulated:
         return Simulated(
             self._reports(time_attr),
             slots=self.slots,
@@ -68,8 +93,7 @@ class World:
             keep_journal=True,
         )
 
-    def tuner(self, backend: Simulated, name: str, *, callbacks: Sequence[Callback] = (), **arguments: Any) -> Tuner:
-        """Return a tuner over these workers; *arguments* are more of the tuner's."""
+    def _tuner(self, backend: Simulated, name: str, *, callbacks: Sequence[Callback] = (), **arguments: Any) -> Tuner:
         usual = {"space": SPACE, "metric": "loss", "mode": "min", "max_trials": self.trials, "seed": self.seed}
         return Tuner(
             play_unsaved,
@@ -99,7 +123,7 @@ class World:
         return reports
 
 
-#: No worker is lost but in the last one, so that in the others a driver can be replaced without a difference.
+#: Only the last one loses workers: in the others, replacing a driver makes no difference.
 WORLDS: Final = {
     "one slot": World(seed=1, slots=1, trials=5),
     "more slots than trials": World(seed=2, slots=9, trials=4),
@@ -116,7 +140,7 @@ def _delay(mean_s: float) -> Delay:
 
 
 def happened(results: Results) -> list[str]:
-    """Return what an experiment's events say, without which drivers there were and where they stood."""
+    """Return an experiment's events, without those that depend on which drivers it had."""
     drivers = DriverStarted | CheckpointsDropped | ExperimentCreated | ExperimentEnded
     return [_text(event) for event in results.events() if not isinstance(event, drivers)]
 
@@ -130,6 +154,6 @@ def _text(event: Event | Report) -> str:
 
 
 def check_plain(description: Mapping[str, object]) -> bytes:
-    """Return a description as it travels; fail if it can't."""
+    """Return a description, encoded; fail if it can't be."""
     assert isinstance(description, dict), f"describe() returned {description!r}, and not a dict"
     return encode_value(description)
