@@ -43,7 +43,8 @@ from mqtune.core.trial import (
     is_in_memory,
     trial_of,
 )
-from mqtune.journal.base import Assignment, DriverSide, Released
+from mqtune.journal.base import Assignment, Journal, Released
+from mqtune.journal.restore import Restorer
 
 __all__ = [
     "Answer",
@@ -209,7 +210,7 @@ class TrialActions:
         clock: the time of the events.
     """
 
-    def __init__(self, journal: DriverSide, experiment: Experiment, clock: Clock) -> None:
+    def __init__(self, journal: Journal, experiment: Experiment, clock: Clock) -> None:
         self._journal = journal
         self._experiment = experiment
         self._clock = clock
@@ -224,7 +225,7 @@ class TrialActions:
         Raises:
             InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
             ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent; nothing was done.
-            CheckpointGone: Redis has just lost the checkpoint that it starts from; nothing was done.
+            JournalGone: the server has lost the journal; nothing was done.
         """
         match action:
             case Stage():
@@ -251,10 +252,6 @@ class TrialActions:
                 return self._finish(action, cursor)
             case _:
                 assert_never(action)
-
-    def release(self, reports: Sequence[Released]) -> None:
-        """Let trials in lockstep go on after these reports."""
-        self._journal.release(reports)
 
     def _stage(self, stage: Stage, cursor: Cursor) -> list[Event]:
         known = self._experiment.trials.get(stage.trial)
@@ -447,13 +444,13 @@ class Lockstep:
     """Collects the trials that may go on after their reports, and releases them in one step.
 
     Args:
-        actions: releases them.
+        restorer: of the experiment's journal.
         is_on: whether trials wait at all.
     """
 
-    def __init__(self, actions: TrialActions, *, is_on: bool) -> None:
+    def __init__(self, restorer: Restorer, *, is_on: bool) -> None:
         self.is_on = is_on
-        self._actions = actions
+        self._restorer = restorer
         self._passed: dict[TrialId, Released] = {}
 
     def passed(self, report: Report) -> None:
@@ -463,7 +460,7 @@ class Lockstep:
     def release(self) -> None:
         """Release the collected trials."""
         if self._passed:
-            self._actions.release(list(self._passed.values()))
+            self._restorer.surely(lambda: self._restorer.journal.release(list(self._passed.values())))
             self._passed.clear()
 
     def release_again(self, experiment: Experiment) -> None:

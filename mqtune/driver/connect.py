@@ -171,7 +171,7 @@ class BrokerDeployment:
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
-            bring_back(journal, copy, owner=owner, at=clock.time(), accept=plan.definition)
+            bring_back(journal, copy, at=clock.time(), accept=plan.definition)
             kept = journal.definition()
         if kept is None and is_local:
             # Nothing is begun that could never run here.

@@ -13,10 +13,10 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import (
-    CheckpointGone,
     ConfigurationError,
     ExperimentFinished,
     InvalidTransition,
+    JournalGone,
     MqtuneError,
     NothingResumes,
 )
@@ -57,7 +57,7 @@ from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Entry, Journal, entry_order
 from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.journal.restore import RestoringJournal
+from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
@@ -150,10 +150,10 @@ class Driver:
         self._dispatcher = EventDispatcher(experiment, self._deciders, BackendListener(backend))
         # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
         self._dispatcher.listen(self._slots, self._requests)
-        self._restoring = RestoringJournal(journal, self._reader, copy, owner, clock)
-        self._actions = TrialActions(self._restoring, experiment, clock)
-        self._lockstep = Lockstep(self._actions, is_on=is_lockstep)
-        self._timers = DriverTimers(self._restoring, backend, experiment, owner=owner, clock=clock, reader=self._reader)
+        self._restorer = Restorer(journal, self._reader, copy, clock)
+        self._actions = TrialActions(journal, experiment, clock)
+        self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
+        self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
 
     @property
     def is_finished(self) -> bool:
@@ -273,13 +273,13 @@ class Driver:
         entries: list[Entry] = []
         with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
             entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
-        if self._restoring.look():
+        if self._restorer.look():
             # The entries that were read are no longer those that follow.
             self._repair()
             return []
         if entries:
             self._reader.keep(entries)
-            self._restoring.read_back(entries)
+            self._restorer.read_back(entries)
         return entries
 
     def _look_on(self, block_s: float) -> None:
@@ -305,7 +305,7 @@ class Driver:
 
     def _replay(self) -> None:
         """Take the whole journal in, each event of an earlier driver at the place where it was written."""
-        self._pending = self._restoring.catch_up()
+        self._pending = self._restorer.catch_up()
         self._decided_to = max(map(_place, self._pending), default=_place(START))
         self._awaited = {cursor.entry for cursor in self._pending}
         for number, entry in enumerate(self._reader.again()):
@@ -408,17 +408,11 @@ class Driver:
             InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
             ConfigurationError: a config is too large, or can't be sent; nothing was done.
         """
-        while True:
-            try:
-                self._perform(action)
-                break
-            except CheckpointGone:
-                # Once the fold knows that Redis has lost it, the trial starts from an older one.
-                self._repair()
+        self._perform(action)
         self._repair()
 
     def _perform(self, action: DriverAction) -> None:
-        events = self._actions.write(action, self._cursor)
+        events = self._write(action)
         for event in events:
             self._apply(event)
         match action:
@@ -432,6 +426,20 @@ class Driver:
                 pass
         if isinstance(action, Stage | Decide | Save) and action.request:
             self._perform(Answer(action.request, is_done=True, trial=_trial_id(action)))
+
+    def _write(self, action: DriverAction) -> list[Event]:
+        """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
+        while True:
+            try:
+                events = self._actions.write(action, self._cursor)
+            except JournalGone:
+                self._restorer.put_back()
+                if isinstance(action, Stage):
+                    # Once the fold knows which checkpoints are lost, the trial starts from an older one.
+                    self._repair()
+            else:
+                self._restorer.wrote(events)
+                return events
 
     def _let_go(self, stage: Stage) -> None:
         """Keep its checkpoint no longer for who has waited to start from it."""
@@ -465,7 +473,7 @@ class Driver:
 
     def _repair(self) -> None:
         """After lost entries of the journal were put back, drop the checkpoints that Redis has lost with them."""
-        while restored := self._restoring.take_restored():
+        while restored := self._restorer.take_restored():
             for drop in self._checkpoints.lost(self._journal):
                 self._perform(drop)
             for each in restored:
@@ -492,7 +500,9 @@ class Driver:
         request = self._request(action, trial, arguments)
         wanted = self._requests.action_for(request, brought)
         if isinstance(wanted, Addition | Answer):
-            self._restoring.request(replace(request, id=secrets.token_hex(16)))
+            request = replace(request, id=secrets.token_hex(16))
+            self._restorer.surely(lambda: self._journal.request(request))
+            self._restorer.wrote([request])
         else:
             self.carry_out(wanted)
 
@@ -554,7 +564,7 @@ class Driver:
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal on the server and in the copy."""
         self.carry_out(Finish(outcome, reason))
-        self._restoring.look()
+        self._restorer.look()
         self._reader.finish()
 
     def label(self, trial: Trial | None, labels: Labels) -> None:

@@ -11,9 +11,10 @@ from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import FORGOTTEN, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
-from mqtune.journal.base import DriverSide, Held, entry_order
+from mqtune.journal.base import Held, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
+from mqtune.journal.restore import Restorer
 
 __all__ = ["REAP_GRACE_S", "STALL_S", "DriverTimers"]
 
@@ -48,7 +49,7 @@ class DriverTimers:
     """Runs what is due from time to time; it returns the actions that it wants to the driver's loop.
 
     Args:
-        journal: the experiment's.
+        restorer: of the experiment's journal.
         backend: where its attempts run.
         experiment: the fold.
         owner: the driver's token.
@@ -58,7 +59,7 @@ class DriverTimers:
 
     def __init__(
         self,
-        journal: DriverSide,
+        restorer: Restorer,
         backend: BackendSession,
         experiment: Experiment,
         *,
@@ -69,12 +70,13 @@ class DriverTimers:
         self._reader = reader
         #: Attempts that seem to be under way no more, each with the newest entry when that was seen first.
         self._suspects: dict[tuple[TrialId, int], str] = {}
-        self._journal = journal
+        self._restorer = restorer
+        self._journal = restorer.journal
         self._owner = owner
         self._backend = backend
         self._experiment = experiment
         self._clock = clock
-        self._outages = journal.outages
+        self._outages = self._journal.outages
         now = clock.monotonic()
         #: When leases were looked at last.
         self._looked_at = now
@@ -105,11 +107,11 @@ class DriverTimers:
         self._timers[0].run_if_due(self._clock.monotonic())
 
     def _keep_lock(self) -> None:
-        self._journal.lock(self._owner, "", LOCK_S)
+        self._restorer.lock(self._owner, LOCK_S)
 
     def forfeit_leases(self, error_type: str) -> list[Lose]:
         """Have all leases run out, and return the losses: for when no worker can be left."""
-        self._journal.forfeit_leases()
+        self._restorer.surely(self._journal.forfeit_leases)
         return list(self._losses(self._journal.expired(), error_type))
 
     def _reap(self) -> Iterable[Lose]:
@@ -141,7 +143,7 @@ class DriverTimers:
             return
         trials = self._experiment.trials.values()
         live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
-        newest, under_way = self._journal.reconcile(live, _LEASE_S)
+        newest, under_way = self._restorer.surely(lambda: self._journal.reconcile(live, _LEASE_S))
         missing = [key for key, is_there in zip(live, under_way, strict=True) if not is_there]
         suspects, self._suspects = self._suspects, {}
         for key in missing:

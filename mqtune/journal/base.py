@@ -18,7 +18,6 @@ __all__ = [
     "Answer",
     "Assignment",
     "Claim",
-    "DriverSide",
     "Entry",
     "Grant",
     "Held",
@@ -156,23 +155,26 @@ class Segment(NamedTuple):
     data: bytes
 
 
-class DriverSide(ABC):
-    """The methods of a journal that only a driver uses, apart from reading.
+class Journal(ABC):
+    """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
 
-    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice.
-    Events are appended and published in one atomic step. The methods raise DriverFenced once a later driver
-    has the lock, and JournalGone when the server has lost the lock of this one. All methods may be called from any thread,
-    and raise BrokerUnavailable when no server answers.
+    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice. Events are appended and
+    published in one atomic step. All methods may be called from any thread, and raise BrokerUnavailable when no server answers.
+    Those of the driver raise DriverFenced once a later driver has the lock, and JournalGone when the server has lost the lock of
+    this one.
     """
 
     experiment: str
     #: The policy that each ``lock`` passes on to the workers.
     on_loss: OnLoss = OnLoss()
+    #: The number of times that this object had to reconnect, in which the server may have lost data.
+    outages: int = 0
+    #: Whether entries can be read more than once.
+    keeps: bool = True
+    #: Set when ``read`` saw workers join or leave; its reader clears it.
+    fleet_changed: bool = False
 
-    @property
-    @abstractmethod
-    def outages(self) -> int:
-        """The number of times that this object had to reconnect, in which the server may have lost data."""
+    # For the driver.
 
     @abstractmethod
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
@@ -269,16 +271,6 @@ class DriverSide(ABC):
     def held(self) -> list[Held]:
         """Return attempts that workers hold; of very many, only some of those that were staged first."""
 
-
-class Journal(DriverSide):
-    """One experiment's events, in one order for everybody, and the leases and intents of its attempts."""
-
-    outages: int = 0
-    #: Whether entries can be read more than once.
-    keeps: bool = True
-    #: Set when ``read`` saw workers join or leave; its reader clears it.
-    fleet_changed: bool = False
-
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
@@ -303,11 +295,8 @@ class Journal(DriverSide):
         *,
         requests: Mapping[str, str],
         definition: bytes,
-        owner: str,
-        description: str,
-        hold_s: float,
     ) -> None:
-        """Restore what the server has lost; for the driver, which then has its lock again as before.
+        """Restore what the server has lost, and the lock of the driver that calls this.
 
         In one step these entries, with their ids, and the events after them replace the journal's content.
         From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still there stay.
@@ -318,9 +307,6 @@ class Journal(DriverSide):
             events: appended after the entries.
             requests: for each request among the entries, its id and that of its entry.
             definition: the experiment's.
-            owner: the driver's token.
-            description: who that is, for people.
-            hold_s: how long the lock is held.
         """
 
     @abstractmethod

@@ -132,6 +132,8 @@ class MemoryJournal(Journal):
         self._server = server
         self._lock = server.changed
         self._epoch = 0
+        #: How the driver's lock was taken: the owner, who that is, and for how long.
+        self._held_by = ("", "", 0.0)
         with self._lock:
             self._state = server.experiments.setdefault(experiment, ExperimentState())
 
@@ -163,7 +165,8 @@ class MemoryJournal(Journal):
                     )
                 state.epoch = self._server.epochs = max(self._server.epochs, state.epoch) + 1
                 state.owner, state.driver, state.driver_since = owner, description, now
-            self._epoch = state.epoch
+            if not self._epoch:
+                self._epoch, self._held_by = state.epoch, (owner, description, hold_s)
             state.driver_until, state.on_loss = now + hold_s, self.on_loss
 
     def unlock(self, owner: str) -> None:
@@ -376,16 +379,14 @@ class MemoryJournal(Journal):
         *,
         requests: Mapping[str, str],
         definition: bytes,
-        owner: str,
-        description: str,
-        hold_s: float,
     ) -> None:
         with self._lock:
             state = self._state
             if self._epoch < state.epoch:
                 raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
             state.entries = list(entries())
-            state.definition, state.epoch, state.owner, state.driver = definition, self._epoch, owner, description
+            state.definition, state.epoch = definition, self._epoch
+            state.owner, state.driver, hold_s = self._held_by
             state.driver_until = self._server.clock() + hold_s
             state.requests = dict(requests)
             state.trials = {

@@ -186,6 +186,8 @@ class RedisJournal(Journal):
         self._patience_s = patience_s
         self._closing = closing
         self._epoch = 0
+        #: How the lock was taken: the owner, who that is, and for how many milliseconds.
+        self._lock = ("", "", 0)
         self._fleet_seen = "$"
         #: By how much the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
@@ -230,7 +232,8 @@ class RedisJournal(Journal):
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
-        args = [owner, description, round(hold_s * 1000), self.experiment, self._epoch, dead, *self._loss()]
+        lock = owner, description, round(hold_s * 1000)
+        args = [*lock, self.experiment, self._epoch, dead, *self._loss()]
         epoch, holder, left_ms, since_ms = self._unless_stale(lambda: self._run("lock", keys, args))
         if not epoch:
             raise NameTaken(
@@ -239,7 +242,8 @@ class RedisJournal(Journal):
                 holder=holder.decode(),
                 left_s=left_ms / 1000,
             )
-        self._epoch = epoch
+        if not self._epoch:
+            self._epoch, self._lock = epoch, lock
 
     def unlock(self, owner: str) -> None:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
@@ -406,15 +410,12 @@ class RedisJournal(Journal):
         *,
         requests: Mapping[str, str],
         definition: bytes,
-        owner: str,
-        description: str,
-        hold_s: float,
     ) -> None:
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
         keys += [EXPERIMENTS, self._keys.requests, *(self._keys.trial(each.trial) for each in attempts)]
-        args = [self._keys.metrics, self._epoch, owner, description, round(hold_s * 1000), self.experiment, mark]
+        args: list[Any] = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark]
         args += [definition, len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
         for each in attempts:
             args += (each.attempt, repr(each.timestamp))

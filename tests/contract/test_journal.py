@@ -471,9 +471,6 @@ class TestRedisJournal(JournalContract):
                 [],
                 requests={},
                 definition=b"",
-                owner="driver-1",
-                description="process 1 on head",
-                hold_s=LONG_S,
             )
 
         assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]

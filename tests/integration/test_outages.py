@@ -194,7 +194,7 @@ def test_a_long_journal_is_put_back_whole(server: RestartableRedis, journal: Red
     before = entries(journal)
     server.lose_data()
 
-    found = put_back(journal, copy, before[-1].id, [], owner="driver-1", at=1.0)
+    found = put_back(journal, copy, before[-1].id, [], at=1.0)
 
     after = entries(journal)
     assert found == (len(before), len(before))
@@ -220,7 +220,7 @@ def test_the_end_that_an_older_file_lacks_is_put_back(
     assert worker.report([segment(claim, 5)]) == [GAP]
     assert not journal.holds(held[-1].id)
 
-    bring_back_end(journal, copy, owner="driver-1", at=1.0)
+    bring_back_end(journal, copy, at=1.0)
 
     assert entries(journal)[: len(held)] == held
     assert worker.report([segment(claim, 5)]) == [FENCED]
@@ -235,7 +235,7 @@ def test_a_driver_that_begins_on_an_emptied_server_brings_its_copy_back(
     later = RedisJournal(journal._client, "x")
     later.lock("driver-2", "process 2 on head", LONG_S)
 
-    bring_back(later, copy, owner="driver-2", at=1.0, accept=lambda _: None)
+    bring_back(later, copy, at=1.0, accept=lambda _: None)
 
     assert entries(later)[: len(before)] == before
     assert later.definition() == encode_value(DEFINITION)
@@ -254,7 +254,7 @@ def test_a_copy_that_ends_too_early_is_not_taken_for_the_whole(
     server.client.flushall()
 
     with pytest.raises(JournalGone, match="lacks the end"):
-        put_back(journal, copy, last.id, [], owner="driver-1", at=1.0)
+        put_back(journal, copy, last.id, [], at=1.0)
 
     assert server.client.keys("*") == []
 
@@ -272,7 +272,7 @@ def test_what_follows_the_copy_in_redis_stays_behind_it(
     journal.record(closed())
     behind = [entry.data for entry in entries(journal)[len(held) :]]
 
-    put_back(journal, copy, held[-1].id, [*behind, closed("written, and lost")], owner="driver-1", at=1.0)
+    put_back(journal, copy, held[-1].id, [*behind, closed("written, and lost")], at=1.0)
 
     found = entries(journal)
     assert found[: len(held)] == held

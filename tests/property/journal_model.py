@@ -49,6 +49,8 @@ class Driver:
     owner: str
     description: str
     epoch: int = 0
+    #: For how long it first took the lock.
+    hold_s: float = 0.0
 
 
 @dataclass
@@ -160,7 +162,8 @@ class Model:
                 return Taken(self.holder, self.held_until - self.now)
             self.epoch = next(self.epochs)
             self.owner, self.holder = owner, description
-        driver.epoch = self.epoch
+        if not driver.epoch:
+            driver.epoch, driver.hold_s = self.epoch, hold_s
         self.held_until, self.on_loss = self.now + hold_s, on_loss
         return None
 
@@ -303,9 +306,6 @@ class Model:
         events: Sequence[bytes],
         requests: dict[str, str],
         definition: bytes,
-        owner: str,
-        description: str,
-        hold_s: float,
     ) -> Any:
         if driver.epoch < self.epoch:
             return DRIVER_FENCED
@@ -315,8 +315,8 @@ class Model:
         self.closed = {}
         places = {entry.id: place for place, entry in enumerate(entries, 1)}
         self.requests = {id_: places[entry] for id_, entry in requests.items()}
-        self.defined, self.held_until = definition, self.now + hold_s
-        self.epoch, self.owner, self.holder = driver.epoch, owner, description
+        self.defined, self.held_until = definition, self.now + driver.hold_s
+        self.epoch, self.owner, self.holder = driver.epoch, driver.owner, driver.description
         return None
 
     # What anybody reads.

@@ -616,11 +616,10 @@ class LossyMachine(JournalMachine):
     @precondition(lambda self: self.copy)
     @rule(
         which=st.sampled_from(["first", "second"]),
-        ticks=st.integers(1, 3),
         events=st.integers(0, 2),
         twice=st.booleans(),
     )
-    def restore(self, which: str, ticks: int, events: int, twice: bool) -> None:
+    def restore(self, which: str, events: int, twice: bool) -> None:
         journal, who = self.seats[which]
         if not who.epoch:
             return
@@ -637,8 +636,7 @@ class LossyMachine(JournalMachine):
             },
         }
         new = [self.event("forgotten") for _ in range(events)]
-        rest = (self.requests, self.event("definition"), who.owner, who.description, ticks * TICK_S)
-        args = (self.copy, [*last.values()], new, *rest)
+        args = (self.copy, [*last.values()], new, self.requests, self.event("definition"))
         for _ in range(1 + twice):
             self.make((journal, who, "restore", args))
             self.past.pop()
@@ -675,7 +673,7 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
     elif name == "restore":
         entries, attempts, events, *rest = args
         args = (lambda: entries, attempts, events)
-        keywords = dict(zip(("requests", "definition", "owner", "description", "hold_s"), rest, strict=True))
+        keywords = dict(zip(("requests", "definition"), rest, strict=True))
     try:
         answer = getattr(journal, name)(*args, **keywords)
     except DriverFenced:

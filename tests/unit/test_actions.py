@@ -349,7 +349,7 @@ def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(
 
 def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lockstep=True).step().start(ONE)
-    bench.driver._actions.release = lambda reports: None  # type: ignore[method-assign]
+    bench.driver._journal.release = lambda reports: None  # type: ignore[method-assign]
     bench.report(ONE, 3.0)
     assert bench.told(ONE) == ""
 

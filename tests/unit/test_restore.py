@@ -23,7 +23,7 @@ from mqtune.journal.base import FENCED
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import KEEP_LOCK_S
 from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.restore import bring_back
+from mqtune.journal.restore import bring_back, kept_definition
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -459,9 +459,7 @@ def test_a_driver_that_begins_finds_the_experiment_in_its_folder(bench: Bench) -
     journal.lock("driver", "process 1 on head", math.inf)
     accepted: list[bytes] = []
 
-    bring_back(
-        journal, JournalFile(bench.folder / JOURNAL_FILE), owner="driver", at=bench.clock.now, accept=accepted.append
-    )
+    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=bench.clock.now, accept=accepted.append)
     bench.begin()
     bench.step(2)
 
@@ -472,12 +470,28 @@ def test_a_driver_that_begins_finds_the_experiment_in_its_folder(bench: Bench) -
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
+def test_a_driver_that_begins_brings_the_newest_definition_back(bench: Bench) -> None:
+    bench.options["max_trials"] = 5
+    bench.begin()
+    bench.step()
+    newest = bench.worker.definition()
+    set_back(bench.server)
+    copy = JournalFile(bench.folder / JOURNAL_FILE)
+    journal = MemoryJournal(bench.server, bench.experiment.name)
+    journal.lock("driver", "process 1 on head", math.inf)
+
+    bring_back(journal, copy, at=bench.clock.now, accept=lambda _: None)
+
+    assert newest is not None
+    assert journal.definition() == kept_definition(copy, bench.experiment.name) == newest
+
+
 def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back(bench: Bench, tmp_path: Path) -> None:
     journal = MemoryJournal(bench.server, "other")
     journal.lock("driver", "process 1 on head", math.inf)
 
     for path in (tmp_path / "nowhere" / JOURNAL_FILE, bench.folder / JOURNAL_FILE):
-        bring_back(journal, JournalFile(path), owner="driver", at=0.0, accept=lambda _: pytest.fail("accepted"))
+        bring_back(journal, JournalFile(path), at=0.0, accept=lambda _: pytest.fail("accepted"))
 
     assert journal.read("0-0", count=10) == []
 
@@ -489,7 +503,7 @@ def test_a_folder_that_can_not_be_read_is_not_written_over(bench: Bench) -> None
     set_back(bench.server)
 
     with pytest.raises(JournalGone, match="is not a journal"):
-        bring_back(journal, JournalFile(path), owner="driver", at=0.0, accept=lambda _: None)
+        bring_back(journal, JournalFile(path), at=0.0, accept=lambda _: None)
 
     assert path.read_bytes() == b"no journal"
 

@@ -93,9 +93,6 @@ class RequestContract(InWorld):
             [],
             requests={"r1": first},
             definition=b"definition",
-            owner="driver-1",
-            description="process 1 on head",
-            hold_s=600.0,
         )
 
         assert worker.request(requested()) == first

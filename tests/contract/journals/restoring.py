@@ -41,9 +41,6 @@ class RestoreContract(InWorld):
             events,
             requests={},
             definition=b"definition",
-            owner="driver-1",
-            description="process 1 on head",
-            hold_s=LONG_S,
         )
 
     @pytest.mark.parametrize("how", ["emptied", "set back"])
