@@ -25,7 +25,7 @@ ROOT: Final = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import times  # noqa: E402 - found only now
-from campaign import run_one  # noqa: E402
+from campaign import REQUESTS, run_one  # noqa: E402
 from faults import FAULTS  # noqa: E402
 from figures import spread  # noqa: E402
 from watchdog import RUN_MARK  # noqa: E402
@@ -48,18 +48,20 @@ def main() -> int:
         "--folder", type=Path, help="where the runs keep what they write; by default a temporary folder"
     )
     parser.add_argument("--kinds", help=f"only these faults, one after the other: {', '.join(FAULTS)}")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="how many requests a run has at most")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     kinds = [kind.strip() for kind in given.kinds.split(",")] if given.kinds else None
     if unknown := set(kinds or ()) - FAULTS.keys():
         parser.error(f"no such faults: {', '.join(sorted(unknown))}")
     if given.one:
-        outcome = run_one(given.seed, given.folder, own_times=_has_own_times(given.seed, given.times), kinds=kinds)
+        own_times = _has_own_times(given.seed, given.times)
+        outcome = run_one(given.seed, given.folder, own_times=own_times, kinds=kinds, requests=given.requests)
         print(json.dumps(dataclasses.asdict(outcome)))
         return 1 if outcome.violations else 0
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="mqtune-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    options = ["--times", given.times, *(["--kinds", given.kinds] if kinds else [])]
+    options = ["--times", given.times, "--requests", str(given.requests), *(["--kinds", given.kinds] if kinds else [])]
     outcomes = _campaign(range(given.seed, given.seed + given.runs), given.at_once, folder, options)
     figures = _figures(outcomes)
     print(json.dumps(figures, indent=1))

@@ -36,3 +36,6 @@ class Run(Protocol):
 
     def left(self, worker: Worker) -> None:
         """Take note that a worker was told to end."""
+
+    def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
+        """Take note that Celery was told to revoke the task of an attempt."""

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,13 @@ STORM_S: Final = 6.0
 #: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
-_REQUESTS: Final = ("request made", "request doubled", "answer lost")
+_REQUESTS: Final = ("request made", "request doubled", "answer lost", "task revoked", "operator oversteps")
+#: How many of them a run has at most, if nothing else is asked for.
+REQUESTS: Final = 4
+#: After how long one is made that found no experiment under way, in seconds.
+_ASK_AGAIN_S: Final = 0.5
+#: What may have an experiment that was over go on, in part: more trials are wanted, or it had been ended before all had begun.
+_GROWING: Final = (" add ", " set ", " end ")
 #: Faults that only drivers feel.
 _DRIVERS: Final = ("driver", "second", "nobody", *_REQUESTS)
 #: Faults after which a driver may have been silent for longer than that.
@@ -117,12 +124,12 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
     }
 
 
-def kinds_of(random: Random, number: int) -> list[str]:
-    """Return the kinds of a run's faults, in each third run such as touch neither workers nor trials; and some requests."""
+def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]:
+    """Return the kinds of a run's faults, in each third run such as touch neither workers nor trials; and 1 to *requests* requests."""
     calm = random.random() < 1 / 3
     kinds = [name for name, fault in FAULTS.items() if not (calm and fault.may_lose)]
     chosen = random.choices(kinds, [FAULTS[name].weight for name in kinds], k=number)
-    return chosen + random.choices(_REQUESTS, k=random.randint(1, 4))
+    return chosen + random.choices(_REQUESTS, k=random.randint(max(1, requests // 4), requests))
 
 
 @dataclass
@@ -147,9 +154,18 @@ class Campaign:
         folder: where it keeps everything; a new one.
         own_times: whether mqtune's own times are kept, and not shorter ones.
         kinds: the kinds of its faults, in their order; by default drawn from the seed.
+        requests: how many requests there are then at most.
     """
 
-    def __init__(self, seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        own_times: bool = False,
+        kinds: list[str] | None = None,
+        requests: int = REQUESTS,
+    ) -> None:
         self.random = Random(seed)
         self.times = run_times.OWN if own_times else run_times.SHORT
         self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
@@ -157,12 +173,13 @@ class Campaign:
         plans = plans_of(self.random, seed)
         self.world = World(folder, plans, self.times)
         self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
-        self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6))
+        self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6), requests)
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._isolations: list[Isolation] = []
         self._leavers: set[str] = set()
+        self._revoked: dict[Experiment, set[tuple[str, int]]] = defaultdict(set)
         self._forgot: list[tuple[float, float]] = []
         self._looked_at: set[int] = set()
         self._seats: set[int] = set()
@@ -189,6 +206,9 @@ class Campaign:
 
     def left(self, worker: Worker) -> None:
         self._leavers.add(worker.name)
+
+    def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
+        self._revoked[experiment].add((trial, attempt))
 
     # The run.
 
@@ -227,6 +247,9 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
             if kind in ("worker killed", "machine killed"):
                 self._killed_workers.append((what, at))
+        elif kind in _REQUESTS:
+            # There is nothing yet that anything could be asked for.
+            self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
 
     def _reach_end(self) -> bool:
         deadline = time.monotonic() + DEADLINE_S
@@ -314,6 +337,9 @@ class Campaign:
         world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
         self._look_at_drivers()
         world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
+        for command in world.forbidden:
+            if not command.returncode:
+                self.wrong("account", f"the operator may {command.args}")
         seen = [self._read_again(driving, stalls) for driving in self._driving]
         for problem in world.end_workers():
             self.wrong("11", problem)
@@ -329,9 +355,9 @@ class Campaign:
         reader = world.start_driver(driving.experiment, host=driving.host)
         world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
         second = json.loads(results.read_text())
-        # Who asked too late for another trial gets it from the next driver.
+        # The next driver goes on with what was ended by a request, and with what was asked for too late.
         late = {id_: trial for id_, trial in second.items() if id_ not in first}
-        was_asked = any("add" in what for _, kind, what in self.outcome.faults if kind in _REQUESTS)
+        was_asked = any(each in what for each in _GROWING for _, kind, what in self.outcome.faults if kind in _REQUESTS)
         if world.how_it_ended(reader) != "finished" or {**first, **late} != second or (late and not was_asked):
             self.wrong("6", f"read again, the experiment is another: {_tail(world.log_of(reader))}")
         return self._observed(driving, second, stalls)
@@ -375,6 +401,7 @@ class Campaign:
             },
             store=store,
             said=lines(driving.experiment.said),
+            revoked=frozenset(self._revoked[driving.experiment]),
         )
 
     def _count(self, observed: Observed) -> None:
@@ -424,9 +451,9 @@ def _told(driver: Driver) -> list[list[Any]]:
     return lines(driver.told)
 
 
-def run_one(seed: int, folder: Path, *, own_times: bool = False, kinds: list[str] | None = None) -> Outcome:
-    """Run one seed in a new folder, which is removed if all promises were kept."""
-    outcome = Campaign(seed, folder, own_times=own_times, kinds=kinds).run()
+def run_one(seed: int, folder: Path, **how: Any) -> Outcome:
+    """Run one seed in a new folder, which is removed if all promises were kept; see Campaign."""
+    outcome = Campaign(seed, folder, **how).run()
     if not outcome.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return outcome

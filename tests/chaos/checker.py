@@ -14,10 +14,12 @@ from typing import Final
 
 from claims import Claims
 from course import Course
-from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order
+from observed import CLOCKS_S, SET_BACK_S, Entry, Observed, Violation, decoded, in_drivers_order, place_of, written_at
 
 #: How long a process of a fenced attempt may go on once its worker can hear of it: a heartbeat, the kill, a loaded machine.
 FENCED_S: Final = 8.0
+#: With what the id begins of a request that a worker makes for an attempt whose task Celery was told to revoke.
+_REVOKE: Final = "revoke/"
 #: Actions that an answer alone carries out.
 _WITHOUT_EVENT: Final = frozenset({"save", "set", "end"})
 #: What of a driver's own record are calls of its scheduler.
@@ -35,7 +37,7 @@ def check(observed: Observed) -> list[Violation]:
     fold = Course(found, observed)
     for entry in ordered:
         fold.take(entry)
-    fold.check_end(observed.max_trials)
+    fold.check_end()
     _check_told(observed, fold, found)
     _check_results(observed, fold, found)
     _check_processes(observed, journal, found)
@@ -144,13 +146,51 @@ def _check_requests(observed: Observed, entries: list[Entry], found: list[Violat
             found.append(Violation("request", f"{what} has made another trial than its answer says"))
     for id_ in sorted(effects.keys() - made.keys()):
         found.append(Violation("request", f"something was done for request {id_}, which nobody has made"))
+    _check_revoked(observed, made, answers, entries, found)
     for line in observed.said:
+        if line.get("error", "").startswith("AccessDenied"):
+            found.append(Violation("account", f"whoever may make requests was refused: {line}"))
         answer = answers.get(line["id"])
         # What Redis has forgotten before any driver had read it is as if it was never asked for.
         if answer is None and "done" in line and not observed.forgot:
             found.append(Violation("request", f"request {line['id']} was answered, and the journal has no answer"))
         if answer is not None and answer.body["done"] != line.get("done", answer.body["done"]):
             found.append(Violation("request", f"{line} was said, and the journal has {answer.body}"))
+
+
+def _check_revoked(
+    observed: Observed, made: dict[str, Entry], answers: dict[str, Entry], entries: list[Entry], found: list[Violation]
+) -> None:
+    """A worker asks for what was revoked alone, and no worker runs it any more: neither one that has heard, nor one that joins later."""
+    asked = {}
+    for id_, entry in made.items():
+        if id_.startswith(_REVOKE):
+            trial, attempt = id_.removeprefix(_REVOKE).split("/")
+            asked[trial, int(attempt)] = entry
+            if entry.body["action"] != "abandon" or entry.body["trial"] != trial:
+                found.append(Violation("revoke", f"request {id_} asks for {entry.body['action']}"))
+    for trial, attempt in sorted(asked.keys() - observed.revoked):
+        found.append(
+            Violation("revoke", f"trial {trial} attempt {attempt} is given up, and nobody has revoked its task")
+        )
+    answered = [entry for id_, entry in answers.items() if id_.startswith(_REVOKE) and entry.body["done"]]
+    over = {(entry.body["trial"], place_of(entry.id)) for entry in answered}
+    for entry in entries:
+        if entry.kind in ("started", "staged"):
+            for trial, place in over:
+                if entry.body["trial"] == trial and place_of(entry.id) > place:
+                    found.append(
+                        Violation("revoke", f"entry {entry.id}: trial {trial}, which was revoked, is {entry.kind}")
+                    )
+    for (trial, attempt, _), (first, last) in observed.beats.items():
+        entry = asked.get((trial, attempt))
+        if entry is None or _ran_on_the_past(observed, first, last):
+            continue
+        late_s = first + observed.clock - written_at(entry)
+        if late_s > FENCED_S:
+            found.append(
+                Violation("revoke", f"trial {trial} attempt {attempt} begins {late_s:.1f} s after its task was revoked")
+            )
 
 
 def _check_processes(observed: Observed, journal: Claims, found: list[Violation]) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from counting import term
-from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, cursor_of, place_of, rows
+from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, cursor_of, place_of, rows, written_at
 
 #: What a worker says of an attempt that it hands back by the experiment's policy.
 NOBODY_DRIVES: Final = "nobody drives the experiment any more"
@@ -164,24 +164,27 @@ class Claims:
         if by_worker:
             # The end of what Redis has forgotten is no word of its worker, whose process lives until it hears of it.
             if body.get("error_type") != "forgotten":
-                self.ended_at[trial, number] = int(entry.id.split("-")[0]) / 1000
+                self.ended_at[trial, number] = written_at(entry)
             # What Redis has lost ends as lost, whether it was claimed or not.
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:
                 self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
         given_back = end == "handed_back" and (attempt.worker in self._observed.leavers or self._is_undriven(body))
-        if end in ("stopped", "paused", "handed_back") and not attempt.is_decided and not given_back:
+        # A worker ends an attempt whose task is revoked, and tells the driver.
+        is_revoked = (trial, number) in self._observed.revoked
+        told = attempt.is_decided or given_back or (is_revoked and end == "stopped")
+        if end in ("stopped", "paused", "handed_back") and not told:
             self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
         # Its worker kills a trial that has written into its pipe.
         by_itself = attempt.config.get("mischief") == "noise" and body.get("error_type") == NOISE
         is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal") and not by_itself)
-        may_go = attempt.is_decided or self._observed.may_lose or self._is_undriven(body)
+        may_go = attempt.is_decided or is_revoked or self._observed.may_lose or self._is_undriven(body)
         if is_gone and not may_go:
             self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")
 
     def _was_undriven(self, entry: Entry, since_s: float) -> bool:
         """Whether nobody had driven the experiment for so long when an entry was written."""
-        at = int(entry.id.split("-")[0]) / 1000 - self._observed.clock
+        at = written_at(entry) - self._observed.clock
         return any(begin + since_s < at < end for begin, end in self._observed.undriven)
 
     def _is_undriven(self, body: dict[str, Any]) -> bool:

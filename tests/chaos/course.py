@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from observed import Entry, Observed, Row, Violation, cursor_of
+from observed import Entry, Observed, Row, Violation, cursor_of, written_at
 
+#: How long after the answer that all is stopped a trial may still come to its own end, in seconds, on a loaded machine.
+_STOPPED_S: Final = 8.0
 #: Attempts of a trial that may be lost or requeued before it counts as failed.
 _LOST_BUDGET: Final = 5
 _TERMINAL: Final = frozenset({"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"})
@@ -49,6 +51,13 @@ class Course:
         self._dropped: set[str] = set()
         self._last: Entry | None = None
         self._outcome = ""
+        #: The requests that change what is in force once they are answered: their actions and arguments.
+        self._asked: dict[str, tuple[str, dict[str, Any]]] = {}
+        #: How many trials there were to be, at each time.
+        self._limits = [observed.max_trials]
+        #: The answer to the request by which the experiment ends, and what is then stopped.
+        self._ending: Entry | None = None
+        self._ends_now = self._was_ended = False
 
     def _wrong(self, promise: str, entry: Entry, what: str) -> None:
         self._found.append(Violation(promise, f"entry {entry.id} ({entry.kind}): {what}"))
@@ -77,10 +86,31 @@ class Course:
             case "trial_closed":
                 self._become(entry, body["trial"], body["status"].upper())
                 self._tell(body["trial"])
+            case "requested":
+                self._asked.setdefault(body["id"], (body["action"], body["arguments"]))
+            case "answered" if body["done"]:
+                self._put_in_force(entry, *self._asked.get(body["id"], ("", {})))
             case "closed":
-                self._outcome = body["outcome"]
+                self._close(entry, body["outcome"])
         if cursor_of(entry) is None if isinstance(body, dict) else True:
             self._last = entry
+
+    def _put_in_force(self, entry: Entry, action: str, arguments: dict[str, Any]) -> None:
+        if action == "set" and "max_trials" in arguments:
+            self._limits.append(arguments["max_trials"])
+        elif action == "end":
+            self._ends_now = bool(arguments.get("now"))
+            self._ending = entry
+
+    def _close(self, entry: Entry, outcome: str) -> None:
+        self._outcome = outcome
+        if outcome != "finished":
+            return
+        for id_, trial in self.trials.items():
+            if trial.status not in _TERMINAL:
+                self._wrong("terminal", entry, f"the experiment is finished, and trial {id_} is {trial.status}")
+        self._was_ended = self._ending is not None
+        self._ending = None
 
     def _become(self, entry: Entry, trial: str, status: str) -> None:
         before = self.trials[trial].status
@@ -123,6 +153,8 @@ class Course:
             self._wrong("9", entry, f"trial {body['trial']} goes on from {checkpoint}, which was given up")
         if trial.ends and body.get("by") == "driver" and checkpoint != trial.checkpoint:
             self._wrong("7", entry, f"trial {body['trial']} goes on from {checkpoint!r}, and not {trial.checkpoint!r}")
+        if self._ending is not None:
+            self._wrong("end", entry, f"trial {body['trial']} is staged, and the experiment was to end")
         if body["attempt"] == 1 and body.get("request"):
             self.added.add(body["trial"])
         self._become(entry, body["trial"], "STAGED")
@@ -136,6 +168,9 @@ class Course:
         trial = self.trials[body["trial"]]
         if body["attempt"] != len(trial.ends):
             return
+        is_asked_for = self._ends_now or body.get("request") or trial.status != "RUNNING"
+        if self._ending is not None and body.get("by") == "user" and not is_asked_for:
+            self._wrong("end", entry, f"trial {body['trial']} is stopped, and was to run to its end")
         trial.intent = body["intent"]
         if body["intent"] != "hand_back":
             trial.decision = body["action"]
@@ -153,9 +188,17 @@ class Course:
         if body["attempt"] > len(trial.ends) or trial.ends[body["attempt"] - 1] is not None:
             return
         trial.ends[body["attempt"] - 1] = end = body["end"]
+        self._check_stopped(entry, trial, end)
         if body["attempt"] == len(trial.ends):
             self._become(entry, body["trial"], self._status_after(trial, end))
             self._tell(body["trial"])
+
+    def _check_stopped(self, entry: Entry, trial: _Trial, end: str) -> None:
+        """A trial that was to be stopped does not run to its end, unless its driver may have been held up."""
+        if self._ending is None or not self._ends_now or self._observed.may_be_undriven:
+            return
+        if end == "completed" and not trial.decision and written_at(entry) > written_at(self._ending) + _STOPPED_S:
+            self._wrong("end", entry, f"trial {entry.body['trial']} runs to its end, and all was to be stopped")
 
     def _status_after(self, trial: _Trial, end: str) -> str:
         gone = end in ("lost", "handed_back") and trial.intent != "hand_back"
@@ -190,16 +233,18 @@ class Course:
         """The checkpoints that there must be in the end."""
         return {checkpoint for trial in self.trials.values() for checkpoint in trial.checkpoints}
 
-    def check_end(self, max_trials: int) -> None:
+    def check_end(self) -> None:
         """Hold what is left at the end against what must be."""
         for id_, trial in self.trials.items():
             if trial.status not in _TERMINAL:
                 self._found.append(Violation("terminal", f"trial {id_} is {trial.status} in the end"))
-        if len(self.trials) != max_trials + len(self.added):
+        # Some may have begun before a lower limit came; and one that was ended needs none at all.
+        fewest = 0 if self._was_ended else self._limits[-1]
+        if not fewest <= len(self.trials) - len(self.added) <= max(self._limits):
             self._found.append(
                 Violation(
                     "terminal",
-                    f"there are {len(self.trials)} trials, and not {max_trials} and {len(self.added)} that were added",
+                    f"there are {len(self.trials)} trials, and not {self._limits[-1]} and {len(self.added)} that were added",
                 )
             )
         if self._outcome != "finished":

@@ -59,5 +59,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "request made": Fault(request_faults.request_made, weight=1),
     "request doubled": Fault(request_faults.request_doubled, weight=1),
     "answer lost": Fault(request_faults.answer_lost, weight=1),
+    "task revoked": Fault(request_faults.task_revoked, weight=1),
+    "operator oversteps": Fault(request_faults.operator_oversteps, weight=1),
     "redis set back": Fault(server_faults.redis_set_back, may_lose=True, weight=1),
 }

@@ -82,6 +82,7 @@ class Observed:
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
         store: the folder of the experiment's checkpoints, or None.
         said: what those who made requests were answered, by their own record.
+        revoked: attempts whose tasks Celery was told to revoke.
     """
 
     entries: list[tuple[str, bytes]]
@@ -103,6 +104,7 @@ class Observed:
     keys: dict[str, Any] = field(default_factory=dict)
     store: Path | None = None
     said: list[dict[str, Any]] = field(default_factory=list)
+    revoked: frozenset[tuple[str, int]] = frozenset()
 
 
 def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[Entry]:
@@ -165,6 +167,11 @@ def in_drivers_order(entries: list[Entry], found: list[Violation]) -> Iterator[E
     for cursor, events in pending.items():
         found.append(Violation("6", f"{len(events)} of the driver's events stand behind {cursor}, where nothing is"))
         yield from events
+
+
+def written_at(entry: Entry) -> float:
+    """Return when the Redis took an entry, in seconds by its clock."""
+    return int(entry.id.split("-")[0]) / 1000
 
 
 def place_of(id_: str) -> tuple[int, int]:

@@ -1,12 +1,22 @@
-"""People who steer an experiment from other processes at any moment: some ask twice, some lose the answer and ask again."""
+"""People who steer an experiment from other processes at any moment: some ask twice, some lose the answer and ask again.
+
+A part of them has the operator's account of ``mqtune acl`` alone, and now and then tries what that may not do.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any, Final
 
+import celery
+import kombu.exceptions
+import redis
 from befalling import Run
 from observed import lines
-from world import Experiment
+from world import OPERATOR, Experiment
+
+from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, drain_key
 
 #: For how long an answer is waited for, in seconds.
 _TIMEOUT_S: Final = 5.0
@@ -15,6 +25,14 @@ _AGAIN_S: Final = (0.3, 3.0)
 #: How often it is tried to have a trial go on that was paused.
 _RESUME_EVERY_S: Final = 2.0
 _TERMINAL: Final = ("COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED")
+#: Actions on the experiment, and not on one of its trials.
+_ON_ALL: Final = frozenset({"add", "set", "end"})
+#: The share of requests that are made with the operator's account.
+_BY_OPERATOR: Final = 0.4
+#: How long whoever speaks to the Redis itself waits for it, in seconds.
+_PATIENCE_S: Final = 1.0
+#: How long after a revoke another worker joins, which can't have heard it, in seconds.
+_JOINS_S: Final = (0.0, 2.0)
 
 
 def request_made(run: Run) -> str:
@@ -33,28 +51,37 @@ def answer_lost(run: Run) -> str:
 
 
 def _ask(run: Run, how: str) -> str:
-    open_ones = [each for each in run.world.experiments if not each.results.exists()]
-    if not open_ones:
+    if (experiment := _experiment(run)) is None:
         return ""
-    experiment = run.random.choice(open_ones)
-    action, arguments = run.random.choice(_requests(run))
-    of_all = action in ("add", "set")
+    action, arguments = run.random.choice(_requests(run, experiment))
     # There may be no such trial yet.
-    trial = "" if of_all else f"{run.random.randint(1, experiment.plan['max_trials']):04d}"
+    trial = "" if action in _ON_ALL else f"{run.random.randint(1, experiment.plan['max_trials']):04d}"
     request = _request(run, action, trial, arguments)
-    first = run.world.ask(experiment, request)
+    as_operator = run.random.random() < _BY_OPERATOR
+
+    def ask() -> Any:
+        return run.world.ask(experiment, request, as_operator=as_operator)
+
+    first = ask()
     if how == "twice":
-        run.world.ask(experiment, request)
+        ask()
     if how == "again":
         # Sometimes before the request is made, sometimes while the answer is waited for.
         run.later(run.random.uniform(0.2, 1.5), first.kill)
-        run.later(run.random.uniform(*_AGAIN_S), lambda: run.world.ask(experiment, request) and None)
+        run.later(run.random.uniform(*_AGAIN_S), lambda: ask() and None)
     if action == "pause":
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, trial, set()))
-    return f"{experiment.name}: {action} {trial} {arguments or ''} {how}".strip()
+    by = "by the operator" if as_operator else ""
+    return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
-def _requests(run: Run) -> list[tuple[str, dict[str, Any]]]:
+def _experiment(run: Run) -> Experiment | None:
+    """Return an experiment that is under way: a trial has run, and not all have ended."""
+    under_way = [each for each in run.world.experiments if run.world.has_begun(each) and not each.results.exists()]
+    return run.random.choice(under_way) if under_way else None
+
+
+def _requests(run: Run, experiment: Experiment) -> list[tuple[str, dict[str, Any]]]:
     x = round(run.random.random(), 3)
     return [
         ("stop", {}),
@@ -69,9 +96,13 @@ def _requests(run: Run) -> list[tuple[str, dict[str, Any]]]:
         ("add", {"config": {"x": x}}),
         ("add", {"config": {"x": x}}),
         ("set", {"max_concurrent": run.random.randint(2, 6)}),
+        ("set", {"max_trials": experiment.plan["max_trials"] + run.random.randint(1, 4)}),
+        ("end", {}),
+        ("end", {"now": True}),
         # Nobody can do that.
         ("add", {"config": {"no such": x}}),
         ("set", {"max_trials": 0}),
+        ("end", {"now": "perhaps"}),
         ("dance", {}),
     ]
 
@@ -93,3 +124,98 @@ def _resume(run: Run, experiment: Experiment, trial: str, asked: set[str]) -> No
 
 def _is_over(answer: dict[str, Any]) -> bool:
     return bool(answer.get("done")) or any(status in answer.get("reason", "") for status in _TERMINAL)
+
+
+def task_revoked(run: Run) -> str:
+    """Celery's revoke of an attempt's task, waiting or running, which a worker that joins later has not heard."""
+    world, experiment = run.world, _experiment(run)
+    if experiment is None:
+        return ""
+    keys = experiment.keys
+    with contextlib.suppress(redis.RedisError), _client(run) as client:
+        trials = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
+        if not trials:
+            return ""
+        trial = run.random.choice(trials).decode()
+        number = client.hget(keys.trial(trial), "attempt")
+        if number is None or not _tell_workers(run, f"{experiment.name}/{trial}/{int(number)}"):
+            return ""
+        run.revoked(experiment, trial, int(number))
+        if run.random.random() < 1 / 2:
+            seat = run.random.randrange(world.seats)
+            run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat) and None)
+        return f"{experiment.name}: {trial} attempt {int(number)}"
+    return ""
+
+
+def _tell_workers(run: Run, task_id: str) -> bool:
+    """Revoke a task, and one that never was; some people also have what runs end, or killed."""
+    how = run.random.choice([{}, {"terminate": True}, {"terminate": True, "signal": "SIGKILL"}])
+    with (
+        contextlib.suppress(OSError, kombu.exceptions.OperationalError),
+        celery.Celery("flower", broker=run.world.server.url) as app,
+    ):
+        app.conf.control_exchange = CONTROL_EXCHANGE
+        app.conf.broker_transport_options = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S}
+        app.control.revoke([task_id, "no such task"], **how)
+        return True
+    return False
+
+
+def _client(run: Run, user: str = "default") -> Any:
+    server = run.world.server
+    password = server.operator_password if user == OPERATOR else server.password
+    return redis.Redis(port=server.port, username=user, password=password, socket_timeout=_PATIENCE_S, protocol=2)
+
+
+def operator_oversteps(run: Run) -> str:
+    """Try with the operator's account what only drivers, workers and the Redis's owner may do."""
+    keys, queue = run.random.choice(run.world.experiments).keys, run.world.queue
+    workers = [worker for worker in run.world.living_workers() if not worker.is_frozen]
+    commands: list[tuple[str | int, ...]] = [
+        ("FLUSHALL",),
+        ("KEYS", "*"),
+        ("CONFIG", "SET", "maxmemory", 1),
+        ("ACL", "SETUSER", OPERATOR, "+@all"),
+        ("GET", "shop:stock"),
+        ("DEL", keys.journal),
+        ("XTRIM", keys.journal, "MAXLEN", 0),
+        ("HGET", keys.driver, "owner"),
+        ("HSET", keys.trial("0001"), "intent", "stop"),
+        ("DEL", keys.trial("0001")),
+        ("ZADD", keys.leases, 0, "0001"),
+        ("ZREM", keys.staged, "0001"),
+        ("HGETALL", keys.checkpoints),
+        ("DEL", keys.requests),
+        ("LPUSH", queue, "no message"),
+        ("LRANGE", queue, 0, -1),
+        ("SET", drain_key(workers[0].name if workers else "w"), "0"),
+        ("PUBLISH", f"/0.{CONTROL_EXCHANGE}.pidbox", "no command"),
+        ("PUBLISH", f"/0.{TASK_NAME}", "no event"),
+    ]
+    run.random.shuffle(commands)
+    refused = 0
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), _client(run, OPERATOR) as client:
+        for command in commands:
+            refused += is_refused(run, lambda command=command: client.execute_command(*command), str(command))
+    if workers:
+        run.world.drain(run.random.choice(workers), as_operator=True)
+    return f"{refused} commands"
+
+
+def is_refused(run: Run, command: Callable[[], object], what: str) -> bool:
+    """Whether a command is refused for want of rights; take note of it if the Redis carries it out instead."""
+    try:
+        command()
+    except redis.exceptions.NoPermissionError:
+        return True
+    except redis.AuthenticationError as error:
+        run.wrong("account", f"the operator's account is gone: {error}")
+    except redis.BusyLoadingError:
+        # It has just been started.
+        pass
+    except redis.ResponseError as error:
+        run.wrong("account", f"the operator may {what}: {error}")
+    else:
+        run.wrong("account", f"the operator may {what}")
+    return False

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgpack
 import pytest
+import redis
 from campaign import recoveries
 from checker import check
 from claims import NOBODY_DRIVES
 from counting import row, term
-from observed import Isolation, Observed, Violation
+from observed import Isolation, Observed, Violation, place_of
+from request_faults import is_refused
 
 CONFIGS = {"0001": {"x": 0.25}, "0002": {"x": 0.5}}
 SAVED = "p-0002-1-2"
@@ -453,3 +456,194 @@ def test_a_broken_promise_about_requests_is_caught(run: Run, name: str) -> None:
     breaks(run)
 
     assert [each for each in run.violations() if each.promise == "request" and expected in each.what]
+
+
+def request(id_: str, action: str, trial: str = "", **arguments: Any) -> dict[str, Any]:
+    return {"id": id_, "action": action, "trial": trial, "arguments": arguments}
+
+
+def answer(id_: str, cursor: list[Any], trial: str = "") -> dict[str, Any]:
+    return {"id": id_, "done": True, "reason": "", "trial": trial, "cursor": cursor}
+
+
+def write(run: Run, id_: str, kind: str, body: dict[str, Any]) -> None:
+    """Put an entry where its id belongs."""
+    run.entries.append((id_, kind, body))
+    run.entries.sort(key=lambda entry: place_of(entry[0]))
+
+
+def entry(run: Run, id_: str) -> Any:
+    """Return the body of an entry, by its id."""
+    return next(body for other, _, body in run.entries if other == id_)
+
+
+def raise_max_trials(run: Run, to: int) -> None:
+    """Have somebody ask for more trials, and be told that it is done."""
+    write(run, "19100-0", "requested", request("r2", "set", max_trials=to))
+    write(run, "19200-0", "answered", answer("r2", ["19100-0", 0]))
+
+
+def test_a_run_passes_that_has_as_many_trials_as_a_request_wanted_last(run: Run) -> None:
+    observe(max_trials=1)(run)
+    assert run.violations()
+
+    raise_max_trials(run, 2)
+
+    assert run.violations() == []
+
+
+def test_a_trial_that_a_request_wanted_and_nobody_began_is_caught(run: Run) -> None:
+    raise_max_trials(run, 3)
+
+    assert [each for each in run.violations() if "and not 3" in each.what]
+
+
+def end_it(run: Run, *, now: bool, after: int = 19) -> None:
+    """Have somebody ask for the experiment's end behind an entry; three trials were to be, and the third never begins."""
+    write(run, f"{after}100-0", "requested", request("r2", "end", now=now))
+    write(run, f"{after}200-0", "answered", answer("r2", [f"{after}100-0", 0]))
+    observe(max_trials=3, may_be_undriven=False)(run)
+
+
+def stop_for_it(run: Run) -> None:
+    """Have what runs of trial 0002 be stopped for that."""
+    write(run, "19300-0", "decided", {**decided("0002", 2, 1, "stop", ["19100-0", 0]), "by": "user"})
+    entry(run, "21000-0")["end"] = "stopped"
+    run.observed.results["0002"].update(status="EARLY_STOPPED", attempts=["paused", "stopped"])  # type: ignore[index]
+    tell(2, 13, "end", "0002", "EARLY_STOPPED")(run)
+
+
+def test_a_run_that_was_ended_before_all_trials_had_begun_passes(run: Run) -> None:
+    end_it(run, now=False)
+
+    assert run.violations() == []
+
+
+def test_a_run_that_was_ended_at_once_passes(run: Run) -> None:
+    end_it(run, now=True)
+    # What came to its end in time needed not be stopped.
+    assert run.violations() == []
+
+    stop_for_it(run)
+
+    assert run.violations() == []
+
+
+def test_a_trial_that_goes_on_although_the_experiment_was_to_end_is_caught(run: Run) -> None:
+    end_it(run, now=False, after=13)
+    for number in (16, 17):
+        change(number, cursor=["13100-0", 0])(run)
+
+    assert [each for each in run.violations() if each.promise == "end" and "is staged" in each.what]
+
+
+def test_a_trial_that_was_to_run_to_its_end_and_is_stopped_is_caught(run: Run) -> None:
+    end_it(run, now=False)
+    stop_for_it(run)
+
+    assert [each for each in run.violations() if each.promise == "end" and "run to its end" in each.what]
+
+
+def test_a_trial_that_was_to_be_stopped_and_runs_to_its_end_is_caught(run: Run) -> None:
+    end_it(run, now=True)
+    run.entries[-2:] = [("29000-0", *run.entries[-2][1:]), ("30000-0", *run.entries[-1][1:])]
+    entry(run, "30000-0")["cursor"] = ["29000-0", 0]
+    assert [each for each in run.violations() if each.promise == "end" and "was to be stopped" in each.what]
+
+    # Nobody may have been there to stop it.
+    observe(may_be_undriven=True)(run)
+    assert run.violations() == []
+
+
+def test_a_trial_that_is_left_open_by_an_end_is_caught(run: Run) -> None:
+    end_it(run, now=False)
+    entry(run, "22000-0")["cursor"] = ["20000-0", 0]
+
+    assert [each for each in run.violations() if "is finished, and trial 0002 is RUNNING" in each.what]
+
+
+REVOKED = request("revoke/0001/2", "abandon", "0001", reason="terminated by hand")
+
+
+def revoke(run: Run) -> None:
+    """Have the task of trial 0001's second attempt be revoked, which its worker tells the driver."""
+    write(run, "18100-0", "requested", dict(REVOKED))
+    abandoned = {"action": "abandon", "intent": "stop", "by": "user", "request": "revoke/0001/2"}
+    entry(run, "19000-0").update(abandoned, cursor=["18100-0", 0])
+    write(run, "20100-0", "answered", answer("revoke/0001/2", ["18100-0", 0], "0001"))
+    run.observed.results["0001"]["status"] = "ABANDONED"  # type: ignore[index]
+    for call, *what in ((10, "report", "0001", 2, 1, "continue"), (12, "end", "0001", "ABANDONED")):
+        tell(2, call, *what)(run)
+    run.observed.revoked = frozenset({("0001", 2)})
+
+
+def test_a_run_in_which_a_task_was_revoked_passes(run: Run) -> None:
+    revoke(run)
+
+    assert run.violations() == []
+
+
+def test_a_worker_may_end_what_was_revoked_before_its_driver_hears_of_it(run: Run) -> None:
+    revoke(run)
+    drop(20)(run)
+    # It comes too late, as the trial has ended.
+    entry(run, "20100-0").update(done=False, cursor=["20000-0", 0])
+
+    assert run.violations() == []
+
+    run.observed.revoked = frozenset()
+    assert [each for each in run.violations() if "nobody had journaled" in each.what]
+
+
+#: By entry: 19 is the request, 20 the decision, 21 the attempt's end, 22 the answer.
+BROKEN_REVOKES: dict[str, tuple[Callable[[Run], None], str]] = {
+    "another attempt": (observe(revoked=frozenset({("0001", 1)})), "nobody has revoked"),
+    "another action": (change(19, action="fail"), "asks for fail"),
+    "started later": (put(22, "started", started("0001", 2, "w9")), "which was revoked, is started"),
+    "staged again": (put(22, "staged", staged("0001", 3, ["20000-0", 0])), "which was revoked, is staged"),
+    "run later": (alive(("0001", 2, 103), 28.0, 29.0), "after its task was revoked"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_REVOKES)
+def test_a_broken_promise_about_revokes_is_caught(run: Run, name: str) -> None:
+    revoke(run)
+    breaks, expected = BROKEN_REVOKES[name]
+    breaks(run)
+
+    assert [each for each in run.violations() if each.promise == "revoke" and expected in each.what], run.violations()
+
+
+class WrongRun:
+    """The run that a fault befalls, as far as it is told what is broken."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def wrong(self, promise: str, what: str) -> None:
+        self.violations.append(Violation(promise, what))
+
+
+@pytest.mark.parametrize(
+    ("answer_of", "is_right"),
+    [
+        (redis.exceptions.NoPermissionError("this user has no permissions"), True),
+        (redis.BusyLoadingError("loading the dataset in memory"), True),
+        (redis.ResponseError("value is not an integer"), False),
+        (redis.AuthenticationError("WRONGPASS"), False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_an_operator_who_may_do_more_than_make_requests_is_caught(answer_of: Exception | None, is_right: bool) -> None:
+    run: Any = WrongRun()
+
+    is_refused(run, Mock(side_effect=answer_of), "FLUSHALL")
+
+    assert bool(run.violations) is not is_right
+
+
+def test_an_operator_who_may_make_no_requests_is_caught(run: Run) -> None:
+    run.observed.said = [{"id": "r1", "error": "AccessDenied: the account may not do that"}]
+
+    assert [each for each in run.violations() if each.promise == "account"]

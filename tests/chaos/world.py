@@ -28,6 +28,7 @@ from faulty_proxy import FaultyProxy
 from mqtune.backends.local.server import find_binary
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources, queue_name
+from mqtune.journal.acl import account, password_hash, rules_of
 from mqtune.journal.fleet import Fleet
 
 HERE: Final = Path(__file__).parent
@@ -40,9 +41,12 @@ UP_S: Final = 60.0
 #: How long a worker that is told to end may take: the stop ladder, the kill and the threads, and a loaded machine.
 LEAVE_S: Final = 60.0
 _POLL_S: Final = 0.02
+#: The account of those who may only look at experiments and make requests.
+OPERATOR: Final = "mqtune-operator"
 #: Where a server keeps its data, and an earlier state of it.
 _DATA: Final = "appendonlydir"
 _COPY: Final = "copy"
+_ACCOUNTS: Final = "users.acl"
 
 
 def _free_port() -> int:
@@ -52,7 +56,10 @@ def _free_port() -> int:
 
 
 class Server:
-    """A Redis with its append-only file on, on a port of its own, which it keeps when it is started again."""
+    """A Redis with its append-only file on, on a port of its own, which it keeps when it is started again.
+
+    It has an operator's account besides the one that may do everything; accounts stay whatever becomes of the data.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,6 +67,12 @@ class Server:
         self.port = _free_port()
         self.password = secrets.token_hex(8)
         self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+        self.operator_password = secrets.token_hex(8)
+        accounts = [
+            f"user default on #{password_hash(self.password)} ~* &* +@all",
+            account(OPERATOR, password_hash(self.operator_password), rules_of("operator"), aclfile=True),
+        ]
+        (folder / _ACCOUNTS).write_text("\n".join(accounts) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
         self._client: redis.Redis | None = None
 
@@ -80,7 +93,7 @@ class Server:
         options = {
             "port": str(self.port),
             "bind": "127.0.0.1",
-            "requirepass": self.password,
+            "aclfile": str(self.folder / _ACCOUNTS),
             "dir": str(self.folder),
             "appendonly": "yes",
             # What was answered is in the file. With "everysec", a kill may cost what a slow disk has not taken yet.
@@ -217,6 +230,8 @@ class World:
     drivers: list[Driver] = field(default_factory=list)
     #: Commands that operators have given.
     commands: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    #: Those of them that their account may not give.
+    forbidden: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -227,6 +242,10 @@ class World:
         self.driver_proxy = FaultyProxy(self.server.url)
         self.queue = queue_name(Resources(cpus=CPUS))
         self._generations = [0] * self.seats
+        #: As the operator sees the Redis.
+        self.operators_broker = self.driver_proxy.url.replace(
+            f":{self.server.password}@", f"{OPERATOR}:{self.server.operator_password}@"
+        )
         where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
         self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
@@ -288,25 +307,34 @@ class World:
         self.workers.append(worker)
         return worker
 
-    def drain(self, worker: Worker) -> None:
-        """Tell a worker to end, by the command line."""
+    def drain(self, worker: Worker, *, as_operator: bool = False) -> None:
+        """Tell a worker to end, by the command line; the operator's account may not."""
+        broker = self.operators_broker if as_operator else self.driver_proxy.url
         with (self.folder / "logs" / "commands.log").open("ab") as output:
-            self.commands.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "mqtune", "drain", worker.name, "--broker", self.driver_proxy.url],
-                    env=self._environment(),
-                    cwd=self.folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+            command = subprocess.Popen(
+                [sys.executable, "-m", "mqtune", "drain", worker.name, "--broker", broker],
+                env=self._environment(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
+        self.commands.append(command)
+        if as_operator:
+            self.forbidden.append(command)
 
-    def ask(self, experiment: Experiment, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def has_begun(self, experiment: Experiment) -> bool:
+        """Whether a trial of the experiment has run."""
+        return (self.folder / "beats" / experiment.name).exists()
+
+    def ask(
+        self, experiment: Experiment, request: dict[str, Any], *, as_operator: bool = False
+    ) -> subprocess.Popen[bytes]:
         """Have somebody make a request of an experiment's driver, in a process of their own."""
         log = self.folder / "logs" / "askers.log"
-        arguments = [self.driver_proxy.url, str(experiment.said), experiment.name, json.dumps(request)]
+        broker = self.operators_broker if as_operator else self.driver_proxy.url
+        arguments = [broker, str(experiment.said), experiment.name, json.dumps(request)]
         self.commands.append(self._spawn("asker.py", arguments, log))
         return self.commands[-1]
 
