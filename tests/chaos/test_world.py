@@ -35,6 +35,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not(world: World) -> None:
     worker, client = world.workers[0], world.server.client
     eventually(lambda: " ready." in world.log_of_worker(worker), SOON_S)
+    # The connection that it takes messages from. One that is killed before it does is replaced, and nothing is written by that.
+    eventually(lambda: any(each["cmd"] == "brpop" for each in client.client_list()), SOON_S)
     client.config_set("maxmemory", 1)
 
     client.client_kill_filter(_type="normal")
