@@ -168,6 +168,11 @@ class Driver:
         return self._deciders.failure or self._failures.failure
 
     @property
+    def max_trials(self) -> int | None:
+        """The number of trials that the searcher is asked for, by the script or a later request; None for no limit."""
+        return self._slots.max_trials
+
+    @property
     def waiting_for(self) -> str:
         """Why nothing runs, or an empty text."""
         if self.experiment.counts[TrialStatus.RUNNING] or self._draining or self.is_finished:

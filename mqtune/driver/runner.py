@@ -62,7 +62,7 @@ class Runner:
         self.folder = mqtune_home() / plan.name
         self._deployment = deployment
         run = plan.settings.run
-        shown = _progress(plan.limits.max_trials, self.folder) if run.progress else []
+        shown = _progress(self._planned, self.folder) if run.progress else []
         self._callbacks = [*shown, *run.callbacks]
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
@@ -196,6 +196,10 @@ class Runner:
     def look(self) -> Driver:
         """Return the driver, also of a tuner that is closed: what it has seen stays."""
         return self._driver if self._driver is not None else self.open()
+
+    def _planned(self) -> int | None:
+        """Return the number of trials that are planned, by the script or a later request."""
+        return self.plan.limits.max_trials if self._driver is None else self._driver.max_trials
 
     def _connect(self) -> Driver:
         plan, opened = self.plan, self._opened
@@ -355,7 +359,7 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _progress(total: int | None, folder: Path) -> list[Callback]:
+def _progress(total: Callable[[], int | None], folder: Path) -> list[Callback]:
     from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich takes longer to import than all else here
 
     return [ProgressDisplay(total=total, folder=folder)]

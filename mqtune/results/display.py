@@ -155,9 +155,8 @@ LINE_S: Final = 10.0
 LINE_CHECK_S: Final = 1.0
 #: A wait is shown when it has lasted this long: a local worker takes about that time to start.
 WAITING_S: Final = 2.0
-#: The most and the fewest trials in the live table, and the number of lines around it.
+#: The most trials in the live table, and the number of lines around it.
 ROWS_MOST: Final = 10
-ROWS_LEAST: Final = 1
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
 
@@ -179,7 +178,7 @@ class ProgressDisplay(Callback):
     It reads the whole experiment, a few times a second, and so runs in the driver's loop.
 
     Args:
-        total: the number of planned trials, if known.
+        total: returns the number of planned trials, which a request may change; None if it is not known.
         folder: the experiment's folder, which has the full errors.
         console: where to draw; by default as described above.
         clock: a monotonic clock, in seconds.
@@ -190,7 +189,7 @@ class ProgressDisplay(Callback):
     def __init__(
         self,
         *,
-        total: int | None = None,
+        total: Callable[[], int | None] = lambda: None,
         folder: Path | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -210,7 +209,6 @@ class ProgressDisplay(Callback):
         self._waiting_since = 0.0
         self._waiting_shown = ""
         self._waiting_shown_at = -math.inf
-        self._seen = 0
         self._open: dict[TrialId, Trial] = {}
         self._ended: deque[Trial] = deque(maxlen=ROWS_MOST)
 
@@ -222,7 +220,9 @@ class ProgressDisplay(Callback):
                 self._ended.append(trial)
             else:
                 self._open[trial.id] = trial
-        self._seen = len(experiment.trials)
+
+    def on_stage(self, trial: Trial) -> None:
+        self._open[trial.id] = trial
 
     def on_step(self, waiting_for: str) -> None:
         now = self._clock()
@@ -232,7 +232,7 @@ class ProgressDisplay(Callback):
         if now - self._shown_at < REDRAW_S or self._experiment is None:
             return
         with self._quiet_when_nobody_reads():
-            self._redraw(now) if self._is_live else self._write_line(self._experiment, now)
+            self._redraw(self._experiment, now) if self._is_live else self._write_lines(self._experiment, now)
 
     def on_trial_end(self, trial: Trial) -> None:
         self._open.pop(trial.id, None)
@@ -246,16 +246,14 @@ class ProgressDisplay(Callback):
         try:
             with self._quiet_when_nobody_reads():
                 if self._is_live:
-                    self._redraw(self._clock(), final=True)
+                    self._redraw(experiment, self._clock(), final=True)
                 else:
-                    self._print_line(self._report_line(experiment))
-            is_read = self._experiment is not None
+                    self._print_line(self._summary(experiment))
+                self._stop_live()
+                self._print_failures(experiment)
         finally:
             self._stop_live()
             self._experiment = None
-        if is_read:
-            with self._quiet_when_nobody_reads():
-                self._print_failures(experiment)
 
     @contextlib.contextmanager
     def _quiet_when_nobody_reads(self) -> Iterator[None]:
@@ -278,7 +276,7 @@ class ProgressDisplay(Callback):
 
     # In a terminal.
 
-    def _redraw(self, now: float, *, final: bool = False) -> None:
+    def _redraw(self, experiment: Experiment, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._live is None:
             # What the script prints goes above the table, unless it is redirected.
@@ -289,44 +287,35 @@ class ProgressDisplay(Callback):
                 redirect_stderr=sys.stderr.isatty(),
             )
             self._live.start()
-        self._live.update(self._picture(final=final), refresh=True)
+        self._live.update(self._picture(experiment, final=final), refresh=True)
 
-    def _picture(self, *, final: bool) -> Group:
-        experiment = self._experiment
-        assert experiment is not None  # noqa: S101 - on_start came first
-        elapsed = duration(self._clock() - self._began_at)
-        head = f"{experiment.name} · {elapsed} · {experiment.reports} reports"
+    def _picture(self, experiment: Experiment, *, final: bool) -> Group:
+        head = f"{experiment.name} · {self._elapsed()} · {experiment.reports} reports"
         lines: list[Text | Table] = [
             Text(head, no_wrap=True, overflow="ellipsis"),
-            Text(counts_text(experiment, self._total)),
+            Text(counts_text(experiment, self._total())),
         ]
-        best = best_text(experiment)
-        if best:
+        if best := best_text(experiment):
             lines.append(Text(best, style="bold green", no_wrap=True, overflow="ellipsis"))
         if self._is_waiting:
             lines.append(Text(printable(self._waiting_for), style="yellow"))
-        room = max(ROWS_LEAST, min(ROWS_MOST, self._console.height - _LINES_AROUND))
-        shown = ranked(experiment)[:room] if final else list(islice(self._newest(experiment), room))
+        room = max(1, min(ROWS_MOST, self._console.height - _LINES_AROUND))
+        shown = ranked(experiment)[:room] if final else list(islice(self._newest(), room))
         if shown:
             lines += [Text(), trial_table(experiment, shown, width=self._console.width)]
         if len(experiment.trials) > len(shown):
             lines.append(Text(f"… and {len(experiment.trials) - len(shown)} more", style="dim"))
         return Group(*lines)
 
-    def _newest(self, experiment: Experiment) -> Iterator[Trial]:
+    def _newest(self) -> Iterator[Trial]:
         """Yield running trials, then others that have not ended, then those that have, newest first."""
-        trials = experiment.trials
-        for trial in reversed([*islice(reversed(trials.values()), len(trials) - self._seen)]):
-            if not trial.status.is_terminal:
-                self._open[trial.id] = trial
-        self._seen = len(trials)
         for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
             yield from (trial for trial in self._open.values() if trial.status is status)
         yield from reversed(self._ended)
 
     # Where there is no terminal.
 
-    def _write_line(self, experiment: Experiment, now: float) -> None:
+    def _write_lines(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
             # A text that differs only in its numbers, such as a duration, is not repeated each second.
             is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
@@ -335,28 +324,31 @@ class ProgressDisplay(Callback):
                 self._print_line(printable(self._waiting_for))
         if not self._waiting_for:
             self._waiting_shown = ""
-        line = _state(experiment, self._total)
+        line = self._state(experiment)
         if line != self._line and experiment.trials and now - self._shown_at >= LINE_S:
             self._line, self._shown_at = line, now
-            self._print_line(self._report_line(experiment))
+            self._print_line(self._summary(experiment))
 
     def _print_failures(self, experiment: Experiment) -> None:
-        count = experiment.counts[TrialStatus.FAILED]
-        first = next((trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED), None)
-        if first is None:
-            return
-        where = f"; full errors in {self._folder / ERROR_FILE}" if self._folder is not None else ""
-        self._print_line(f"{count} failed, first trial {first.id}: {printable(first.reason)}{where}")
+        failed = [trial for trial in experiment.trials.values() if trial.status is TrialStatus.FAILED]
+        if failed:
+            first = f"first trial {failed[0].id}: {printable(failed[0].reason)}"
+            where = f"; full errors in {self._folder / ERROR_FILE}" if self._folder is not None else ""
+            self._print_line(f"{len(failed)} failed, {first}{where}")
 
-    def _report_line(self, experiment: Experiment) -> str:
-        return self._status(experiment) + (f" · {best_text(experiment)}" if experiment.best else "")
+    def _state(self, experiment: Experiment) -> str:
+        return f"{counts_text(experiment, self._total())} · {experiment.reports} reports"
+
+    def _elapsed(self) -> str:
+        return duration(self._clock() - self._began_at)
+
+    def _summary(self, experiment: Experiment) -> str:
+        parts = [experiment.name, self._state(experiment), self._elapsed(), best_text(experiment)]
+        return " · ".join(filter(None, parts))
 
     def _print_line(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
-
-    def _status(self, experiment: Experiment) -> str:
-        return f"{experiment.name} · {_state(experiment, self._total)} · {duration(self._clock() - self._began_at)}"
 
 
 def _console() -> Console:
@@ -366,7 +358,3 @@ def _console() -> Console:
     replace_unencodable(stream)
     # Environment variables that force colours would have the live table drawn into a file.
     return ProgressConsole(stderr=not to_stdout, force_terminal=None if stream.isatty() else False)
-
-
-def _state(experiment: Experiment, total: int | None) -> str:
-    return f"{counts_text(experiment, total)} · {experiment.reports} reports"

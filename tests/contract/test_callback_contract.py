@@ -22,5 +22,5 @@ class TestProgress(CallbackContract):
     @pytest.fixture
     def new_callback(self) -> NewCallback:
         return lambda folder: ProgressDisplay(
-            total=8, folder=folder, console=Console(file=io.StringIO(), force_terminal=True, width=90)
+            total=lambda: 8, folder=folder, console=Console(file=io.StringIO(), force_terminal=True, width=90)
         )

@@ -11,10 +11,10 @@ import pytest
 from book import Book
 
 from mqtune.core.callback import Callback
-from mqtune.core.events import decode_event
+from mqtune.core.events import TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
-from mqtune.core.trial import AttemptEnd
+from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.results.display import ProgressConsole, ProgressDisplay, counts_text, short_config, short_value
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -40,6 +40,8 @@ class Watched:
             assert event is not None
             self.experiment.apply(event)
             trial = self.experiment.trials.get(getattr(event, "trial", ""))
+            if isinstance(event, TrialStaged):
+                self.progress.on_stage(self.experiment.trials[TrialId(event.trial)])
             if trial is not None and trial.status.is_terminal:
                 self.progress.on_trial_end(trial)
         self.told = len(self.book.entries)
@@ -61,7 +63,7 @@ class Watched:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Watched:
-    watched = Watched(tmp_path / "mine", total=8)
+    watched = Watched(tmp_path / "mine", total=lambda: 8)
     watched.progress.on_start(watched.experiment)
     return watched
 

@@ -53,3 +53,13 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
 def test_an_invalid_policy_is_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
         mqtune.Failures(**options)
+
+
+def test_the_progress_counts_the_trials_that_a_request_has_set(capsys: pytest.CaptureFixture[str]) -> None:
+    tuner = tuned(run=mqtune.Run(progress=True))
+    tuner.step()
+    tuner._runner.look().steer("set", "", {"max_trials": 5})
+
+    tuner.run()
+
+    assert "5/5 trials: 5 completed" in capsys.readouterr().err
