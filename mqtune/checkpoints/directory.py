@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -15,16 +15,17 @@ from mqtune.checkpoints.dicts import plain_counters
 from mqtune.checkpoints.files import (
     DISK_FULL,
     Listing,
+    SourceFile,
     copy_hashed,
-    create_file,
+    creating,
     newest_change,
     open_source,
+    reading,
     remove_tree,
     scan,
     sync,
     sync_all,
     token,
-    write_all,
     write_file,
 )
 from mqtune.checkpoints.manifest import MANIFEST, Arrival, Manifest, StoredFile, arriving
@@ -40,7 +41,7 @@ from mqtune.checkpoints.store import (
     new_mark,
     with_name,
 )
-from mqtune.core.errors import CheckpointBroken, CheckpointExists, StoreUnavailable
+from mqtune.core.errors import CheckpointBroken, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
 __all__ = ["DirectoryStore"]
@@ -145,66 +146,31 @@ class DirectoryStore(CheckpointStore):
         staged = None if listing.shared else own
         with self._storing("save a checkpoint"):
             work = staged or self._new_workspace()
-        try:
-            files = self._seal(listing) if staged else self._copy(listing, work)
-            manifest = Manifest(
-                id=id, content=_FILES, files=tuple(files), directories=tuple(listing.directories), counters=plain
-            )
-            with self._storing("save a checkpoint"):
+            try:
+                files = tuple(map(_hash, listing.files)) if staged else _copy(listing, os.path.join(work, _FILES))
+                manifest = Manifest(
+                    id=id, content=_FILES, files=files, directories=tuple(listing.directories), counters=plain
+                )
                 self._complete(work, manifest)
                 is_new = self._publish(work, id)
-        except BaseException:
-            # A stop may be raised at any moment, also between the rename and here.
-            if not os.path.lexists(work):
-                with suppress(StoreUnavailable):
-                    self.delete(id)
-            elif staged:
-                # The files belong to the caller, who may try again.
-                with suppress(OSError):
-                    os.unlink(os.path.join(work, MANIFEST))
-            else:
-                remove_tree(work)
-            raise
+            except BaseException:
+                # A stop may be raised at any moment, also between the rename and here.
+                if not os.path.lexists(work):
+                    with suppress(StoreUnavailable):
+                        self.delete(id)
+                elif staged:
+                    # The files belong to the caller, who may try again.
+                    with suppress(OSError):
+                        os.unlink(os.path.join(work, MANIFEST))
+                else:
+                    remove_tree(work)
+                raise
         if not is_new:
-            self._compare(work, manifest)
+            remove_tree(work)
+            manifest.check_equals(self._manifest(id), self._root)
         if own is not None:
             remove_tree(own)
         return manifest.size
-
-    def _copy(self, listing: Listing, work: str) -> list[StoredFile]:
-        """Copy a folder into a workspace, and return its files with their hashes."""
-        folder = os.path.join(work, _FILES)
-        with self._storing("save a checkpoint"):
-            os.mkdir(folder)
-            for path in listing.directories:
-                os.mkdir(os.path.join(folder, path))
-        files = []
-        for file in listing.files:
-            with open_source(file) as read:
-                with self._storing("save a checkpoint"):
-                    descriptor = create_file(os.path.join(folder, file.path), executable=file.executable)
-
-                def write(data: memoryview, descriptor: int = descriptor) -> None:
-                    with self._storing("save a checkpoint"):
-                        write_all(descriptor, data)
-
-                try:
-                    size, sha256 = copy_hashed(file.size, read, write)
-                finally:
-                    # A network file system may report a full disk only now.
-                    with self._storing("save a checkpoint"):
-                        os.close(descriptor)
-            files.append(StoredFile(file.path, size, sha256, file.executable))
-        return files
-
-    def _seal(self, listing: Listing) -> list[StoredFile]:
-        """Hash what lies in a workspace already."""
-        files = []
-        for file in listing.files:
-            with open_source(file) as read:
-                size, sha256 = copy_hashed(file.size, read)
-            files.append(StoredFile(file.path, size, sha256, file.executable))
-        return files
 
     def _complete(self, work: str, manifest: Manifest) -> None:
         """Write the manifest, and flush all of a workspace to disk."""
@@ -224,15 +190,6 @@ class DirectoryStore(CheckpointStore):
         sync(self._root)
         return True
 
-    def _compare(self, work: str, manifest: Manifest) -> None:
-        """Remove a workspace; raise unless the existing checkpoint has the same content."""
-        remove_tree(work)
-        if not self._manifest(manifest.id).has_same_content(manifest):
-            raise CheckpointExists(
-                f"checkpoint {manifest.id} is in {self._root} with another content; checkpoints never change: save it under "
-                "a new id"
-            )
-
     def fetch(self, id: CheckpointId, target: Path) -> Counters:  # noqa: A002
         manifest = self._manifest(id)
         with arriving(manifest, target) as arrival:
@@ -242,19 +199,12 @@ class DirectoryStore(CheckpointStore):
 
     def _fetch_file(self, manifest: Manifest, file: StoredFile, arrival: Arrival) -> None:
         place = os.path.join(self._root, manifest.id, manifest.content, file.path)
-        with self._reading(manifest.id, place):
-            source = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-
-            def read(buffer: memoryview) -> int:
-                with self._reading(manifest.id, place):
-                    return os.readv(source, [buffer])
-
-            with arrival.create(file) as write:
-                size, sha256 = copy_hashed(file.size, read, write)
-        finally:
-            with self._reading(manifest.id, place):
-                os.close(source)
+        with (
+            reading(place, lambda: self._reading(manifest.id, place)) as read,
+            arrival.writing(),
+            creating(arrival.place(file), executable=file.executable) as write,
+        ):
+            size, sha256 = copy_hashed(file.size, read, write)
         arrival.check(file, size, sha256)
 
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
@@ -349,3 +299,22 @@ class DirectoryStore(CheckpointStore):
     def _unavailable(self, what: str, error: OSError) -> StoreUnavailable:
         way_out = _WAYS_OUT.get(error.errno or 0, "look at the file system of that folder, or use another store")
         return StoreUnavailable(f"{myself()} can't {what} in {self._root}: {error.strerror}; {way_out}")
+
+
+def _copy(listing: Listing, folder: str) -> tuple[StoredFile, ...]:
+    """Copy files into a new folder, and return them with their hashes."""
+    os.mkdir(folder)
+    for path in listing.directories:
+        os.mkdir(os.path.join(folder, path))
+    return tuple(_copy_file(file, os.path.join(folder, file.path)) for file in listing.files)
+
+
+def _copy_file(file: SourceFile, place: str) -> StoredFile:
+    with creating(place, executable=file.executable) as write:
+        return _hash(file, write)
+
+
+def _hash(file: SourceFile, write: Callable[[memoryview], None] | None = None) -> StoredFile:
+    with open_source(file) as read:
+        size, sha256 = copy_hashed(file.size, read, write)
+    return StoredFile(file.path, size, sha256, file.executable)

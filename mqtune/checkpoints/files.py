@@ -6,29 +6,27 @@ import errno
 import hashlib
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import ConfigurationError
 
 __all__ = [
-    "CHUNK_BYTES",
     "DISK_FULL",
     "Listing",
     "SourceFile",
     "copy_hashed",
-    "create_file",
+    "creating",
     "newest_change",
     "open_source",
+    "reading",
     "remove_tree",
     "scan",
     "sync",
     "sync_all",
     "token",
-    "write_all",
     "write_file",
 ]
 
@@ -39,12 +37,9 @@ _TOKEN_BYTES: Final = 8
 _AT_ONCE: Final = 8
 #: The errors of file systems that can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-#: How many bytes are read at once: enough that the calls cost nothing compared with the copying.
-CHUNK_BYTES: Final = 4 * 2**20
-#: The smallest buffer, since a file may have grown.
+#: The fewest and the most bytes that are read at once: a file may have grown, and more would not make copying faster.
 _LEAST_BYTES: Final = 2**16
-#: How many chunks may wait for hashing while writing goes on.
-_AHEAD: Final = 4
+_CHUNK_BYTES: Final = 2**22
 
 
 def token() -> str:
@@ -52,25 +47,27 @@ def token() -> str:
     return os.urandom(_TOKEN_BYTES).hex()
 
 
-def create_file(path: str, *, executable: bool = False) -> int:
-    """Create a file that does not exist yet, and return a descriptor to write to."""
+@contextmanager
+def creating(path: str, *, executable: bool = False) -> Iterator[Callable[[memoryview], None]]:
+    """Create a file that does not exist yet, and yield the function that writes to it."""
     mode = 0o777 if executable else 0o666
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
 
+    def write(data: memoryview) -> None:
+        while data:
+            data = data[os.write(descriptor, data) :]
 
-def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of *data*."""
-    while data:
-        data = data[os.write(descriptor, data) :]
+    try:
+        yield write
+    finally:
+        # A network file system may report a full disk only now.
+        os.close(descriptor)
 
 
 def write_file(path: str, data: bytes) -> None:
     """Create a file that does not exist yet, with *data* as its content."""
-    descriptor = create_file(path)
-    try:
-        write_all(descriptor, memoryview(data))
-    finally:
-        os.close(descriptor)
+    with creating(path) as write:
+        write(memoryview(data))
 
 
 def sync(path: str) -> None:
@@ -157,7 +154,7 @@ def scan(source: Path) -> Listing:
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        with _reading(os.path.join(root, folder)), os.scandir(os.path.join(root, folder)) as found:
+        with _from_source(os.path.join(root, folder)), os.scandir(os.path.join(root, folder)) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
@@ -167,7 +164,7 @@ def scan(source: Path) -> Listing:
                 waiting.append(path)
                 continue
             place = _linked(entry.path, path, root, source) if entry.is_symlink() else entry.path
-            with _reading(place):
+            with _from_source(place):
                 status = os.stat(place, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigurationError(
@@ -207,28 +204,38 @@ def _kind(mode: int) -> str:
 
 
 @contextmanager
-def open_source(file: SourceFile) -> Iterator[Callable[[memoryview], int]]:
-    """Open a file that ``scan`` has listed, and yield the function that fills a buffer from it.
+def reading(
+    place: str, translating: Callable[[], AbstractContextManager[None]]
+) -> Iterator[Callable[[memoryview], int]]:
+    """Open a file, and yield the function that fills a buffer from it and returns how far; 0 at the end.
 
-    Raises:
-        ConfigurationError: it can't be read.
+    Each call of the operating system is within *translating*, which translates its errors.
     """
-    with _reading(file.place):
-        descriptor = os.open(file.place, os.O_RDONLY | os.O_NOFOLLOW)
+    with translating():
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
 
     def read(buffer: memoryview) -> int:
-        with _reading(file.place):
+        with translating():
             return os.readv(descriptor, [buffer])
 
     try:
         yield read
     finally:
-        with _reading(file.place):
+        with translating():
             os.close(descriptor)
 
 
+def open_source(file: SourceFile) -> AbstractContextManager[Callable[[memoryview], int]]:
+    """Open a file that ``scan`` has listed, as ``reading`` does.
+
+    Raises:
+        ConfigurationError: it can't be read.
+    """
+    return reading(file.place, lambda: _from_source(file.place))
+
+
 @contextmanager
-def _reading(place: str) -> Iterator[None]:
+def _from_source(place: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -245,8 +252,7 @@ def copy_hashed(
 ) -> tuple[int, str]:
     """Copy to the end, and return how many bytes were read and their SHA-256 in hex.
 
-    Each byte is read once, so that the hash is that of the bytes that were written. Hashing takes longer than copying, so
-    for larger files it has a thread of its own.
+    Each byte is read once, so that the hash is that of the bytes that were written.
 
     Args:
         size: how many bytes are expected; there may be more or less.
@@ -254,41 +260,11 @@ def copy_hashed(
         write: takes a buffer's bytes; without it they are only hashed.
     """
     digest = hashlib.sha256()
-    if size < CHUNK_BYTES:
-        buffer = memoryview(bytearray(max(size + 1, _LEAST_BYTES)))
-        total = 0
-        while count := read(buffer):
-            digest.update(buffer[:count])
-            if write is not None:
-                write(buffer[:count])
-            total += count
-        return total, digest.hexdigest()
-    return _copy_hashed_beside(digest, read, write)
-
-
-def _copy_hashed_beside(
-    digest: hashlib._Hash, read: Callable[[memoryview], int], write: Callable[[memoryview], None] | None
-) -> tuple[int, str]:
-    # Few trials have files that are so large, and the others should not wait for the import.
-    from concurrent.futures import Future, ThreadPoolExecutor  # noqa: PLC0415
-
+    buffer = memoryview(bytearray(min(max(size + 1, _LEAST_BYTES), _CHUNK_BYTES)))
     total = 0
-    free = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(_AHEAD)]
-    hashing: deque[tuple[Future[None], memoryview]] = deque()
-    with ThreadPoolExecutor(1, "mqtune-hash") as pool:
-        while True:
-            if not free:
-                done, buffer = hashing.popleft()
-                done.result()
-                free.append(buffer)
-            buffer = free.pop()
-            count = read(buffer)
-            if not count:
-                break
-            hashing.append((pool.submit(digest.update, buffer[:count]), buffer))
-            if write is not None:
-                write(buffer[:count])
-            total += count
-    for done, _ in hashing:
-        done.result()
+    while count := read(buffer):
+        digest.update(buffer[:count])
+        if write is not None:
+            write(buffer[:count])
+        total += count
     return total, digest.hexdigest()

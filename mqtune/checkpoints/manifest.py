@@ -7,16 +7,22 @@ import json
 import os
 import reprlib
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.checkpoints.checkpoint import Counters
-from mqtune.checkpoints.files import copy_hashed, create_file, remove_tree, token, write_all
+from mqtune.checkpoints.files import copy_hashed, reading, remove_tree, token
 from mqtune.checkpoints.store import myself
-from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError, StoreUnavailable
+from mqtune.core.errors import (
+    CheckpointBroken,
+    CheckpointExists,
+    CheckpointVersionError,
+    ConfigurationError,
+    StoreUnavailable,
+)
 from mqtune.core.trial import CheckpointId
 from mqtune.core.version import __version__
 
@@ -55,10 +61,17 @@ class Manifest:
         """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
-    def has_same_content(self, other: Manifest) -> bool:
-        """Whether both have the same files with the same bytes, and the same counters; NaN counts as equal to NaN."""
-        mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, other))
-        return mine == theirs
+    def check_equals(self, there: Manifest, store: str) -> None:
+        """Check that the checkpoint that is in a store has the same content as this one, with NaN equal to NaN.
+
+        Raises:
+            CheckpointExists: it has other files, bytes or counters.
+        """
+        mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, there))
+        if mine != theirs:
+            raise CheckpointExists(
+                f"checkpoint {self.id} is in {store} with another content; checkpoints never change: save it under a new id"
+            )
 
     def encode(self) -> bytes:
         """Return the manifest as JSON that people can read too."""
@@ -153,44 +166,20 @@ class Arrival:
                 "room there and let this user write there, or keep the trials' folders elsewhere"
             ) from error
 
-    def make_folders(self) -> None:
-        """Make all folders of the checkpoint."""
-        with self.writing():
-            for path in self._manifest.directories:
-                os.mkdir(os.path.join(self._folder, path))
-
-    @contextmanager
-    def create(self, file: StoredFile) -> Iterator[Callable[[memoryview], None]]:
-        """Create a file, and yield the function that writes to it."""
-        with self.writing():
-            descriptor = create_file(self.place(file), executable=file.executable)
-
-        def write(data: memoryview) -> None:
-            with self.writing():
-                write_all(descriptor, data)
-
-        try:
-            yield write
-        finally:
-            with self.writing():
-                os.close(descriptor)
-
     def check_written(self, file: StoredFile) -> None:
         """Check a file that was written at its ``place`` by other means, and set its permission to execute.
 
         Raises:
             CheckpointBroken: its size or hash is not that of the manifest.
         """
-        with self.writing():
-            descriptor = os.open(self.place(file), os.O_RDONLY)
-            try:
-                size, sha256 = copy_hashed(file.size, lambda buffer: os.readv(descriptor, [buffer]))
-                if file.executable:
-                    # Everybody who may read it may execute it.
-                    mode = os.fstat(descriptor).st_mode
-                    os.fchmod(descriptor, stat.S_IMODE(mode) | (mode & 0o444) >> 2)
-            finally:
-                os.close(descriptor)
+        place = self.place(file)
+        with reading(place, self.writing) as read:
+            size, sha256 = copy_hashed(file.size, read)
+        if file.executable:
+            with self.writing():
+                # Everybody who may read it may execute it.
+                mode = stat.S_IMODE(os.stat(place).st_mode)
+                os.chmod(place, mode | (mode & 0o444) >> 2)
         self.check(file, size, sha256)
 
     def check(self, file: StoredFile, size: int, sha256: str) -> None:
@@ -229,7 +218,8 @@ def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
     try:
         with arrival.writing():
             os.makedirs(aside)
-        arrival.make_folders()
+            for path in manifest.directories:
+                os.mkdir(os.path.join(aside, path))
         yield arrival
         with arrival.writing():
             os.rename(aside, target)

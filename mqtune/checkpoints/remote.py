@@ -27,7 +27,7 @@ from mqtune.checkpoints.store import (
     with_name,
     without_secrets,
 )
-from mqtune.core.errors import CheckpointBroken, CheckpointExists, ConfigurationError, MqtuneError, StoreUnavailable
+from mqtune.core.errors import CheckpointBroken, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
 __all__ = ["FsspecStore", "protocols"]
@@ -147,11 +147,7 @@ class FsspecStore(CheckpointStore):
             raise
         if there is not None:
             self._remove(folder)
-            if not Manifest.decode(there, id, place).has_same_content(manifest):
-                raise CheckpointExists(
-                    f"checkpoint {id} is in {self.describe()} with another content; checkpoints never change: save it under "
-                    "a new id"
-                )
+            manifest.check_equals(Manifest.decode(there, id, place), self.describe())
         return manifest.size
 
     def _send(self, index: int, file: SourceFile, folder: str) -> StoredFile:
