@@ -20,26 +20,30 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 
 @click.command("acl")
 @click.argument("role", type=click.Choice(ROLES))
-@click.option("--user", help="The account's name; by default mqtune-ROLE.")
+@click.option("--user", help="Name of the account; by default mqtune-ROLE.")
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help=f"Take the password from standard input. ${_VARIABLE} may have it too; by default a new one is made.",
+    help=f"Read the password from standard input. By default it is that of ${_VARIABLE}, or else a new one.",
 )
-@click.option("--password-hash", "hashed", help="The password's SHA-256 in hex, in place of a password.")
+@click.option("--password-hash", "hashed", help="SHA-256 of the password in hex, instead of a password.")
 @click.option(
     "--experiments",
     default="*",
     show_default=True,
-    help="The names of the experiments that it may use, with * for any characters: 'team-a-*'.",
+    help="Experiments that the account may use, by name; * is a wildcard: 'team-a-*'.",
 )
 @click.option(
     "--remote-control",
     is_flag=True,
-    help="A monitor may send Celery's remote commands, which Flower needs, and which can end trials.",
+    help="Let a monitor send Celery's remote commands, which Flower needs; they can end trials.",
 )
 @click.option(
-    "--db", type=click.IntRange(min=0), default=0, show_default=True, help="The database, as in the broker's URL."
+    "--db",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the database, as in the broker's URL.",
 )
 @click.option("--aclfile", is_flag=True, help="Print the line for an ACL file instead of a command for redis-cli.")
 def command(
@@ -52,7 +56,7 @@ def command(
     db: int,
     aclfile: bool,
 ) -> None:
-    """Print what makes an account for drivers, workers, operators or monitors on a Redis (7 or later) or Valkey.
+    """Print the command that creates an account for a driver, worker, operator or monitor on Redis (7 or later) or Valkey.
 
     \b
     mqtune acl worker | redis-cli
@@ -72,7 +76,7 @@ def command(
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
         click.echo(
-            f"once the server has accepted the command (redis-cli prints OK), the password of {user}, shown only here: {made}\n"
+            f"password of {user} once the server has accepted the command (redis-cli prints OK), shown only here: {made}\n"
             f"broker: redis://{user}:{made}@HOST:6379/{db}",
             err=True,
         )

@@ -16,11 +16,12 @@ _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 
 
 @click.command("demo")
-@click.option("--name", help="The experiment's name; a demo of this name that was interrupted goes on.")
+@click.option("--name", help="Name of the experiment; an interrupted demo of this name is continued.")
 def command(name: str | None) -> None:
     """Tune a small neural network on handwritten digits, with a server and a worker on this machine.
 
-    150 trials under ASHA: some ten seconds on two free cores, a minute on a slow machine. The code is mqtune/cli/digits.py, a script to start from.
+    150 trials with ASHA take about ten seconds on two free cores, and a minute on a slow machine. The code is
+    mqtune/cli/digits.py, a script to start from.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:

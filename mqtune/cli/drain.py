@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import say
+from mqtune.cli.output import broker_option, say
 from mqtune.core.errors import ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
@@ -18,40 +18,36 @@ __all__ = ["command"]
 
 #: The pause between looks at the fleet.
 _LOOK_S: Final = 0.2
-#: The time on top of a worker's own: the fleet lists one that has died until its heartbeat expires.
+#: The time on top of a worker's own: the fleet lists a dead worker until its heartbeat expires.
 _REGISTER_S: Final = 20.0
 
 
 @click.command("drain")
 @click.argument("workers", nargs=-1, metavar="WORKER…")
-@click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the workers use: redis://:password@head:6379/0.")
-@click.option("--all", "everyone", is_flag=True, help="Drain all workers that are connected.")
-def command(workers: tuple[str, ...], broker: str | None, everyone: bool) -> None:
-    """Drain workers: requeue their trials and shut down; returns when they are gone.
+@broker_option("The Redis server that the workers use.", required=True)
+@click.option("--all", "everyone", is_flag=True, help="Drain all connected workers.")
+def command(workers: tuple[str, ...], broker: str, everyone: bool) -> None:
+    """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
 
-    WORKER is a name such as gpu@node7, or gpu if only one has that name. Its trials save a checkpoint if they can, within
-    the worker's --grace, and go on elsewhere. This does not count as a failure.
+    WORKER is a name such as gpu@node7, or gpu if only one worker has that name. Trials have the worker's --grace to save a
+    checkpoint, and continue on other workers. This does not count as a failure.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
 
-    if not broker:
-        raise click.UsageError(
-            "--broker is missing; give the Redis that the workers use: redis://:password@head:6379/0"
-        )
     if everyone == bool(workers):
         raise click.UsageError("name the workers to drain, or give --all")
     client = connect(broker, role="operator")
     try:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-        there = fleet.workers()
-        chosen = there if everyone else [_find(name, there) for name in workers]
+        connected = fleet.workers()
+        chosen = connected if everyone else [_find(name, connected) for name in workers]
         if not chosen:
             click.echo("no worker is connected")
         for info in chosen:
             fleet.drain(info)
             say(
-                f"{info.name} is told to drain: its trials save and go back to the queue, "
+                f"draining {info.name}: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
         _wait(fleet, chosen)
@@ -59,28 +55,28 @@ def command(workers: tuple[str, ...], broker: str | None, everyone: bool) -> Non
         client.close()
 
 
-def _find(name: str, there: list[WorkerInfo]) -> WorkerInfo:
+def _find(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     """Return the worker of this name, or of this name before the @.
 
     Raises:
         ConfigurationError: there is none, or there are several.
     """
-    found = [info for info in there if info.name == name] or [
-        info for info in there if info.name.partition("@")[0] == name
+    found = [info for info in connected if info.name == name] or [
+        info for info in connected if info.name.partition("@")[0] == name
     ]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(info.name for info in found or there)
+    names = ", ".join(info.name for info in found or connected)
     if found:
         raise ConfigurationError(f"{name!r} is the name of {len(found)} workers: {names}; give the full name of one")
-    raise ConfigurationError(f"no worker {name!r} is connected; there {f'are: {names}' if there else 'is none at all'}")
+    raise ConfigurationError(f"no worker {name!r} is connected; {f'there are: {names}' if names else 'there are none'}")
 
 
 def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
     """Wait until workers have shut down.
 
     Raises:
-        MqtuneError: one has not in time.
+        MqtuneError: one has not shut down in time.
     """
     began = time.monotonic()
     left = {(info.name, info.joined_at): info for info in told}
@@ -88,12 +84,12 @@ def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
         here = {(info.name, info.joined_at) for info in fleet.workers()}
         waited_s = time.monotonic() - began
         for key in [key for key in left if key not in here]:
-            say(f"{left.pop(key).name} is gone after {waited_s:.0f} s")
+            say(f"{left.pop(key).name} has shut down after {waited_s:.0f} s")
         late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
         if late:
             raise MqtuneError(
-                f"after {waited_s:.0f} s these workers are still there: {', '.join(late)}; look at their logs, or end "
-                "them on their machines: their trials then go on elsewhere when their leases run out"
+                f"workers still connected after {waited_s:.0f} s: {', '.join(late)}; look at their logs, or kill them on "
+                "their machines: their trials are requeued when their leases expire"
             )
         if left:
             time.sleep(_LOOK_S)

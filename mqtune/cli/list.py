@@ -1,4 +1,4 @@
-"""``mqtune list``: the experiments on this machine, and on a broker."""
+"""``mqtune list``: the experiments on this machine and on a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.cli.output import output
+from mqtune.cli.output import broker_option, output
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
@@ -30,40 +30,33 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
 @click.command("list")
-@click.option("--broker", envvar="MQTUNE_BROKER", help="A Redis whose experiments are listed too.")
+@broker_option("A Redis server whose experiments are listed too.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="TAG",
-    help="Only experiments of this machine with this tag; given several times, with all of them.",
+    help="List only experiments of this machine with this tag; may be repeated.",
 )
 @click.option(
-    "--notes", default="", metavar="TEXT", help="Only experiments of this machine with this text in their notes."
+    "--notes", default="", metavar="TEXT", help="List only experiments of this machine with this text in their notes."
 )
 def command(broker: str | None, tags: tuple[str, ...], notes: str) -> None:
-    """List the experiments on this machine, newest event first, and then those on a broker."""
-    folders = saved_experiments()
-    if tags or notes:
-        _list_found([folder for folder in folders if _labels(folder).match(tags, notes)])
-        return
+    """List the experiments on this machine, those with the newest event first, and then those on a broker."""
+    is_filtered = bool(tags or notes)
+    folders = [each for each in saved_experiments() if not is_filtered or _labels(each).match(tags, notes)]
     if folders:
         rows = [_row(folder) for folder in folders]
         # No column for tags unless there are some.
         width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
         _print_table(_HEADS[:width], (row[:width] for row in rows))
+    elif is_filtered:
+        click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
     else:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
-    if broker:
+    if broker and not is_filtered:
         _list_broker(broker)
-
-
-def _list_found(folders: list[Path]) -> None:
-    if folders:
-        _print_table(_HEADS, map(_row, folders))
-    else:
-        click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
 
 
 def _labels(folder: Path) -> Labels:

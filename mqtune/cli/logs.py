@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from mqtune.results.display import printable
+from mqtune.cli.output import broker_option
+from mqtune.core.text import printable
 
 __all__ = ["command"]
 
@@ -16,28 +17,23 @@ __all__ = ["command"]
 @click.argument("name")
 @click.argument("trial")
 @click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
-@click.option("--attempt", type=click.IntRange(min=1), help="The attempt's number; by default the last.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt; by default the last.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the attempt has ended.")
 @click.option(
     "--offset",
     type=int,
     default=0,
     metavar="BYTES",
-    help="The number of bytes to skip; if negative, the number of bytes at the end to show.",
+    help="Bytes to skip; if negative, bytes to print from the end.",
 )
-@click.option(
-    "--broker",
-    envvar="MQTUNE_BROKER",
-    help="The Redis that the workers use, for a trial on another machine. Give a password in $MQTUNE_BROKER rather than here, "
-    "where others can read it.",
-)
+@broker_option("The Redis server that the workers use, for a trial that ran on another machine.")
 def command(
     name: str, trial: str, *, stderr: bool, attempt: int | None, follow: bool, offset: int, broker: str | None
 ) -> None:
     """Print the output of TRIAL of experiment NAME.
 
-    It is read on this machine, in a folder that the worker shares with it, or over the broker from its worker. In a
-    terminal, control characters are made visible; elsewhere the bytes are unchanged.
+    It is read from a file on this machine, from a folder shared with the worker, or from the worker through the broker. In a
+    terminal, control characters are escaped; elsewhere the bytes are unchanged.
     """
     from mqtune.results.logs import follow_log  # noqa: PLC0415 - --help needs none of it
 

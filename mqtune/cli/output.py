@@ -1,19 +1,29 @@
-"""Output of commands."""
+"""Output of commands, and the options that several of them have."""
 
 from __future__ import annotations
 
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import click
 from rich.console import Console
 
 from mqtune.core.text import printable
 
-__all__ = ["output", "say"]
+__all__ = ["broker_option", "output", "say"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
 
 #: The width of a table that is not printed to a terminal.
 _FILE_WIDTH: Final = 240
+
+
+def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002 - as in click
+    """Return the option --broker, which $MQTUNE_BROKER stands in for."""
+    return click.option(
+        "--broker", metavar="URL", envvar="MQTUNE_BROKER", show_envvar=True, required=required, help=help
+    )
 
 
 def output() -> Console:

@@ -1,4 +1,4 @@
-"""``mqtune show``: an experiment, or one of its trials, read from this machine's copy, or from its broker."""
+"""``mqtune show``: an experiment or one of its trials, from this machine's copy or from its broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.cli.output import output, say
+from mqtune.cli.output import broker_option, output, say
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import end_of_file, mqtune_home
 from mqtune.core.text import flatten, printable
@@ -27,9 +27,9 @@ from mqtune.results.results import Results, TrialResult
 
 __all__ = ["command", "show_experiment"]
 
-#: Trials in the table, and failed ones below it, unless all are asked for.
+#: The number of trials in the table, and of failed ones below it, without --all.
 _ROWS: Final = 10
-#: Lines of a trial's output that are shown, and how much of a file is read to find them.
+#: The number of lines of a trial's output that are shown, and of bytes of a file that are read to find them.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 16_000
 
@@ -38,17 +38,11 @@ _TAIL_BYTES: Final = 16_000
 @click.argument("name", required=False)
 @click.option("--trial", metavar="ID", help="Show one trial: its attempts, its error and the end of its output.")
 @click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
-@click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", help="Show all trials with this tag, or with all of several."
-)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Show all trials with this tag; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Show all trials with this text in their notes.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print a row a trial as CSV.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a report as JSON lines.")
-@click.option(
-    "--broker",
-    envvar="MQTUNE_BROKER",
-    help="Read it from this Redis. One that is named by $MQTUNE_BROKER is asked for what is not on this machine.",
-)
+@click.option("--csv", "as_csv", is_flag=True, help="Print one row per trial as CSV.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one object per report as JSON lines.")
+@broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -62,21 +56,28 @@ def command(
     as_csv: bool,
     as_jsonl: bool,
 ) -> None:
-    """Look at an experiment that runs or has ended: NAME, or its folder, or by default the newest.
+    """Show an experiment that is running or has ended: NAME, or its folder; by default the newest.
 
-    It is read from the driver's copy on this machine, so no broker need be up; or from a broker, on any machine.
+    It is read from the driver's copy on this machine, without a broker; or from a broker, on any machine.
     """
     if as_csv and as_jsonl:
-        raise click.UsageError("--csv prints a row a trial and --jsonl an object a report; give one of them")
+        raise click.UsageError(
+            "--csv prints one row per trial and --jsonl one object per report; give only one of them"
+        )
+    if (tags or notes) and (as_csv or as_jsonl or trial is not None):
+        raise ConfigurationError("--tag and --notes filter the table; leave out --csv, --jsonl and --trial")
     is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
-    if broker and (is_asked_for or not _is_here(name)):
-        with _from_broker(broker, name) as (results, state, place):
-            _show(results, trial, state, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
-        return
-    results = Results.load(name if name is not None else _newest())
-    state = state_of_folder(results.folder, results.outcome)
-    place = str(results.folder)
-    _show(results, trial, state, place, tags, notes, show_all=show_all, as_csv=as_csv, as_jsonl=as_jsonl)
+    is_remote = is_asked_for or not _is_here(name)
+    with _from_broker(broker, name) if broker and is_remote else _from_folder(name) as (results, state, place):
+        if as_csv:
+            say(results.csv(), nl=False)
+        elif as_jsonl:
+            for line in results.jsonl():
+                say(line, nl=False)
+        elif trial is not None:
+            _show_trial(output(), results, _trial_of(results, trial))
+        else:
+            show_experiment(output(), results, state, place, show_all=show_all, tags=tags, notes=notes)
 
 
 def _is_here(name: str | None) -> bool:
@@ -86,8 +87,18 @@ def _is_here(name: str | None) -> bool:
 
 
 @contextlib.contextmanager
+def _from_folder(name: str | None) -> Iterator[tuple[Results, str, str]]:
+    """Yield an experiment's results with its state and its place."""
+    saved = saved_experiments() if name is None else []
+    if name is None and not saved:
+        raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
+    results = Results.load(name if name is not None else saved[0])
+    yield results, state_of_folder(results.folder, results.outcome), str(results.folder)
+
+
+@contextlib.contextmanager
 def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str]]:
-    """Lend an experiment's results, read from its broker, with its state and its place."""
+    """Yield an experiment's results, read from its broker, with its state and its place."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
@@ -97,38 +108,6 @@ def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str
         results, found = experiment.results(Path(folder)), experiment.state()
         state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
         yield results, state, there.place
-
-
-def _show(
-    results: Results,
-    trial: str | None,
-    state: str,
-    place: str,
-    tags: tuple[str, ...],
-    notes: str,
-    *,
-    show_all: bool,
-    as_csv: bool,
-    as_jsonl: bool,
-) -> None:
-    if (tags or notes) and (as_csv or as_jsonl or trial is not None):
-        raise ConfigurationError("--tag and --notes choose trials for the table; leave out --csv, --jsonl and --trial")
-    if as_csv:
-        say(results.csv(), nl=False)
-    elif as_jsonl:
-        for line in results.jsonl():
-            say(line, nl=False)
-    elif trial is not None:
-        _show_trial(output(), results, _trial_of(results, trial))
-    else:
-        show_experiment(output(), results, state, place, show_all=show_all, tags=tags, notes=notes)
-
-
-def _newest() -> Path:
-    folders = saved_experiments()
-    if not folders:
-        raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
-    return folders[0]
 
 
 def _trial_of(results: Results, trial: str) -> TrialResult:
@@ -153,7 +132,7 @@ def show_experiment(
     tags: tuple[str, ...] = (),
     notes: str = "",
 ) -> None:
-    """Print an experiment: its state, where it is kept, and its best trials, or all of them, or those with these labels."""
+    """Print an experiment: its state, its place, and its best trials, or all, or those with these labels."""
     experiment = results.experiment
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     console.print(Text(printable(results.name), "bold"), f"· {state} · begun {begun}")
@@ -162,17 +141,15 @@ def show_experiment(
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")
     _show_labels(console, experiment.labels)
     if experiment.unreadable:
-        console.print(f"{experiment.unreadable} reports can't be read and are left out", style="yellow")
+        console.print(f"{experiment.unreadable} reports can't be read and are omitted", style="yellow")
     for change in experiment.code_changes:
         console.print(
             f"after {change.trials} trials the code changed: {printable(', '.join(change.files))}", style="yellow"
         )
     budget = results.budget
     if budget.saved:
-        share = budget.saved / (budget.used + budget.saved)
-        console.print(
-            f"stopping early saved {budget.saved:g} of {budget.used + budget.saved:g} iterations ({share:.0%})"
-        )
+        total = budget.used + budget.saved
+        console.print(f"early stopping saved {budget.saved:g} of {total:g} iterations ({budget.saved / total:.0%})")
     if experiment.best is not None:
         console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
     trials = [trial for trial in ranked(experiment) if trial.labels.match(tags, notes)]
@@ -234,9 +211,9 @@ def _show_trial(console: Console, results: Results, result: TrialResult) -> None
 
 
 def _now(results: Results) -> float:
-    """Return the time by the clock that the experiment's events go by, which need not be this machine's.
+    """Return the current time by the clock of the experiment's events, which need not be this machine's.
 
-    Up to the newest event they say it themselves; what has passed since is what passed here since that was written.
+    It is the time of the newest event, and the time that has passed here since the journal was written.
     """
     trials = results.experiment.trials.values()
     changed = [trial.history[-1].at for trial in trials]
@@ -284,8 +261,7 @@ def _show_output(console: Console, attempt: Attempt, *, last: bool) -> None:
 
 
 def _end_of(path: str) -> str:
-    """Return the end of a file; nothing when it is on another machine, as that of a remote worker."""
-    try:
+    """Return the end of a file; nothing when it is on another machine."""
+    with contextlib.suppress(OSError):
         return end_of_file(path, _TAIL_BYTES)
-    except OSError:
-        return ""
+    return ""

@@ -6,177 +6,118 @@ import contextlib
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
+from mqtune.cli.output import broker_option, say
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 
 __all__ = ["command"]
 
+#: An option that an environment variable can set: MQTUNE_ and its name.
+_setting: Final = partial(click.option, show_default=True, show_envvar=True)
+#: An option of the command line alone.
+_option: Final = partial(click.option, allow_from_autoenv=False)
+_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
-@click.command("worker")
-@click.option("--broker", envvar="MQTUNE_BROKER", help="The Redis that the drivers use: redis://:password@head:6379/0.")
-@click.option(
-    "--gpus", envvar="MQTUNE_GPUS", default="auto", show_default=True, help="auto, a number, or a list such as 0,1."
-)
-@click.option(
-    "--slots-per-gpu",
-    envvar="MQTUNE_SLOTS_PER_GPU",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Trials that share a GPU.",
-)
-@click.option(
-    "--gpus-per-slot",
-    envvar="MQTUNE_GPUS_PER_SLOT",
-    type=int,
-    default=1,
-    show_default=True,
-    help="GPUs that a trial gets.",
-)
-@click.option(
-    "--gpu-memory",
-    envvar="MQTUNE_GPU_MEMORY",
-    default="auto",
-    show_default=True,
-    help="GB of each GPU, or auto to ask nvidia-smi.",
-)
-@click.option("--cpus", envvar="MQTUNE_CPUS", type=int, help="CPU cores that the slots share; by default all.")
-@click.option(
-    "--slots", envvar="MQTUNE_SLOTS", type=int, help="Without GPUs: trials at once; by default one for each core."
-)
-@click.option("--tags", envvar="MQTUNE_TAGS", default="", help="Tags that trials can ask for: a100,nvlink.")
-@click.option(
+
+@click.command("worker", context_settings={"auto_envvar_prefix": "MQTUNE"})
+@broker_option("The Redis server that the drivers use, such as redis://:password@head:6379/0.", required=True)
+@_setting("--gpus", default="auto", help="GPUs to use: auto, a number, or a list such as 0,1.")
+@_setting("--slots-per-gpu", type=int, default=1, help="Trials that share a GPU.")
+@_setting("--gpus-per-slot", type=int, default=1, help="GPUs for each trial.")
+@_setting("--gpu-memory", default="auto", help="Memory of each GPU in GB, or auto to ask nvidia-smi.")
+@_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
+@_setting("--slots", type=int, help="Trials at once on a machine without GPUs; by default one per core.")
+@_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
+@_setting(
     "--code-root",
-    envvar="MQTUNE_CODE_ROOT",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder below which trainables must be; by default the current one.",
+    help="Folder that contains the trainables; by default the current one.",
 )
-@click.option(
-    "--log-root",
-    envvar="MQTUNE_LOG_ROOT",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The folder for the trials' output; by default ~/mqtune.",
-)
-@click.option(
+@_setting("--log-root", type=_FOLDER, help="Folder for the output of trials; by default ~/mqtune.")
+@_setting(
     "--grace",
+    "grace_s",
     envvar="MQTUNE_GRACE",
     type=float,
     default=10.0,
-    show_default=True,
-    help="Seconds that trials have to save and to end when the worker shuts down.",
+    help="Seconds that trials have to save and exit when the worker shuts down.",
 )
-@click.option(
-    "--experiments",
-    envvar="MQTUNE_EXPERIMENTS",
-    default="*",
-    show_default=True,
-    help="The names of the experiments whose trials it runs, with * for any characters: 'team-a-*'.",
-)
-@click.option(
+@_setting("--experiments", default="*", help="Experiments to run trials of, by name; * is a wildcard: 'team-a-*'.")
+@_setting(
     "--remote-control/--no-remote-control",
-    envvar="MQTUNE_REMOTE_CONTROL",
     default=True,
-    help="Whether Celery's remote commands (inspect, terminate, shutdown) are obeyed.",
+    help="Obey Celery's remote commands: inspect, terminate, shutdown.",
 )
-@click.option(
-    "--user",
-    envvar="MQTUNE_USER",
-    default="",
-    help="The user that the worker and its trials run as, if root starts it; by default the one who starts it.",
-)
-@click.option("--name", help="The worker's Celery node name; @host is added.")
-@click.option(
+@_setting("--user", default="", show_default=False, help="User to run as, with its trials, if root starts the worker.")
+@_option("--name", help="Celery node name; @host is appended.")
+@_option(
     "--check",
     is_flag=True,
-    help="Start nothing: exit with 0 if this machine has a worker (of this name, if one is given) in the fleet, with 1 if not.",
+    help="Start nothing: exit with 0 if a worker of this machine (with --name, of that name) is connected, else with 1.",
 )
-@click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
-@click.option("--owner-fd", envvar="MQTUNE_OWNER_FD", type=int, hidden=True)
+@_option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
+@_setting("--owner-fd", type=int, hidden=True)
 def command(
-    broker: str | None,
-    gpus: str,
-    slots_per_gpu: int,
-    gpus_per_slot: int,
-    gpu_memory: str,
-    cpus: int | None,
-    slots: int | None,
-    tags: str,
+    broker: str,
     code_root: Path | None,
     log_root: Path | None,
-    grace: float,
-    experiments: str,
-    remote_control: bool,
     user: str,
     name: str | None,
     check: bool,
     loglevel: str,
-    owner_fd: int | None,
+    **settings: Any,
 ) -> None:
-    """Run trials on this machine, one in each slot.
+    """Run trials on this machine, one per slot.
 
-    It is Celery's own worker: `celery inspect`, `celery control` and Flower work on it. Ctrl-C requeues its trials.
+    This is Celery's own worker: `celery inspect`, `celery control` and Flower work with it. Ctrl-C requeues its trials.
     """
-    if not broker:
-        raise click.UsageError(
-            "--broker is missing; give the Redis that the drivers use: redis://:password@head:6379/0"
-        )
     if check:
-        from mqtune.cli.output import say  # noqa: PLC0415 - as below
-
         say(_check(broker, name))
         return
     from mqtune.worker.app import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
     from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415
 
-    settings = WorkerSettings(
-        broker=broker,
-        gpus=gpus,
-        slots_per_gpu=slots_per_gpu,
-        gpus_per_slot=gpus_per_slot,
-        cpus=cpus,
-        slots=slots,
-        gpu_memory=gpu_memory,
-        tags=tags,
-        code_root=(code_root or Path.cwd()).absolute(),
-        log_root=(log_root or default_log_root(user)).absolute(),
-        grace_s=grace,
-        experiments=experiments,
-        remote_control=remote_control,
-        user=user,
-        owner_fd=owner_fd,
+    app = create_app(
+        WorkerSettings(
+            broker=broker,
+            code_root=(code_root or Path.cwd()).absolute(),
+            log_root=(log_root or default_log_root(user)).absolute(),
+            user=user,
+            **settings,
+        )
     )
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
-    sys.exit(create_app(settings).worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))
+    sys.exit(app.worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))
 
 
 def _check(broker: str, name: str | None) -> str:
-    """Return how the worker of this machine stands, for a health check.
+    """Return the state of this machine's worker, for a health check.
 
-    While Redis is away it can't be seen in the fleet, and waits: whoever restarted it for that would end its trials.
+    While Redis is down the worker waits for it, and passes: a restart would end its trials.
 
     Raises:
-        MqtuneError: Redis answers, and has none, or refuses the account.
+        MqtuneError: Redis answers, and no such worker is registered, or the account is refused.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
 
     try:
         with contextlib.closing(connect(broker, role="check")) as client:
-            there = Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers()
+            workers = Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers()
     except BrokerUnavailable as error:
-        return f"it can't be seen whether the worker is in the fleet, and it waits like this: {error}"
+        return f"Redis can't be reached to look for the worker, which waits for Redis too: {error}"
     host = socket.gethostname()
-    found = [info for info in there if info.host == host and _is_called(info.name, name)]
+    found = [info for info in workers if info.host == host and name in (None, info.name, info.name.partition("@")[0])]
     if not found:
         which = f"worker {name!r}" if name else "worker"
-        raise MqtuneError(f"no {which} of this machine ({host}) is in the fleet, where {len(there)} are; see its log")
+        raise MqtuneError(
+            f"no {which} of this machine ({host}) is connected, of {len(workers)} workers in all; see its log"
+        )
     return "\n".join(
         f"{info.name}: {info.slots} slots of {info.queue}{f'; {info.note}' if info.note else ''}" for info in found
     )
-
-
-def _is_called(full: str, name: str | None) -> bool:
-    return name is None or name in (full, full.partition("@")[0])

@@ -83,7 +83,7 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own
     told, gone = done.stdout.splitlines()
     assert told.startswith("going@")
     assert "save and go back to the queue, which takes 31 s at most" in told
-    assert "is gone after" in gone
+    assert "has shut down after" in gone
     assert going.wait(timeout=END_S) == 0
     drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
     first, second = trial.attempts
@@ -100,7 +100,7 @@ def test_down_to_no_worker_and_up_again_costs_nothing(own_broker: str, start: St
     done = drain(own_broker, "--all")
 
     assert done.returncode == 0
-    assert done.stdout.count("is gone after") == 2
+    assert done.stdout.count("has shut down after") == 2
     assert [worker.wait(timeout=END_S) for worker in both] == [0, 0]
     drive(tuner, lambda: "no worker is connected" in tuner.debug_string(), "the experiment must wait, and say so")
     assert not tuner.is_finished

@@ -30,7 +30,7 @@ def test_two_formats_at_once_are_refused(mqtune_home: Path) -> None:
     shown = CliRunner().invoke(group, ["show", "mine", "--csv", "--jsonl"])
 
     assert shown.exit_code == 2
-    assert "--csv prints a row a trial and --jsonl an object a report; give one of them" in shown.output
+    assert "--csv prints one row per trial and --jsonl one object per report; give only one of them" in shown.output
 
 
 def test_the_example_that_follows_takes_the_broker_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

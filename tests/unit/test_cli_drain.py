@@ -48,7 +48,7 @@ def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str,
     [
         ("gpu", [A, B, OTHER], "'gpu' is the name of 2 workers: gpu@a, gpu@b"),
         ("tpu", [A, OTHER], "no worker 'tpu' is connected; there are: gpu@a, cpu@a"),
-        ("tpu", [], "no worker 'tpu' is connected; there is none at all"),
+        ("tpu", [], "no worker 'tpu' is connected; there are none"),
     ],
 )
 def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[WorkerInfo], words: str) -> None:
@@ -74,5 +74,5 @@ def test_one_that_does_not_go_is_an_error_that_names_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(drain, "_LOOK_S", 0.0)
     monkeypatch.setattr(drain, "_REGISTER_S", -A.leaves_within_s)
 
-    with pytest.raises(MqtuneError, match="these workers are still there: gpu@a;"):
+    with pytest.raises(MqtuneError, match="workers still connected after 0 s: gpu@a;"):
         drain._wait(Fleet([A, B]), [A])  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def test_the_grace_is_what_the_environment_says() -> None:
 
 
 def test_the_command_has_the_same_grace() -> None:
-    (option,) = [parameter for parameter in command.params if parameter.name == "grace"]
+    (option,) = [parameter for parameter in command.params if parameter.name == "grace_s"]
 
     assert option.default == GRACE_S
 
