@@ -43,8 +43,13 @@ def open_store(url: str) -> CheckpointStore:
         return _open_installed(found, url)
     from mqtune.checkpoints.remote import FsspecStore, protocols  # noqa: PLC0415 - it imports fsspec
 
-    if (known := protocols()) and _scheme_of(place) not in known:
-        raise _unknown(place)
+    scheme = _scheme_of(place)
+    if (known := protocols()) and scheme not in known:
+        raise ConfigurationError(
+            f"the place for checkpoints is {without_secrets(place)!r}, and nothing installed for {myself()} opens {scheme}:// URLs; "
+            f"known are {', '.join(schemes())}. Install, on every machine of the experiment, a package that has an entry point "
+            f"{scheme!r} in the group {STORES!r}, or name another place"
+        )
     return FsspecStore(place, name=name)
 
 
@@ -72,15 +77,6 @@ def schemes() -> list[str]:
     from mqtune.checkpoints.remote import protocols  # noqa: PLC0415 - it imports fsspec
 
     return sorted({*_FOLDERS, *(each.name.lower() for each in _entry_points()), *protocols()})
-
-
-def _unknown(place: str) -> ConfigurationError:
-    scheme = _scheme_of(place)
-    return ConfigurationError(
-        f"the place for checkpoints is {without_secrets(place)!r}, and for {myself()} nothing opens {scheme}:// URLs; there are "
-        f"{', '.join(schemes())}. Install, on every machine of the experiment, a package that has an entry point {scheme!r} in the "
-        f"group {STORES!r}, or name another place"
-    )
 
 
 def _check_place(place: str) -> None:

@@ -47,7 +47,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool) -> None:
         for info in chosen:
             fleet.drain(info)
             say(
-                f"draining {info.name}: its trials save a checkpoint and are requeued, "
+                f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
         _wait(fleet, chosen)

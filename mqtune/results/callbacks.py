@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,13 +42,6 @@ class _Listener(NamedTuple):
     call: Callable[..., None]
 
 
-class _Waiting(NamedTuple):
-    """An event in the queue."""
-
-    method: str
-    arguments: tuple[Any, ...]
-
-
 class CallbackDispatcher:
     """Calls callbacks without ever delaying or ending the run; one thread uses it.
 
@@ -75,7 +67,7 @@ class CallbackDispatcher:
                 raise ConfigurationError(f"callbacks: {callback!r} is not a mqtune.Callback{hint}")
         self._in_loop = {name: self._listeners(name, in_loop=True) for name in _METHODS}
         self._in_thread = {name: self._listeners(name, in_loop=False) for name in _METHODS}
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         #: The argument of the next on_step, and whether one is queued.
@@ -84,7 +76,7 @@ class CallbackDispatcher:
         #: The method and callback of the call that is running; None between calls.
         self._telling: tuple[str, Callback] | None = None
         self._dropped: Counter[str] = Counter()
-        #: A sentence on what was still queued when it was closed, or empty.
+        #: A sentence on what was still queued when it was closed, or an empty string.
         self._unfinished = ""
         #: The failures of each callback, by its id.
         self._failures: dict[int, _Failures] = {}
@@ -137,23 +129,22 @@ class CallbackDispatcher:
 
     def _put(self, method: str, arguments: tuple[Any, ...]) -> None:
         if method in _DROPPED and self._queue.qsize() >= MOST_WAITING:
-            self._drop(method)
+            if not self._dropped:
+                logger.warning(
+                    "callbacks: %d events are queued; reports are dropped until there are fewer", MOST_WAITING
+                )
+            self._dropped[method] += 1
             return
         if method == "on_step":
             (self._waiting_for,) = arguments
             if self._step_waits:
                 return
             self._step_waits = True
-        self._queue.put(_Waiting(method, tuple(_copied(a) if isinstance(a, Trial) else a for a in arguments)))
+        self._queue.put((method, tuple(_copied(a) if isinstance(a, Trial) else a for a in arguments)))
         if self._thread is None:
             # A daemon, so that a callback that hangs does not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="mqtune-callbacks", daemon=True)
             self._thread.start()
-
-    def _drop(self, method: str) -> None:
-        if not self._dropped:
-            logger.warning("callbacks: %d events are queued; reports are dropped until there are fewer", MOST_WAITING)
-        self._dropped[method] += 1
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Wait until the queue is empty, at most *timeout_s* seconds; nothing is called after it.
@@ -183,19 +174,19 @@ class CallbackDispatcher:
 
     def _run(self) -> None:
         while (event := self._queue.get()) is not None:
-            arguments = event.arguments
-            if event.method == "on_step":
+            method, arguments = event
+            if method == "on_step":
                 # Reset before the text is read: one that is set in between is for the next on_step.
                 self._step_waits = False
                 arguments = (self._waiting_for,)
-            for listener in self._in_thread[event.method]:
+            for listener in self._in_thread[method]:
                 if self._is_closed:
                     return
-                self._telling = event.method, listener.callback
+                self._telling = method, listener.callback
                 try:
                     listener.call(*arguments)
                 except BaseException as error:  # noqa: BLE001 - sys.exit() in a callback must not end the others
-                    self._note(listener.callback, event.method, arguments, error)
+                    self._note(listener.callback, method, arguments, error)
             self._telling = None
 
     def _note(self, callback: Callback, method: str, arguments: tuple[Any, ...], error: BaseException) -> None:
@@ -236,20 +227,12 @@ def _name(callback: Callback) -> str:
     return type(callback).__qualname__
 
 
-_TRIAL_VALUES: Final = attrgetter(*(field.name for field in dataclasses.fields(Trial)))
-_ATTEMPT_VALUES: Final = attrgetter(*(field.name for field in dataclasses.fields(Attempt)))
-
-
 def _copied(trial: Trial) -> Trial:
-    """Return a copy of a trial, in a fifth of the time that ``dataclasses.replace`` takes."""
-    copy = Trial(*_TRIAL_VALUES(trial))
-    copy.attempts = list(trial.attempts)
-    if copy.attempts:
-        # Those before it have ended and change no more.
-        copy.attempts[-1] = Attempt(*_ATTEMPT_VALUES(trial.attempts[-1]))
-    copy.history = list(trial.history)
-    copy.checkpoints = dict(trial.checkpoints)
-    return copy
+    """Return a copy of a trial that stays as it is; attempts before the last one have ended and change no more."""
+    attempts = [*trial.attempts[:-1], *map(dataclasses.replace, trial.attempts[-1:])]
+    return dataclasses.replace(
+        trial, attempts=attempts, history=list(trial.history), checkpoints=dict(trial.checkpoints)
+    )
 
 
 ERROR_FILE: Final = "errors.txt"

@@ -14,7 +14,7 @@ from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
 
-__all__ = ["Ask", "AttemptOutput", "LogStream", "attempt_of", "follow_log", "here"]
+__all__ = ["Ask", "AttemptOutput", "LogStream", "attempt_of", "follow_log"]
 
 #: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
@@ -27,16 +27,6 @@ _LOOK_AT_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
 #: Yielded in place of a part that is missing: a worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
-
-
-def here(attempt: Attempt, path: str) -> bool:
-    """Return whether a path that a worker reported is that file on this machine too, or in a folder that both share."""
-    file = Path(path)
-    if not path or not file.is_file():
-        return False
-    if attempt.log_mark:
-        return mark_of(file.parents[2]) == attempt.log_mark
-    return attempt.host == socket.gethostname()
 
 
 def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> Attempt:
@@ -78,8 +68,13 @@ class AttemptOutput:
 
     @property
     def is_here(self) -> bool:
-        """Whether it can be read on this machine, without asking the worker."""
-        return here(self._attempt, self._path)
+        """Whether its path is that file on this machine too, or in a folder that both machines share."""
+        file = Path(self._path)
+        if not self._path or not file.is_file():
+            return False
+        if self._attempt.log_mark:
+            return mark_of(file.parents[2]) == self._attempt.log_mark
+        return self._attempt.host == socket.gethostname()
 
     def chunk(self, offset: int) -> LogChunk:
         """Return a part of it from an offset on; a negative offset counts from the end.
@@ -172,7 +167,6 @@ def follow_log(
             client = connect(broker, role="driver")
             stack.callback(client.close)
             exchange = LogExchange(client, Path(experiment).name)
-        ask = None if exchange is None else exchange.ask
         found = _from_copy(experiment, trial, attempt)
         if found is None:
             if exchange is None:
@@ -181,20 +175,17 @@ def follow_log(
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
             found = _from_server(exchange, TrialId(trial), attempt)
         id_, record = found
-        output = AttemptOutput(id_, record, stream, ask)
+        output = AttemptOutput(id_, record, stream, None if exchange is None else exchange.ask)
         try:
             if not follow:
                 yield output.all(offset)
                 return
-            yield from output.follow(offset, _end_of_copy(experiment, id_, record) if output.is_here else _is_closed)
+            is_over = _end_of_copy(experiment, id_, record) if output.is_here else lambda chunk: not chunk.is_open
+            yield from output.follow(offset, is_over)
         except LogUnavailable:
             if not output.tail:
                 raise
             yield output.tail
-
-
-def _is_closed(chunk: LogChunk) -> bool:
-    return not chunk.is_open
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:

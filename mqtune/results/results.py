@@ -139,7 +139,6 @@ BestBy = Literal["all", "last", "avg"]
 
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
-#: The key of a report's time that, when the metrics lack it, is the report's sequence number.
 
 
 class RecordedReport(NamedTuple):
@@ -174,17 +173,14 @@ class TrialResult:
 
     @property
     def id(self) -> TrialId:
-        """The trial's id."""
         return self.trial.id
 
     @property
     def config(self) -> Config:
-        """The trial's config."""
         return self.trial.config
 
     @property
     def status(self) -> TrialStatus:
-        """The trial's status."""
         return self.trial.status
 
     @property
@@ -194,12 +190,10 @@ class TrialResult:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that users have given it."""
         return self.trial.labels.tags
 
     @property
     def notes(self) -> str:
-        """The notes that users have written about it, or an empty string."""
         return self.trial.labels.notes
 
     @property
@@ -261,7 +255,6 @@ class Results:
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
         return self.experiment.name
 
     @property
@@ -288,12 +281,10 @@ class Results:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The experiment's tags."""
         return self.experiment.labels.tags
 
     @property
     def notes(self) -> str:
-        """The experiment's notes, or an empty string."""
         return self.experiment.labels.notes
 
     def find(self, *tags: str, notes: str = "") -> list[TrialResult]:

@@ -82,7 +82,7 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own
     assert (done.returncode, done.stderr) == (0, "")
     told, gone = done.stdout.splitlines()
     assert told.startswith("going@")
-    assert "save and go back to the queue, which takes 31 s at most" in told
+    assert "save a checkpoint and are requeued, which takes 31 s at most" in told
     assert "has shut down after" in gone
     assert going.wait(timeout=END_S) == 0
     drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
