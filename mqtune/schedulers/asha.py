@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from enum import Enum
 from typing import Final
 
-from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import RungHalving
-from mqtune.schedulers.timed import Progress, Rank, Waiting, rank_of
+from mqtune.schedulers.timed import Progress, Rank, rank_of
 
 __all__ = ["ASHA", "PromotionASHA"]
 
@@ -51,11 +50,7 @@ class ASHA(RungHalving[Progress]):
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung; no trial stops earlier.
         reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     asks_ahead = True
@@ -73,7 +68,7 @@ class ASHA(RungHalving[Progress]):
             return self._complete if is_top else CONTINUE
         rung = self._rungs[index]
         rank = rank_of(self._score(report, value))
-        self._enter_rung(trial.id, rung, rank)
+        self._enter(progress, rung, rank)
         if is_top:
             progress.next_level = math.inf
             return self._complete
@@ -82,30 +77,23 @@ class ASHA(RungHalving[Progress]):
             return CONTINUE
         progress.next_level = math.inf
         place = f"is not among the best {rung.places} of {rung.entered}"
-        return Decision(Action.STOP, f"rung {self._levels[index]}: {self.metric}={float(value):g} {place}")
+        return Decision(Action.STOP, f"rung {rung.level}: {self.metric}={float(value):g} {place}")
 
 
 _WAIT: Final = Wait("no new trial can start, and no paused one is promotable before the others have come further")
 
 
-class _Place(Enum):
-    """The state of a trial's last attempt."""
-
-    UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
-    WAITING = "waiting"  #: it entered a rung and is paused there
-    LEFT_ALONE = "left alone"  #: a person paused it
-
-
 class _Climb(Progress):
     """A trial's progress, the rung that it is to reach, and its rank there once it has entered it."""
 
-    __slots__ = ("index", "place", "rank")
+    __slots__ = ("index", "is_under_way", "rank")
 
     def __init__(self, next_level: float) -> None:
         super().__init__(next_level)
         self.index = 0
         self.rank: Rank | None = None
-        self.place = _Place.UNDER_WAY
+        #: Whether it waits in a queue, runs, or is to be retried; else it is paused.
+        self.is_under_way = True
 
 
 class PromotionASHA(RungHalving[_Climb]):
@@ -144,29 +132,11 @@ class PromotionASHA(RungHalving[_Climb]):
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many is promoted; above 1, fractions allowed, 3 or 4 as a rule.
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "promotion_asha"
     _least = 0
-
-    def __init__(
-        self,
-        max_t: float,
-        *,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        time_attr: str = ITERATION,
-    ) -> None:
-        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
-        self._top = len(self._levels) - 1
-        self._waiting = [Waiting() for _ in self._levels]
-        #: For each rung, how many trials are on their way to it, or have entered it and are to pause.
-        self._coming = [0 for _ in self._levels]
 
     def on_stage(self, trial: Trial) -> None:
         """Send a new trial to the lowest rung, and one that waited at a rung to the next."""
@@ -174,79 +144,72 @@ class PromotionASHA(RungHalving[_Climb]):
         if known is not None and trial.attempt.number <= known.attempt:
             return
         climb = self._begin(trial, trial.attempt.number)
-        if climb.place is _Place.WAITING:
-            self._waiting[climb.index].discard(trial.id)
-            climb.index = min(climb.index + 1, self._top)
-            climb.rank = None
-        if climb.place is not _Place.UNDER_WAY:
-            climb.place = _Place.UNDER_WAY
-            self._coming[climb.index] += 1
+        if not climb.is_under_way:
+            climb.is_under_way = True
+            if climb.rank is not None:
+                self._rungs[climb.index].waiting.discard(trial.id)
+                climb.index = min(climb.index + 1, len(self._rungs) - 1)
+                climb.rank = None
+            self._rungs[climb.index].coming += 1
         climb.next_level = self._levels[climb.index]
         climb.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* at the rung that it has entered."""
+        """Queue *trial* at the rung that it has entered; one that a person paused before is left alone."""
         climb = self._progress.get(trial.id)
-        if climb is None or climb.place is not _Place.UNDER_WAY:
+        if climb is None or not climb.is_under_way:
             return
-        self._coming[climb.index] -= 1
-        if climb.rank is None:
-            climb.place = _Place.LEFT_ALONE
-        else:
-            climb.place = _Place.WAITING
-            self._waiting[climb.index].add(trial.id, climb.rank)
+        climb.is_under_way = False
+        rung = self._rungs[climb.index]
+        rung.coming -= 1
+        if climb.rank is not None:
+            rung.waiting.add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
         """Return the promotion from the highest rung that has one, or else a start, or at the end a release."""
-        for index in range(self._top - 1, -1, -1):
-            rung, waiting = self._rungs[index], self._waiting[index]
-            best = waiting.first
+        for rung in reversed(self._rungs[:-1]):
+            best = rung.waiting.first
             rank = None if best is None else self._progress[best].rank
             if best is not None and rank is not None and rung.is_among_best(rank):
-                return Resume(best, f"rung {self._levels[index]}: among the best {rung.places} of {rung.entered}")
+                return Resume(best, f"rung {rung.level}: among the best {rung.places} of {rung.entered}")
         if can_start:
             return START
-        for index, waiting in enumerate(self._waiting):
-            if self._coming[index]:
+        for rung in self._rungs:
+            if rung.coming:
                 break
-            if waiting.first is not None:
-                rung = self._rungs[index]
+            if rung.waiting.first is not None:
                 place = f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
-                return Release(waiting.first, f"rung {self._levels[index]}: {place}")
+                return Release(rung.waiting.first, f"rung {rung.level}: {place}")
         return _WAIT
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the progress of *trial*; its scores stay in the rungs, unless it was abandoned."""
-        climb = self._progress.get(trial.id)
-        super().on_trial_end(trial)
+        climb = self._progress.pop(trial.id, None)
         if climb is None:
             return
-        if climb.place is _Place.WAITING:
-            self._waiting[climb.index].discard(trial.id)
-        elif climb.place is _Place.UNDER_WAY:
-            self._coming[climb.index] -= 1
+        rung = self._rungs[climb.index]
+        if climb.is_under_way:
+            rung.coming -= 1
+        else:
+            rung.waiting.discard(trial.id)
 
     def _enrol(self, trial: Trial) -> _Climb:
-        self._coming[0] += 1
+        self._rungs[0].coming += 1
         return _Climb(self._levels[0])
 
     def _reach(self, trial: Trial, report: Report, progress: _Climb) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
         value = report.metrics.get(self.metric)
         if progress.rank is None and value is not None:
-            self._enter(trial, index, self._score(report, value), progress)
-        if index == self._top:
+            rung = self._rungs[index]
+            self._rungs[progress.index].coming -= 1
+            rung.coming += 1
+            progress.index, progress.rank = index, rank_of(self._score(report, value), rung.arrivals)
+            self._enter(progress, rung, progress.rank)
+        if index == len(self._rungs) - 1:
             progress.next_level = math.inf
             return self._complete
         if progress.rank is None:
             return CONTINUE
         progress.next_level = math.inf
         return Decision(Action.PAUSE, f"rung {self._levels[progress.index]}: waits to be promoted")
-
-    def _enter(self, trial: Trial, index: int, score: float, climb: _Climb) -> None:
-        rung = self._rungs[index]
-        rank = rank_of(score, rung.arrivals)
-        self._enter_rung(trial.id, rung, rank)
-        self._coming[climb.index] -= 1
-        climb.index, climb.rank = index, rank
-        self._coming[climb.index] += 1

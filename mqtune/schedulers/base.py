@@ -74,7 +74,10 @@ Choice = Start | Resume | Fork | Release | Wait
 
 
 class Decider(Registered):
-    """Decides by the metric of one experiment: the common base of schedulers and stop rules."""
+    """Decides by the metric of one experiment: the common base of schedulers and stop rules.
+
+    The constructor of each raises ConfigurationError for an invalid argument; the error names it and what is accepted.
+    """
 
     #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
     metric: str = ""
@@ -169,5 +172,4 @@ class FIFO(Scheduler):
     asks_ahead = True
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return CONTINUE."""
         return CONTINUE

@@ -38,9 +38,6 @@ class Exploration:
         resample_probability: the probability of sampling a value, from 0 to 1.
         factors: what numbers are multiplied by, each above 0.
         explore: called with a copy of the resulting config; what it returns counts. It must give the same for the same.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
     """
 
     def __init__(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from fractions import Fraction
+from functools import cached_property, partial
 from typing import ClassVar, Final, TypeVar
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import ITERATION, Action, Decision, Trial, TrialId
-from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, exact, plain
+from mqtune.core.trial import ITERATION, Action, Decision
+from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, Waiting, exact, plain
 
 __all__ = ["Halving", "Rung", "RungHalving", "levels_of"]
 
@@ -49,9 +50,10 @@ class Rung:
     Two heaps hold the best and the others, so that an entry costs O(log n).
     """
 
-    __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "entered")
+    __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "coming", "entered", "level", "waiting")
 
-    def __init__(self, factor: Fraction, *, least: int) -> None:
+    def __init__(self, level: float, factor: Fraction, *, least: int) -> None:
+        self.level = level
         self._factor = factor.as_integer_ratio()
         self._least = least
         self.entered = 0
@@ -61,6 +63,9 @@ class Rung:
         self._best: list[Rank] = []
         #: A heap of the others.
         self._rest: list[Rank] = []
+        #: Where trials pause: those paused here, and how many are on their way here, or have entered and are to pause.
+        self.waiting = Waiting()
+        self.coming = 0
 
     @property
     def places(self) -> int:
@@ -107,9 +112,6 @@ class Halving(TimedScheduler[P]):
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many goes on; above 1.
         time_attr: the key of the time in the reports.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -134,18 +136,10 @@ class RungHalving(Halving[P]):
     #: The least number of trials that are among the best of a rung, however few have entered it.
     _least: ClassVar[int]
 
-    def __init__(
-        self,
-        max_t: float,
-        *,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        time_attr: str = ITERATION,
-    ) -> None:
-        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
-        self._rungs = [Rung(exact(self._reduction_factor), least=self._least) for _ in self._levels]
-        #: The rungs that each trial has entered, with its rank there, until it ends.
-        self._entered: dict[TrialId, list[tuple[Rung, Rank]]] = {}
+    @cached_property
+    def _rungs(self) -> list[Rung]:
+        factor = exact(self._reduction_factor)
+        return [Rung(level, factor, least=self._least) for level in self._levels]
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
@@ -157,16 +151,6 @@ class RungHalving(Halving[P]):
         """The number of trials that have entered each rung, without abandoned ones."""
         return tuple(rung.entered for rung in self._rungs)
 
-    def on_abandon(self, trial: Trial) -> None:
-        """Remove the scores of *trial* from the rungs; earlier decisions stand."""
-        for rung, rank in self._entered.pop(trial.id, ()):
-            rung.withdraw(rank)
-
-    def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*; its scores still count, unless it was abandoned."""
-        super().on_trial_end(trial)
-        self._entered.pop(trial.id, None)
-
-    def _enter_rung(self, trial: TrialId, rung: Rung, rank: Rank) -> None:
+    def _enter(self, progress: P, rung: Rung, rank: Rank) -> None:
         rung.enter(rank)
-        self._entered.setdefault(trial, []).append((rung, rank))
+        progress.counted.append(partial(rung.withdraw, rank))

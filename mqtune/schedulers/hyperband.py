@@ -122,11 +122,7 @@ class HyperBand(Halving[_Member]):
         max_t: R of the paper: the time at which a trial completes.
         grace_period: the unit that R is counted in; no trial is paused earlier.
         reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "hyperband"

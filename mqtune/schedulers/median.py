@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from functools import partial
 
 from mqtune.core.checks import number, positive, whole_number
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
@@ -45,11 +46,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         grace_period: no trial stops earlier, and no average has what came before.
         interval: the time between milestones.
         min_samples: how many other trials must have come to a milestone before one can stop there.
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "median_stopping"
@@ -69,14 +66,6 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._milestones = Milestones(self._interval, self._grace_period)
         self._min_samples = whole_number(self._name, "min_samples", min_samples, 1)
         self._averages: dict[int, _Median] = {}
-
-    def on_abandon(self, trial: Trial) -> None:
-        """Remove the averages of *trial*; earlier decisions stand."""
-        course = self._progress.get(trial.id)
-        if course is not None:
-            for others, average in course.counted:
-                others.withdraw(average)
-            course.counted.clear()
 
     def _enrol(self, trial: Trial) -> _Course:
         return _Course(self._milestones.lowest)
@@ -100,7 +89,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         is_worse = others.count >= self._min_samples and progress.best > others.value
         median, count = others.value, others.count
         others.add(progress.average)
-        progress.counted.append((others, progress.average))
+        progress.counted.append(partial(others.withdraw, progress.average))
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1
@@ -111,15 +100,13 @@ class MedianStopping(TimedScheduler["_Course"]):
 class _Course(Progress):
     """A trial's progress and values, of which lower is better; each report counts for the average."""
 
-    __slots__ = ("_count", "_lowest", "_mean", "counted", "next_milestone", "reached")
+    __slots__ = ("_count", "_lowest", "_mean", "next_milestone", "reached")
 
     def __init__(self, next_milestone: float) -> None:
         super().__init__(-math.inf)
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
-        #: The medians in which its averages count, each with the average.
-        self.counted: list[tuple[_Median, float]] = []
         self._count = 0
         self._mean = 0.0
         self._lowest = math.inf

@@ -96,11 +96,7 @@ class PBT(TimedScheduler[Member]):
         seed: the same seed gives the same decisions.
         population_size: how many trials are under way at once, in however many slots; at least 2.
         synchronous: whether the population comes along in generations; it needs *population_size*.
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "pbt"
@@ -176,7 +172,6 @@ class PBT(TimedScheduler[Member]):
             self._pace.paused(member, by_hand=member.decision is CONTINUE)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the resume of the next member, or a start."""
         return self._pace.choose(can_start=can_start)
 
     def on_abandon(self, trial: Trial) -> None:
@@ -190,7 +185,6 @@ class PBT(TimedScheduler[Member]):
             self._pace.ended(member)
 
     def describe(self) -> Description:
-        """Return its arguments, a function by its name."""
         return {
             self.role: self.kind,
             "perturbation_interval": self._perturbation_interval,
@@ -205,7 +199,6 @@ class PBT(TimedScheduler[Member]):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Return one that is described by these arguments."""
         if arguments["explore"] is not None:
             raise ConfigurationError(f"the scheduler 'pbt' explores with a function of yours, {arguments['explore']}")
         mutations = {path: domain_of(domain) for path, domain in arguments["hyperparam_mutations"].items()}

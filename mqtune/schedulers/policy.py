@@ -151,9 +151,6 @@ class PBTReplay(TimedScheduler[_Course]):
     Args:
         policy: its steps, in order; the first begins at time 0.
         time_attr: the key of the time in the reports, as in the ``PBT`` that found the policy.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
     """
 
     kind = "pbt_replay"
@@ -223,18 +220,15 @@ class PBTReplay(TimedScheduler[_Course]):
         return Resume(first, f"step {course.index + 2} of the policy", copy_value(step.config))
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget *trial*."""
         super().on_trial_end(trial)
         self._waiting.discard(trial.id)
 
     def describe(self) -> Description:
-        """Return its arguments."""
         policy = [[step.time, copy_value(step.config)] for step in self._policy]
         return {self.role: self.kind, "policy": policy, "time_attr": self._time_attr}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Return one that is described by these arguments."""
         return cls(**arguments | {"policy": [PolicyStep(time, config) for time, config in arguments["policy"]]})
 
     def _enrol(self, trial: Trial) -> _Course:

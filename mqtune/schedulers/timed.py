@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import Generic, TypeVar
@@ -21,7 +22,7 @@ __all__ = ["Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact
 class Progress:
     """A trial's progress: its last report, the time of the next decision, and the decision in force."""
 
-    __slots__ = ("attempt", "decision", "next_level", "sequence", "time")
+    __slots__ = ("attempt", "counted", "decision", "next_level", "sequence", "time")
 
     def __init__(self, next_level: float) -> None:
         self.attempt = 0
@@ -29,6 +30,8 @@ class Progress:
         self.time: float = -math.inf
         self.next_level = next_level
         self.decision = CONTINUE
+        #: What takes each of its scores out of where it is compared with others'.
+        self.counted: list[Callable[[], None]] = []
 
 
 P = TypeVar("P", bound=Progress)
@@ -43,9 +46,6 @@ class TimedScheduler(Scheduler, Generic[P]):
     Args:
         time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
             attempt. Under its default name, a report without it counts by its sequence number.
-
-    Raises:
-        ConfigurationError: *time_attr* is not a name.
     """
 
     def __init__(self, time_attr: str) -> None:
@@ -79,13 +79,18 @@ class TimedScheduler(Scheduler, Generic[P]):
             progress.decision = self._reach(trial, report, progress)
         return progress.decision
 
+    def on_abandon(self, trial: Trial) -> None:
+        """Take the scores of *trial* out of all comparisons; earlier decisions stand."""
+        progress = self._progress.get(trial.id)
+        while progress is not None and progress.counted:
+            progress.counted.pop()()
+
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the progress of *trial*; its scores still count."""
         self._progress.pop(trial.id, None)
 
     @property
     def time_attr(self) -> str:
-        """The key of the time in the reports."""
         return self._time_attr
 
     @property

@@ -153,7 +153,7 @@ def test_asha_measures_nobody_against_an_abandoned_trial() -> None:
 def test_a_rung_is_as_if_those_who_were_taken_out_had_never_entered(
     scores: list[int], gone: set[int], factor: Fraction, least: int
 ) -> None:
-    rung, other = Rung(factor, least=least), Rung(factor, least=least)
+    rung, other = Rung(1, factor, least=least), Rung(1, factor, least=least)
     ranks = [rank_of(score, order) for order, score in enumerate(scores)]
     for index, rank in enumerate(ranks):
         rung.enter(rank)

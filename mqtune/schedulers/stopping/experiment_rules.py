@@ -28,9 +28,6 @@ class TimeLimit(StopRule):
         seconds: how long, above 0.
         of: whose time counts. "experiment": by the wall clock since it was created, also while no driver runs, as its
             trials run on; "driver": only while a driver runs; "trials": what its trials have run, summed.
-
-    Raises:
-        ConfigurationError: *seconds* is not such a number, or *of* not one of these.
     """
 
     kind = "time_limit"
@@ -42,7 +39,6 @@ class TimeLimit(StopRule):
         self._sum_at = -math.inf
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return that the time is over, or an empty text."""
         return self._text() if self._used(experiment, now) >= self._seconds else ""
 
     def due(self, experiment: Experiment, now: float) -> float:
@@ -83,7 +79,11 @@ def _trial_s(experiment: Experiment, now: float) -> float:
 
 
 class _Count(StopRule):
-    """Stops the experiment when it has a number of trials of some kind."""
+    """Stops the experiment when it has a number of trials of some kind.
+
+    Args:
+        trials: how many, at least 1.
+    """
 
     scopes = frozenset({Scope.EXPERIMENT})
     #: What was done to the trials that it counts.
@@ -96,7 +96,6 @@ class _Count(StopRule):
         raise NotImplementedError
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return that there are as many trials, or an empty text."""
         return f"{self._trials} trials have {self._WORD}" if self._count(experiment) >= self._trials else ""
 
 
@@ -105,12 +104,6 @@ class TrialsStarted(_Count):
 
     A trial is started when its first attempt is put into a queue; a retry or a resume does not count. To let the
     last ones run to their ends, give the tuner ``max_trials`` instead.
-
-    Args:
-        trials: how many, at least 1.
-
-    Raises:
-        ConfigurationError: it is not such a number.
     """
 
     kind = "trials_started"
@@ -121,14 +114,7 @@ class TrialsStarted(_Count):
 
 
 class TrialsCompleted(_Count):
-    """Stops the experiment as soon as *trials* trials are COMPLETED; those that were stopped early or failed don't count.
-
-    Args:
-        trials: how many, at least 1.
-
-    Raises:
-        ConfigurationError: it is not such a number.
-    """
+    """Stops the experiment as soon as *trials* trials are COMPLETED; those that were stopped early or failed don't count."""
 
     kind = "trials_completed"
     _WORD = "completed"
@@ -138,14 +124,7 @@ class TrialsCompleted(_Count):
 
 
 class TrialsFailed(_Count):
-    """Stops the experiment as soon as *trials* trials are FAILED: a failed attempt that is run again doesn't count.
-
-    Args:
-        trials: how many, at least 1.
-
-    Raises:
-        ConfigurationError: it is not such a number.
-    """
+    """Stops the experiment as soon as *trials* trials are FAILED: a failed attempt that is run again doesn't count."""
 
     kind = "trials_failed"
     _WORD = "failed"
@@ -159,9 +138,6 @@ class TargetReached(StopRule):
 
     Args:
         value: in mode "min" reached from above, by value or less; in mode "max" by value or more.
-
-    Raises:
-        ConfigurationError: it is not a finite number.
     """
 
     kind = "target_reached"
@@ -171,7 +147,6 @@ class TargetReached(StopRule):
         self._value = checks.number("TargetReached", "value", value)
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return which trial has reached it, or an empty text."""
         best = experiment.best
         if best is None or experiment.is_better(self._value, best.best_value):
             return ""
@@ -192,9 +167,6 @@ class ExperimentPlateau(StopRule):
         top: how many trials are compared, at least 2.
         patience: how many trials may still end.
         mode: "min" or "max", for a metric that is not the experiment's.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
     """
 
     kind = "experiment_plateau"
@@ -248,7 +220,6 @@ class ExperimentPlateau(StopRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The metric."""
         return frozenset({self._metric})
 
     @property
@@ -256,11 +227,7 @@ class ExperimentPlateau(StopRule):
         return self._spread <= self._std
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Take the report in; it never stops a single trial.
-
-        Raises:
-            ConfigurationError: the metric is not known because the rule is not bound.
-        """
+        """Take the report in; it never stops a single trial."""
         if not self._sign:
             raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
         value = number(report, self._metric, self.metric)
@@ -299,7 +266,6 @@ class ExperimentPlateau(StopRule):
             self._compare()
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return that the best trials no longer differ, or an empty text."""
         if not self._is_flat or self._waited < self._patience:
             return ""
         return f"{self._metric} has a plateau: std {self._spread:.3g} over the best {self._top} trials"

@@ -138,21 +138,15 @@ class _Combined(StopRule):
             rule.on_trial_end(trial)
 
     def describe(self) -> Description:
-        """Return its rules' descriptions."""
         return {self.role: self.kind, "rules": [described(rule) for rule in self._rules]}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Return one that is described by these arguments."""
         return cls(*map(StopRule.rebuild, arguments["rules"]))
 
 
 class AnyRule(_Combined):
-    """Stops if any of its rules does; the first of them gives the reason.
-
-    Raises:
-        ConfigurationError: it has no rule, or one of them is not a rule.
-    """
+    """Stops if any of its rules does; the first of them gives the reason."""
 
     kind = "any"
 
@@ -171,8 +165,7 @@ class AllRule(_Combined):
     """Stops if all of its rules do at the same report, or moment; a rule that held earlier does not count.
 
     Raises:
-        ConfigurationError: it has no rule, one of them is not a rule, or some end trials and the others the experiment, so that
-            they can never do it together.
+        ConfigurationError: some end trials and the others the experiment, so that they can never do it together.
     """
 
     kind = "all"
@@ -257,9 +250,6 @@ class MetricBounds(StopRule):
 
     Args:
         bounds: the bound of each metric.
-
-    Raises:
-        ConfigurationError: there is no bound, a name is no text, or a bound no finite number.
     """
 
     kind = "metric_bounds"
@@ -287,18 +277,12 @@ class MetricBounds(StopRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The metrics that have a bound."""
         return frozenset(self._bounds)
 
     def _is_from_above(self, key: str) -> bool:
         return key == self.metric and self.mode == "min"
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return the first bound that is reached, or an empty text.
-
-        Raises:
-            ConfigurationError: the rule is not bound.
-        """
         if not self._checks:
             raise ConfigurationError("stop: the experiment's metric is not known; call bind(metric, mode) first")
         reason = ""
@@ -315,7 +299,7 @@ class MetricBounds(StopRule):
         return reason
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget nothing, as nothing is kept.
+        """Check the names of the metrics.
 
         Raises:
             MetricMissing: this trial has completed, and no report of any trial ever had one of the metrics.
@@ -347,9 +331,6 @@ class FunctionRule(StopRule):
 
     Args:
         function: takes a trial and a report.
-
-    Raises:
-        ConfigurationError: it can't be called with two arguments, or is a coroutine.
     """
 
     kind = "function"
@@ -384,7 +365,6 @@ class FunctionRule(StopRule):
             ) from error
 
     def describe(self) -> Description:
-        """Return the function's name."""
         return {self.role: self.kind, "function": self._name}
 
     @classmethod

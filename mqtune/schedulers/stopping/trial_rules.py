@@ -21,9 +21,6 @@ class MetricMaximum(MetricBounds):
     Args:
         metric: its key in the reports.
         maximum: what it may not reach.
-
-    Raises:
-        ConfigurationError: *metric* is not a name, or *maximum* not a finite number.
     """
 
     kind = "metric_maximum"
@@ -43,9 +40,6 @@ class MaximumIteration(StopRule):
 
     Args:
         iterations: how many, at least 1.
-
-    Raises:
-        ConfigurationError: it is not such a number.
     """
 
     kind = "maximum_iteration"
@@ -56,11 +50,9 @@ class MaximumIteration(StopRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The iteration."""
         return frozenset({ITERATION})
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return that the trial has come this far, or an empty text."""
         reached = number(report, ITERATION)
         return f"reached iteration {self._iterations}" if reached is not None and reached >= self._iterations else ""
 
@@ -79,9 +71,6 @@ class TrialPlateau(StopRule):
         std: the standard deviation, 0 for values that are all the same.
         num_results: how many of the last values are looked at, at least 2.
         grace_period: how many values a trial may have before it can be stopped.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
     """
 
     kind = "trial_plateau"
@@ -102,15 +91,9 @@ class TrialPlateau(StopRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The metric."""
         return frozenset({self._metric})
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return that the metric no longer moves, or an empty text.
-
-        Raises:
-            ConfigurationError: the metric is not known because the rule is not bound.
-        """
         if not self._metric:
             raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
         value = number(report, self._metric, self.metric)
@@ -130,7 +113,6 @@ class TrialPlateau(StopRule):
         )
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the trial's values."""
         self._windows.pop(trial.id, None)
 
 
