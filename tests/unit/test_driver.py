@@ -59,6 +59,7 @@ from mqtune.journal.memory import MemoryJournal, MemoryServer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO
+from mqtune.schedulers.timed import Progress
 from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
@@ -520,7 +521,9 @@ def state_of(driver: Driver) -> dict[str, Any]:
         state["rungs"] = repr(scheduler.rung_sizes)
         state["scores"] = repr([(rung._best, rung._rest) for rung in scheduler._rungs])
         progress = scheduler._progress.items()
-        state["progress"] = repr({trial: [getattr(p, name) for name in p.__slots__] for trial, p in progress})
+        slots = [name for name in Progress.__slots__ if name != "counted"]
+        state["progress"] = repr({trial: [getattr(p, name) for name in slots] for trial, p in progress})
+        state["counted"] = repr({trial: [counted.args for counted in p.counted] for trial, p in progress})
         state["shown"] = repr(scheduler.shown)
     return state
 
