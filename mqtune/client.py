@@ -29,16 +29,17 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
-from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import describe_process
+from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal.base import Entry, entry_order
+from mqtune.journal.base import Entry
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.follow import Follower, follow
+from mqtune.journal.follow import follow
 from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal, retrying
+from mqtune.journal.redis import RedisJournal, experiments_on, retrying
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
@@ -50,10 +51,8 @@ T = TypeVar("T")
 _LAST_COUNT: Final = 50
 #: Entries that one read takes.
 _PAGE_COUNT: Final = 1_000
-#: Names that an error lists; more would not be read.
-_SHOWN: Final = 5
-#: How often, while an answer is waited for, the server is asked whether it still has the request, and whether a driver lives.
-_LOOK_S: Final = 1.0
+#: How often who waits for an answer looks for it, at first and later.
+_LOOK_S: Final = (0.005, 0.1)
 #: How long a server that was emptied may be without the experiment: a driver that lives puts it back within that.
 _PUT_BACK_S: Final = LOCK_S
 _RETRY_S: Final = 0.1
@@ -139,8 +138,6 @@ class TrialHandle:
             reason: why, in a few words.
             checkpoint: where it goes on from instead: its "best", or the id of any checkpoint that is kept; in the driver's
                 process also the path of a folder.
-            timeout_s: how long to wait for the driver's answer.
-            request_id: of an earlier request that is repeated.
         """
         return self._do("resume", timeout_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
 
@@ -163,8 +160,6 @@ class TrialHandle:
             reason: why, in a few words.
             source: the id of a trial from whose checkpoint it begins.
             checkpoint: which, of *source* or its own: "newest", "best" or an id; in the driver's process also a folder.
-            timeout_s: how long to wait for the driver's answer.
-            request_id: of an earlier request that is repeated.
         """
         return self._do(
             "restart", timeout_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
@@ -222,17 +217,14 @@ class _Broker:
 
     def names(self) -> list[str]:
         """Return the names of all experiments, newest first."""
-        found = self.ask(lambda: self.redis.zrevrange(EXPERIMENTS, 0, -1))
-        return [name.decode(errors="backslashreplace") for name in found]
+        return experiments_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
 
     def unknown(self, name: str) -> str:
         """Say that there is no experiment of this name, or that it has not begun, and which there are."""
         names = self.names()
         if name in names:
             return f"experiment {name!r} on {self.place} has not begun yet"
-        more = ", …" if len(names) > _SHOWN else ""
-        there = f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none at all"
-        return f"there is no experiment {name!r} on {self.place}; {there}"
+        return f"there is no experiment {name!r} on {self.place}; {there_are(names)}"
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return the answer to a command, trying again for some seconds while the server is away."""
@@ -341,8 +333,6 @@ class ExperimentHandle:
             ttl_s: how long an attempt of it may run, in seconds.
             tags: names by which it is found again.
             notes: what there is to say about it.
-            timeout_s: how long to wait for the driver's answer.
-            request_id: of an earlier request that is repeated.
         """
         labels = {"tags": list(tags) or None, "notes": notes}
         given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, **labels)
@@ -398,65 +388,46 @@ class ExperimentHandle:
             raise ConfigurationError(f"an argument of {action} can't be sent: {error}") from None
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         try:
-            return self._answer(request, self._entry(request), deadline)
+            self._make(request)
+            return self._answer(request, deadline)
         except BrokerUnavailable as error:
             raise BrokerUnavailable(
                 f"{error}; whether the request was made is not known: make it again with request_id={request.id!r}, which "
                 "carries it out once"
             ) from None
 
-    def _entry(self, request: Requested) -> str:
-        """Return the entry of a request that is made for the first time, or again."""
+    def _make(self, request: Requested) -> None:
         try:
-            return self._journal.request(request)
+            self._journal.request(request)
         except JournalGone:
             raise ConfigurationError(self._broker.unknown(self.name)) from None
 
-    def _answer(self, request: Requested, entry: str, deadline: float) -> Answer:
-        """Return the answer to a request that is in the journal, or that there is none yet."""
+    def _answer(self, request: Requested, deadline: float) -> Answer:
+        """Return the answer to a request that was made, or that there is none yet."""
+        entry = last = ""
+        wait_s, longest_s = _LOOK_S
         while True:
-            try:
-                follower = Follower(self._broker.url, self.name, after=entry)
-            except ConfigurationError:
-                # The server was emptied in this moment.
-                entry = self._again(request)
-                continue
-            with follower:
-                found = self._wait(follower, request, entry, deadline)
-            if isinstance(found, Answer):
-                return found
-            entry = found
-
-    def _wait(self, follower: Follower, request: Requested, entry: str, deadline: float) -> Answer | str:
-        """Return the answer; or another entry that the request has, because the server had lost the first."""
-        wait_s = look_at = 0.0
-        end = ""
-        while True:
-            entries = follower.read(wait_s)
-            for each in entries:
-                event = decode_event(each.data, each.id)
-                if isinstance(event, RequestAnswered) and event.id == request.id:
-                    return self._taken(event)
-            now = time.monotonic()
-            wait_s = min(_LOOK_S, deadline - now)
-            # Trials that run without a driver go on reporting.
-            if entries and not end and wait_s > 0 and now < look_at:
-                continue
-            look_at = now + _LOOK_S
-            has = self._again(request)
-            if has != entry:
-                return has
-            if not self._is_driven():
-                newest = follower.newest()
-                end = end or (newest.id if newest is not None else "")
-                if entries and entry_order(entries[-1].id) < entry_order(end):
-                    # The last driver may have answered in what is still to be read.
-                    continue
+            if (has := self._again(request)) != entry:
+                entry = last = has
+            # What the last driver has answered can be read once it drives no more.
+            is_driven = self._is_driven()
+            while entries := self._journal.read(last, count=_PAGE_COUNT):
+                for each in entries:
+                    event = decode_event(each.data, each.id)
+                    if isinstance(event, RequestAnswered) and event.id == request.id:
+                        return self._taken(event)
+                last = entries[-1].id
+                if len(entries) < _PAGE_COUNT:
+                    break
+            left_s = deadline - time.monotonic()
+            if not is_driven:
                 reason = f"nobody drives experiment {self.name!r}; the next driver will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
-            if wait_s <= 0:
+            if left_s <= 0:
                 reason = f"the driver of experiment {self.name!r} has not answered yet; it will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
+            time.sleep(min(wait_s, left_s))
+            wait_s = min(2 * wait_s, longest_s)
 
     def _again(self, request: Requested) -> str:
         """Return the entry of a request that was made before, and make it again if the server has lost it."""

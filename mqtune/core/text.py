@@ -21,6 +21,7 @@ __all__ = [
     "printable",
     "replace_unencodable",
     "say_in_one_line",
+    "there_are",
 ]
 
 
@@ -62,6 +63,13 @@ def names_in_words(names: Collection[str]) -> str:
     shown = ", ".join(map(name_in_words, islice(names, _MOST_NAMES)))
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def there_are(names: Collection[str]) -> str:
+    """Return which there are, for an error about a name that is none of them."""
+    if not names:
+        return "there is none at all"
+    return f"there {'is' if len(names) == 1 else 'are'} {names_in_words(names)}"
 
 
 def replace_unencodable(stream: object) -> None:

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.resources import Resources
+from mqtune.core.text import there_are
 from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import (
     RETIRED,
@@ -37,9 +38,6 @@ from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
 __all__ = ["attached"]
 
 T = TypeVar("T")
-
-#: Experiments that an error names; more would not be read.
-_SHOWN: Final = 10
 
 
 def attached(
@@ -128,20 +126,13 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
                 f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that has it"
             )
         raise ConfigurationError(
-            f"there is no experiment {name!r} in {mqtune_home()}; {_listed([each.name for each in saved_experiments()])}. "
+            f"there is no experiment {name!r} in {mqtune_home()}; {there_are([each.name for each in saved_experiments()])}. "
             "If it runs on a broker, give that"
         )
     found = place.definition(name, folder)
     if found is not None:
         return found
-    raise ConfigurationError(f"there is no experiment {name!r} on {place.shown}; {_listed(place.experiments())}")
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "there is none at all"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names[:_SHOWN])}{more}"
+    raise ConfigurationError(f"there is no experiment {name!r} on {place.shown}; {there_are(place.experiments())}")
 
 
 @contextlib.contextmanager

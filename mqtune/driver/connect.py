@@ -32,7 +32,7 @@ from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import take_lock
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
@@ -136,7 +136,7 @@ class BrokerDeployment:
     def experiments(self) -> list[str]:
         """Return the names of the experiments on the server, newest first."""
         assert self._server is not None  # noqa: S101 - who asks has looked for one
-        return RedisJournal(self._server.client, "", patience_s=_PATIENCE_S).experiments()
+        return experiments_on(self._server.client, patience_s=_PATIENCE_S)
 
     def close(self) -> None:
         """Close the connection, and end a server that was started for it."""

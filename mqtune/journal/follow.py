@@ -12,10 +12,11 @@ import redis
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import START, Event, ExperimentEnded, decode_event
-from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
+from mqtune.core.keys import ExperimentKeys
+from mqtune.core.text import there_are
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import retrying
+from mqtune.journal.connection import connect, redact
+from mqtune.journal.redis import experiments_on, retrying
 
 __all__ = ["Follower", "follow"]
 
@@ -27,8 +28,6 @@ SILENCE_S: Final = 5.0
 #: How long a follower tries to reach a server that is away: a restart takes less, and an embedded server that ended
 #: with its driver doesn't come back.
 PATIENCE_S: Final = 10.0
-#: How many names an error suggests.
-_SUGGESTIONS: Final = 5
 
 
 class Follower:
@@ -65,7 +64,8 @@ class Follower:
         try:
             newest = self.newest()
             if newest is None:
-                raise ConfigurationError(self._unknown(experiment))
+                names = experiments_on(self._client, patience_s=patience_s)
+                raise ConfigurationError(f"there is no experiment {experiment!r} on {redact(url)}; {there_are(names)}")
         except BaseException:
             self._client.close()
             raise
@@ -103,11 +103,6 @@ class Follower:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _unknown(self, experiment: str) -> str:
-        names = [name.decode() for name in self._client.zrevrange(EXPERIMENTS, 0, _SUGGESTIONS - 1)]
-        known = f"the newest there are {', '.join(names)}" if names else "it has none"
-        return f"the broker has no experiment {experiment!r}; {known}"
 
     def _look_up(self) -> list[Entry]:
         """Return the next page of the journal."""

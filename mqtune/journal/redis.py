@@ -47,7 +47,7 @@ from mqtune.journal.base import (
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient
 
-__all__ = ["RedisJournal", "Script", "retrying", "script"]
+__all__ = ["RedisJournal", "Script", "experiments_on", "retrying", "script"]
 
 _PRELUDE: Final = "prelude"
 
@@ -156,6 +156,12 @@ def retrying(
             return result
 
 
+def experiments_on(client: Any, *, patience_s: float) -> list[str]:
+    """Return the names of all experiments on a server, newest first."""
+    names = retrying(lambda: client.zrevrange(EXPERIMENTS, 0, -1), patience_s=patience_s)
+    return [name.decode(errors="backslashreplace") for name in names]
+
+
 def _number(value: bytes | None) -> int:
     """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
     return int(value) if value is not None and value.isdigit() else 0
@@ -255,11 +261,6 @@ class RedisJournal(Journal):
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
         return kept
-
-    def experiments(self) -> list[str]:
-        """Return the names of all experiments on the server, newest first."""
-        names = self._retrying(lambda: self._client.zrevrange(EXPERIMENTS, 0, -1))
-        return [name.decode() for name in names]
 
     def record(self, event: bytes, *, definition: bytes | None = None) -> None:
         self._drive("record", [], [uuid.uuid4().hex, event, definition or b""])

@@ -289,7 +289,7 @@ def test_following_an_ended_experiment_from_now_ends_at_once(redis_server: Embed
 def test_an_experiment_that_the_broker_does_not_have_is_named_beside_those_it_has(
     redis_server: EmbeddedServer, writer: Writer
 ):
-    with pytest.raises(ConfigurationError, match=rf"no experiment 'other'; the newest there are {NAME}"):
+    with pytest.raises(ConfigurationError, match=rf"no experiment 'other' on .*; there is '{NAME}'"):
         next(follow(redis_server.url, "other"))
 
 

@@ -296,9 +296,9 @@ def test_a_definition_that_lacks_something_is_a_clear_error(kept: dict[str, byte
 def test_an_unknown_name_on_a_broker_is_an_error_that_says_what_there_is(kept: dict[str, bytes]) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there is none at all"):
         attach()
-    kept.update({f"e{n:02}": b"\x80" for n in range(12)})
+    kept.update({f"e{n:02}": b"\x80" for n in range(22)})
 
-    with pytest.raises(ConfigurationError, match=r"there are e00, e01, .*, e09 and 2 more"):
+    with pytest.raises(ConfigurationError, match=r"there are 'e00', 'e01', .*, 'e19' and 2 more"):
         attach()
 
 
@@ -331,7 +331,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_broker_an_unknown_name_is_an_error_that_says_what_there_is(mqtune_home: Path) -> None:
     save_copy(mqtune_home, "other", {})
 
-    with pytest.raises(ConfigurationError, match=f"no experiment 'x' in {mqtune_home}; there is other"):
+    with pytest.raises(ConfigurationError, match=f"no experiment 'x' in {mqtune_home}; there is 'other'"):
         attach(backend=None)
 
     assert not (mqtune_home / "x").exists()
