@@ -262,7 +262,7 @@ class ExperimentHandle:
             metric=str(created.definition.get("metric", "")),
             created_at=created.at,
             outcome=_outcome([fields[b"e"] for _, fields in last]),
-            is_driven=self._is_driven(),
+            is_driven=(self._driver_until() or 0.0) > self._broker.clock.time(),
             age_s=self._age_s(last[0][0].decode()),
         )
 
@@ -410,7 +410,8 @@ class ExperimentHandle:
             if (has := self._again(request)) != entry:
                 entry = last = has
             # What the last driver has answered can be read once it drives no more.
-            is_driven = self._is_driven()
+            until_s = self._driver_until()
+            now_s = self._broker.clock.time()
             while entries := self._journal.read(last, count=_PAGE_COUNT):
                 for each in entries:
                     event = decode_event(each.data, each.id)
@@ -420,7 +421,8 @@ class ExperimentHandle:
                 if len(entries) < _PAGE_COUNT:
                     break
             left_s = deadline - time.monotonic()
-            if not is_driven:
+            # Without any, the server has just been emptied.
+            if until_s is not None and until_s <= now_s:
                 reason = f"nobody drives experiment {self.name!r}; the next driver will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
             if left_s <= 0:
@@ -445,9 +447,10 @@ class ExperimentHandle:
             raise RequestRefused(f"experiment {self.name!r}: {event.reason}")
         return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial)
 
-    def _is_driven(self) -> bool:
-        until = self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, "driver_until"))
-        return until is not None and int(until) > self._broker.clock.time() * 1000
+    def _driver_until(self) -> float | None:
+        """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""
+        until_ms = self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, "driver_until"))
+        return None if until_ms is None else int(until_ms) / 1000
 
     def _age_s(self, entry: str) -> float:
         return max(0.0, self._broker.clock.time() - int(entry.partition("-")[0]) / 1000)
