@@ -33,6 +33,7 @@ from mqtune.trainable.process.protocol import (
     STOP,
     STOP_SIGNAL,
     Ending,
+    StartMessage,
 )
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.process.zygote import arguments
@@ -59,6 +60,29 @@ def own_metrics(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in row if name not in COUNTED}
 
 
+def start_message(**fields: Any) -> StartMessage:
+    """The message that starts an attempt of nothing in particular, but for these fields."""
+    return {
+        "config": {},
+        "timestamp": 0.0,
+        "epoch_s": time.time() - time.monotonic(),
+        "stdout": os.devnull,
+        "stderr": os.devnull,
+        "trial": "t1",
+        "attempt": 1,
+        "experiment": "exp",
+        "checkpoint": "",
+        "checkpoint_data": None,
+        "store": "",
+        "sync": "stream",
+        "folder": "",
+        "working_dir": "",
+        "reuse": False,
+        "options": {"metric": "loss"},
+        **fields,  # type: ignore[typeddict-item]
+    }
+
+
 class Worker:
     """What a worker has of an attempt.
 
@@ -76,18 +100,15 @@ class Worker:
         os.set_blocking(self._reports, False)
         os.set_blocking(self.control_end, False)
         self._data = b""
-        self.message = {
-            "trial": "t1",
-            "attempt": 1,
-            "experiment": "exp",
-            "timestamp": 0.0,
-            "store": str(self.store),
-            "folder": str(folder / "attempt"),
-            "stdout": str(folder / "stdout"),
-            "stderr": str(folder / "stderr"),
-            "options": {"metric": "loss"},
-            **message,
-        }
+        self.message = start_message(
+            **{
+                "store": str(self.store),
+                "folder": str(folder / "attempt"),
+                "stdout": str(folder / "stdout"),
+                "stderr": str(folder / "stderr"),
+                **message,
+            }
+        )
 
     def read(self) -> bool:
         """Take what was sent; False when nothing more will come."""
@@ -157,16 +178,16 @@ class AttemptHere(Worker):
 
     def __init__(self, folder: Path, **message: Any) -> None:
         super().__init__(folder, **message)
-        self.session = Session()
-        self.session.open(self.message, [self.write_end, self.control_end])
+        self.session = Session(self.message, [self.write_end, self.control_end])
 
     def run(self, trainable: Callable[..., Any], config: dict[str, Any] | None = None) -> Ending:
         """Run a trainable to its end."""
+        self.session.message["config"] = config or {}
         handlers = {number: signal.getsignal(number) for number in (STOP_SIGNAL, signal.SIGTERM)}
         outer, reporting.current = reporting.current, self.session
         signal.signal(STOP_SIGNAL, self.session.tell)
         try:
-            return runner._call(lambda: trainable, {**self.message, "config": config or {}}, self.session)
+            return runner._call(lambda: trainable, self.session)
         finally:
             reporting.current = outer
             for number, handler in handlers.items():

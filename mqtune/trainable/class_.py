@@ -161,7 +161,7 @@ def check_reusable(trainable: object) -> None:
         )
 
 
-def run_class(trainable: type[Trainable], config: Config, current: Session) -> None:
+def run_class(trainable: type[Trainable], current: Session) -> None:
     """Run a trial of a class from its setup to its cleanup.
 
     Raises:
@@ -172,7 +172,7 @@ def run_class(trainable: type[Trainable], config: Config, current: Session) -> N
     steps = Steps(trainable(), current)
     current.defer_pause = True
     try:
-        steps.set_up(config)
+        steps.set_up()
         steps.run()
     except BaseException as error:
         steps.clean_up(error)
@@ -233,19 +233,23 @@ class Steps:
         #: Whether the instance is between two steps, of which none was interrupted.
         self.is_whole = False
 
-    def set_up(self, config: Config) -> None:
+    def set_up(self) -> None:
         """Set up a new instance."""
-        trainable = self._trainable
-        trainable.config, trainable.trial_id, trainable.folder = config, self._session.trial, self._session.folder
-        trainable.setup(config)
+        trainable, message = self._trainable, self._session.message
+        trainable.config, trainable.trial_id, trainable.folder = (
+            message["config"],
+            message["trial"],
+            self._session.folder,
+        )
+        trainable.setup(message["config"])
 
-    def reset(self, config: Config) -> object:
+    def reset(self) -> object:
         """Give the instance of an earlier attempt another config, and return what its reset_config returned."""
-        trainable = self._trainable
-        trainable.trial_id, trainable.folder = self._session.trial, self._session.folder
+        trainable, message = self._trainable, self._session.message
+        trainable.trial_id, trainable.folder = message["trial"], self._session.folder
         trainable.training_iteration, trainable.time_total_s = 0, 0.0
-        answer = trainable.reset_config(config)
-        trainable.config = config
+        answer = trainable.reset_config(message["config"])
+        trainable.config = message["config"]
         return answer
 
     def run(self) -> None:

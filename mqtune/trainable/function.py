@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.trial import Config, Metrics
+from mqtune.core.trial import Metrics
 from mqtune.trainable.process.saver import make_folder, remove_folder
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import here
@@ -41,8 +41,8 @@ class Reporter:
 
     def __init__(self, current: Session) -> None:
         self._session = current
-        self.trial_id: str = current.trial
-        self.trial_name = f"{current.experiment}_{current.trial}"
+        self.trial_id = current.message["trial"]
+        self.trial_name = f"{current.message['experiment']}_{self.trial_id}"
 
     @property
     def logdir(self) -> str:
@@ -92,7 +92,7 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:  # noqa: ARG001 - 
     current.next_checkpoint = draft
 
 
-def run_function(function: Function, config: Config, current: Session) -> None:
+def run_function(function: Function, current: Session) -> None:
     """Call a function with the config, and a reporter or the folder of a checkpoint if it takes them.
 
     The values that it yields are reported, and the one that it returns unless the last report has it already. StopIteration
@@ -106,7 +106,7 @@ def run_function(function: Function, config: Config, current: Session) -> None:
     for name in extras_of(function):
         extras[name] = Reporter(current) if name == "reporter" else _start_folder(current)
     try:
-        returned = function(config, **extras)
+        returned = function(current.message["config"], **extras)
         if inspect.isgenerator(returned):
             returned = _report_yielded(cast("_Reports", returned), function.__name__, current)
     except (StopIteration, _Done):
@@ -160,7 +160,7 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
     with contextlib.suppress(TypeError):
         number = decode_value(encode_value(value))
         if isinstance(number, int | float) and not isinstance(number, bool):
-            return {str(current.options["metric"]): number}
+            return {str(current.message["options"]["metric"]): number}
     raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give a number, a dict of metrics, or nothing")
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.machine import end_of_file
-from mqtune.core.trial import AttemptEnd, Config, Metrics
+from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.frozen_code import frozen
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending, Message
@@ -75,24 +75,18 @@ def arguments_of(config: Mapping[str, object]) -> list[str]:
     return arguments
 
 
-def run_script(path: Path, config: Config, current: Session, stderr: Path) -> Ending:
+def run_script(path: Path, current: Session) -> Ending:
     """Run a script to its end, and return how it ended.
 
     A file that ends in .py is run by this process's Python, any other must be executable. Its output goes to the trial's own
     files, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM. Its environment
     has ``MQTUNE_EXPERIMENT``, ``MQTUNE_TRIAL``, ``MQTUNE_ATTEMPT``, and the attempt's own folder in ``MQTUNE_TRIAL_FOLDER``.
 
-    Args:
-        path: the script.
-        config: the trial's config.
-        current: the trial's session.
-        stderr: the file that the script's errors go to.
-
     Raises:
         StopTrial: the trial was told to end, and the script has ended.
         ConfigurationError: the config can't be passed to the script, or it can't be started.
     """
-    return _ScriptRun(path, config, current, stderr).run()
+    return _ScriptRun(path, current).run()
 
 
 def _run_by(path: Path, current: Session) -> list[str]:
@@ -110,9 +104,8 @@ def _run_by(path: Path, current: Session) -> list[str]:
 class _ScriptRun:
     """One attempt of a script; all of it runs in the main thread."""
 
-    def __init__(self, path: Path, config: Config, current: Session, stderr: Path) -> None:
+    def __init__(self, path: Path, current: Session) -> None:
         self._path = path
-        self._stderr = stderr
         self._session = current
         self._folder: WatchedFolder | None = None
         self._lines = MetricLines()
@@ -120,18 +113,19 @@ class _ScriptRun:
         #: Whether the stop signal may raise now, and whether it came while it might not.
         self._may_raise = False
         self._signalled = False
-        self._command = _run_by(path.absolute(), current)
-        self._command += self._arguments(config)
+        self._command = [*_run_by(path.absolute(), current), *self._arguments()]
 
-    def _arguments(self, config: Config) -> list[str]:
-        if self._session.options.get("pass_config") == "json":
+    def _arguments(self) -> list[str]:
+        message = self._session.message
+        config = message["config"]
+        if message["options"].get("pass_config") == "json":
             file = self._session.scratch / "config.json"
             file.write_text(json.dumps(config), encoding="utf-8")
             arguments = [_CONFIG_ARGUMENT, str(file)]
         else:
             arguments = arguments_of(config)
         # A script without checkpoints would refuse the argument, and on one machine there is always a store.
-        if self._session.has_store and self._session.options.get("pass_checkpoint_dir"):
+        if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
             self._folder = WatchedFolder(inherited or self._session.scratch / "st_checkpoint")
@@ -320,25 +314,17 @@ class _ScriptRun:
     def _ending(self, code: int) -> Ending:
         if code == 0:
             return Ending(AttemptEnd.COMPLETED)
-        tail = self._tail()
+        try:
+            tail = end_of_file(Path(self._session.message["stderr"]), _TAIL_BYTES).strip()
+        except OSError:
+            tail = ""
         output = f"; its last errors were:\n{tail}" if tail else ", and printed no errors"
         if code > 0:
-            return Ending(
-                AttemptEnd.FAILED, "Exited", f"script {self._path} exited with code {code}{output}", code=code
-            )
+            text = f"script {self._path} exited with code {code}{output}"
+            return Ending(AttemptEnd.FAILED, "Exited", text, code=code)
         name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-        return Ending(
-            AttemptEnd.FAILED,
-            "Killed",
-            f"script {self._path} was killed by {name}{output}",
-            code=_KILLED + -code,
-        )
-
-    def _tail(self) -> str:
-        try:
-            return end_of_file(self._stderr, _TAIL_BYTES).strip()
-        except OSError:
-            return ""
+        text = f"script {self._path} was killed by {name}{output}"
+        return Ending(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 
 def _content(checkpoint: Message | None) -> State | Path | None:

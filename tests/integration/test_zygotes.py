@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from attempts import gone
+from attempts import gone, start_message
 from waiting import eventually, lives
 
 from mqtune.core.codec import decode_value
@@ -101,7 +101,7 @@ class Trials:
         read, write = os.pipe()
         out = str(self.folder / "out")
         self.controls.append(ControlPipe())
-        message = {"config": config, "timestamp": 0.0, "stdout": out, "stderr": out}
+        message = start_message(config=config, stdout=out, stderr=out)
         self.zygote.send_start(message, [write, self.controls[-1].read_end])
         os.close(write)
         return read

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from attempts import start_message
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -101,12 +102,11 @@ def the_event(data: bytes) -> Any:
 
 
 def the_control_records(data: bytes) -> Session:
-    session = Session()
     read, write = os.pipe()
     try:
         os.set_blocking(read, False)
         os.write(write, data)
-        session.open({"timestamp": 0.0}, [-1, read])
+        session = Session(start_message(), [-1, read])
         session._read_control()
     finally:
         os.close(read)

@@ -11,6 +11,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from attempts import start_message
 
 from mqtune.checkpoints import experiment_url, open_store
 from mqtune.checkpoints.directory import DirectoryStore
@@ -185,9 +186,9 @@ def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, 
     install("shelf", "Shelf")
     url = experiment_url(f"shelf://{tmp_path}/books", "x")
     open_store(url).create()
-    trial = Saver(trial="0001", attempt=1, store=url, folder=tmp_path / "first")
-    saved = trial.save(write_files(tmp_path / "model", {"weights": b"1"}), {"training_iteration": 3}).id
-    later = Saver(trial="0001", attempt=2, store=url, start=saved, folder=tmp_path / "second")
+    trial = Saver(start_message(store=url, folder=str(tmp_path / "first")))
+    saved, _ = trial.save(write_files(tmp_path / "model", {"weights": b"1"}), {"training_iteration": 3})
+    later = Saver(start_message(attempt=2, store=url, checkpoint=saved, folder=str(tmp_path / "second")))
 
     fetched = later.fetch()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from attempts import start_message
 from bench import Bench, Obedient
 from pages import CODE, ROOT, absent_tests, definitions, table_lines
 
@@ -203,15 +204,18 @@ def test_what_was_fetched_may_be_saved_again(tmp_path: Path) -> None:
     (tmp_path / "weights" / "w").write_text("1.5")
     first = checkpoint_id("0001", 1, 1, in_memory=False)
     store.save(first, tmp_path / "weights", {"training_iteration": 3})
-    saver = Saver(trial="0001", attempt=2, store=store.url, start=first, folder=tmp_path / "attempt")
+    message = start_message(
+        trial="0001", attempt=2, store=store.url, checkpoint=first, folder=str(tmp_path / "attempt")
+    )
+    saver = Saver(message)
     fetched = saver.fetch()
     assert fetched is not None
     (fetched.path / "w").write_text("2.5")
 
-    saved = saver.save(fetched, {"training_iteration": 4})
+    saved, _ = saver.save(fetched, {"training_iteration": 4})
 
-    assert saved.id == checkpoint_id("0001", 2, 1, in_memory=False)
-    for name, (weight, iteration) in {first: ("1.5", 3), saved.id: ("2.5", 4)}.items():
+    assert saved == checkpoint_id("0001", 2, 1, in_memory=False)
+    for name, (weight, iteration) in {first: ("1.5", 3), saved: ("2.5", 4)}.items():
         target = tmp_path / "look" / name
         assert store.fetch(name, target) == {"training_iteration": iteration}
         assert (target / "w").read_text() == weight

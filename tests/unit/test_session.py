@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere, own_metrics
+from attempts import AttemptHere, own_metrics, start_message
 from waiting import DEADLINE_S, eventually
 
 import mqtune
@@ -102,8 +102,7 @@ def pipe() -> Iterator[Pipe]:
 @pytest.fixture
 def trial(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> Session:
     """This process is a trial."""
-    current = Session()
-    current.open({"timestamp": 0.0}, [pipe.write_end])
+    current = Session(start_message(), [pipe.write_end, -1])
     monkeypatch.setattr(reporting, "current", current)
     return current
 
@@ -158,9 +157,7 @@ def test_a_report_that_can_not_be_sent_leaves_nothing_in_the_next_one(trial: Ses
 
 def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's own clock, which may be hours off and may step back, has no part in it."""
-    monkeypatch.setattr(session.time, "time", lambda: 0.0)
-    current = Session()
-    current.open({"timestamp": 0.0, "epoch_s": 1000.0}, [pipe.write_end])
+    current = Session(start_message(epoch_s=1000.0), [pipe.write_end, -1])
 
     for now in (5.0, 6.5, 7.0):
         monkeypatch.setattr(session, "monotonic", lambda now=now: now)
@@ -170,8 +167,7 @@ def test_times_are_those_of_the_clock_that_all_machines_share(pipe: Pipe, monkey
 
 
 def test_times_never_go_back_behind_an_earlier_attempt(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    current = Session()
-    current.open({"timestamp": 200.0, "epoch_s": 0.0}, [pipe.write_end])
+    current = Session(start_message(timestamp=200.0, epoch_s=0.0), [pipe.write_end, -1])
 
     for now in (100.0, 205.0):
         monkeypatch.setattr(session, "monotonic", lambda now=now: now)
@@ -286,8 +282,7 @@ def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in
 ) -> None:
     control, own = ControlPipe(), Pipe()
     os.write(own.write_end, b"mine")
-    trial = Session()
-    trial.open({"timestamp": 0.0, "sync": "lockstep"}, [pipe.write_end, control.read_end])
+    trial = Session(start_message(sync="lockstep"), [pipe.write_end, control.read_end])
     os.dup2(own.read_end, control.read_end)
 
     with pytest.raises(ReportingClosed):
@@ -513,26 +508,17 @@ def control() -> Iterator[ControlPipe]:
 @pytest.fixture
 def attempt(pipe: Pipe, control: ControlPipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """This process is a trial with all that a worker gives it."""
-    current = Session()
-    monkeypatch.setattr(reporting, "current", current)
-    open_attempt(current, pipe, control, tmp_path)
-    before = signal.signal(STOP_SIGNAL, current.tell)
-    yield current
+    monkeypatch.setattr(reporting, "current", None)
+    before = signal.getsignal(STOP_SIGNAL)
+    yield open_attempt(pipe, control, tmp_path)
     signal.signal(STOP_SIGNAL, before)
 
 
-def open_attempt(current: Session, pipe: Pipe, control: ControlPipe, folder: Path, **message: Any) -> None:
-    whole = {
-        "timestamp": 0.0,
-        "trial": "0007",
-        "attempt": 2,
-        "experiment": "mnist",
-        "folder": str(folder / "attempt"),
-        "store": "",
-        "checkpoint": "",
-        **message,
-    }
-    current.open(whole, [pipe.write_end, control.read_end])
+def open_attempt(pipe: Pipe, control: ControlPipe, folder: Path, **message: Any) -> Session:
+    whole = {"trial": "0007", "attempt": 2, "experiment": "mnist", "folder": str(folder / "attempt"), **message}
+    current = reporting.current = Session(start_message(**whole), [pipe.write_end, control.read_end])
+    signal.signal(STOP_SIGNAL, current.tell)
+    return current
 
 
 def made_store(folder: Path) -> str:
@@ -628,8 +614,7 @@ def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, co
 
 @pytest.fixture
 def lockstep(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> Session:
-    open_attempt(attempt, pipe, control, tmp_path, sync="lockstep")
-    return attempt
+    return open_attempt(pipe, control, tmp_path, sync="lockstep")
 
 
 class Driver:
@@ -784,7 +769,7 @@ def test_a_directory_is_in_the_store_before_the_report_that_names_it(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     url = made_store(tmp_path)
-    open_attempt(attempt, pipe, control, tmp_path, store=url)
+    open_attempt(pipe, control, tmp_path, store=url)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("heavy")
 
@@ -798,7 +783,7 @@ def test_a_directory_is_in_the_store_before_the_report_that_names_it(
 
 
 def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
-    open_attempt(attempt, pipe, control, tmp_path, store=made_store(tmp_path))
+    attempt = open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
     first, second = attempt.draft(), attempt.draft()
     (first / "weights").write_text("heavy")
 
@@ -806,7 +791,7 @@ def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control:
 
     assert not first.exists()
     assert second.exists()
-    open_attempt(attempt, pipe, control, tmp_path, store="memory://checkpoints")
+    attempt = open_attempt(pipe, control, tmp_path, store="memory://checkpoints")
     assert attempt.draft().is_relative_to(tmp_path / "attempt")
 
 
@@ -880,7 +865,7 @@ def tell_now(control: ControlPipe, told: Told) -> None:
 def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
-    open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
+    attempt = open_attempt(pipe, control, tmp_path, store="somewhere")
     store = attempt._saver._store = SlowStore(lambda: tell_now(control, "pause"))  # type: ignore[assignment]
 
     with pytest.raises(StopTrial):
@@ -893,7 +878,7 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved(
 def test_a_stop_does_not_wait_for_a_checkpoint(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
-    open_attempt(attempt, pipe, control, tmp_path, store="somewhere")
+    attempt = open_attempt(pipe, control, tmp_path, store="somewhere")
     store = attempt._saver._store = SlowStore(lambda: tell_now(control, "stop"))  # type: ignore[assignment]
 
     with pytest.raises(StopTrial):
@@ -914,7 +899,7 @@ def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     data = encode_dict({"epoch": 5}, {"training_iteration": 5, "time_total_s": 100.0})
-    open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
+    open_attempt(pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
 
     checkpoint = mqtune.get_checkpoint()
 
@@ -943,7 +928,7 @@ def test_a_trial_that_never_asks_for_its_checkpoint_counts_from_scratch(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     data = encode_dict({"epoch": 5}, {"training_iteration": 5})
-    open_attempt(attempt, pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
+    open_attempt(pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
 
     report({"loss": 1})
 
@@ -954,12 +939,12 @@ def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     url = made_store(tmp_path)
-    open_attempt(attempt, pipe, control, tmp_path, store=url)
+    open_attempt(pipe, control, tmp_path, store=url)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("heavy")
     report({"loss": 1}, checkpoint=tmp_path / "model")
 
-    open_attempt(attempt, pipe, control, tmp_path, store=url, attempt=3, checkpoint="p-0007-2-1")
+    open_attempt(pipe, control, tmp_path, store=url, attempt=3, checkpoint="p-0007-2-1")
     checkpoint = mqtune.get_checkpoint()
 
     assert checkpoint is not None
@@ -982,7 +967,7 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
         ({"checkpoint": "p-0003-1-4", "store": made_store(tmp_path)}, CheckpointGone),
     ]
     for message, error in cases:
-        open_attempt(attempt, pipe, control, tmp_path, **message)
+        open_attempt(pipe, control, tmp_path, **message)
         for _ in range(2):
             with pytest.raises(error, match="0003-1-4"):
                 mqtune.get_checkpoint()
@@ -1054,10 +1039,10 @@ def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.Log
 
 
 def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> Ending:
-    before, pipe, current = signal.getsignal(STOP_SIGNAL), Pipe(), Session()
-    current.open({"timestamp": 0.0, "options": {"metric": "loss"}}, [pipe.write_end])
+    before, pipe = signal.getsignal(STOP_SIGNAL), Pipe()
+    current = Session(start_message(config={"lr": 1}), [pipe.write_end, -1])
     try:
-        return runner._call(lambda: trainable, {"config": {"lr": 1}}, current)
+        return runner._call(lambda: trainable, current)
     finally:
         signal.signal(STOP_SIGNAL, before)
         pipe.close()

@@ -7,7 +7,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from mqtune.core.trial import AttemptEnd, Config
 
@@ -41,29 +41,29 @@ class StartMessage(TypedDict):
     """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
 
     ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
-    time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is deleted when the attempt has
-    ended; ``working_dir`` is empty unless the attempt has a working directory of its own. ``checkpoint`` is the id of the
-    checkpoint to start from, and ``checkpoint_data`` its bytes if it is held in Redis; ``store`` is the URL of the
-    experiment's store. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may run
-    several attempts.
+    time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first needed and
+    deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own.
+    ``checkpoint`` is the id of the checkpoint to start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis
+    and still exists; ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its
+    decision. ``reuse`` says that the process may run several attempts.
     """
 
     config: Config
     timestamp: float
+    epoch_s: float
     stdout: str
     stderr: str
-    epoch_s: NotRequired[float]
-    trial: NotRequired[str]
-    attempt: NotRequired[int]
-    experiment: NotRequired[str]
-    checkpoint: NotRequired[str]
-    checkpoint_data: NotRequired[bytes | None]
-    store: NotRequired[str]
-    sync: NotRequired[str]
-    folder: NotRequired[str]
-    working_dir: NotRequired[str]
-    reuse: NotRequired[bool]
-    options: NotRequired[Mapping[str, object]]
+    trial: str
+    attempt: int
+    experiment: str
+    checkpoint: str
+    checkpoint_data: bytes | None
+    store: str
+    sync: str
+    folder: str
+    working_dir: str
+    reuse: bool
+    options: Mapping[str, object]
 
 
 #: A frame on the pipe from a trial to its worker: length of the body, kind; the body follows.

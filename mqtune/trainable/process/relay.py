@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from mqtune.core import errors
 from mqtune.core.codec import pack_metrics
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import CheckpointId, Metrics, TrialId
+from mqtune.core.trial import CheckpointId, Metrics
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, Told
 from mqtune.trainable.process.saver import check_savable
@@ -81,9 +81,7 @@ class RelayedSession:
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
         context = self._ask({"do": "join"})["context"]
-        self.context = Context(
-            TrialId(context["trial"]), context["attempt"], context["experiment"], Path(context["folder"])
-        )
+        self.context = Context(context["trial"], context["attempt"], context["experiment"], Path(context["folder"]))
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
             sys.excepthook = _quietly

@@ -7,6 +7,7 @@ leaves the trial to a fresh process by exiting without an answer.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -16,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from mqtune.core.trial import AttemptEnd, CheckpointId, Config, Metrics
+from mqtune.core.trial import AttemptEnd, CheckpointId, Metrics
 from mqtune.trainable import reporting
 from mqtune.trainable.class_ import Steps, Trainable
 from mqtune.trainable.frozen_code import are_current, loaded_files, unfrozen
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, Message, StartMessage
+from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, StartMessage
 from mqtune.trainable.process.runner import flush, flush_native, run_attempt, take_over_output
 from mqtune.trainable.process.session import Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
@@ -35,20 +36,16 @@ _NO_PIPES: Final = (-1, -1)
 
 
 class ReusableSession(Session):
-    """The session of one of several attempts of a process."""
+    """The session of one of several attempts of a process; until ``connect`` nothing can be sent, and a stop signal waits."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, message: StartMessage) -> None:
+        super().__init__(message, _NO_PIPES)
         #: Threads that earlier attempts have left.
         self._strangers = frozenset(threading.enumerate()) - {threading.main_thread()}
-
-    def announce(self, message: StartMessage) -> None:
-        """Begin an attempt without its pipes; until ``connect`` nothing can be sent, and a stop signal waits."""
-        self.open(message, _NO_PIPES)
         self._busy = True
 
     def connect(self, pipes: Sequence[int]) -> None:
-        """Take the pipes after ``announce``.
+        """Take the pipes.
 
         Raises:
             StopTrial: the trial was told meanwhile that it should end.
@@ -100,6 +97,10 @@ class _Life:
         stays: whether the process may wait for another attempt.
     """
 
+    _session: ReusableSession
+    _instance: Trainable
+    _steps: Steps
+
     def __init__(self, channel: Channel, load: Callable[[], Loaded], code_root: Path) -> None:
         self.stays = False
         self._channel = channel
@@ -107,59 +108,52 @@ class _Life:
         self._code_root = code_root
         #: The user's code that was imported, with its times.
         self._files: dict[str, int] = {}
-        self._instance: Trainable | None = None
-        self._steps: Steps | None = None
-        self._session = ReusableSession()
 
     def begin(self, message: StartMessage, pipes: Sequence[int]) -> int:
         """Run the first attempt, and return the code to exit with."""
-        reporting.current = self._session
-        # The signal is still blocked, until the trainable is called.
-        signal.signal(STOP_SIGNAL, self._session.tell)
-        self._session.open(message, pipes)
-        return run_attempt(self._load, message, self._session, self._set_up_and_run)
+        self._open_session(message)
+        self._session.connect(pipes)
+        return run_attempt(self._load, self._session, self._set_up_and_run)
 
-    def go_on(self, message: StartMessage, pipes: Sequence[int]) -> int | None:
-        """Run another attempt, and return the code to exit with; None if it is left to a fresh process."""
-        instance = self._instance
-        assert instance is not None  # noqa: S101 - it was set up in the first attempt
-        self._session = current = reporting.current = ReusableSession()
-        current.announce(message)
-        signal.signal(STOP_SIGNAL, current.tell)
-        self._steps = Steps(instance, current)
-        if not self._is_reset(self._steps, message["config"]):
-            return None
-        self._channel.send({"is": "taken"})
-        return run_attempt(lambda: type(instance), message, current, lambda *_: self._connect_and_run(pipes))
-
-    def wait(self) -> tuple[Message, list[int]] | None:
-        """Release the attempt that has ended, and wait for the next start message; None when the process should exit."""
+    def go_on(self) -> int:
+        """Wait for another attempt and run it, or leave it to a fresh process; return the code to exit with."""
         self._session.close()
         flush_native()
         self._channel.send({"is": "kept"})
-        return self._channel.receive()
+        received = self._channel.receive()
+        if received is not None:
+            message, pipes = cast("StartMessage", received[0]), received[1]
+            take_over_output(message["stdout"], message["stderr"])
+            self._open_session(message)
+            self._steps = Steps(self._instance, self._session)
+            if self._is_reset():
+                self._channel.send({"is": "taken"})
+                connect = functools.partial(self._session.connect, pipes)
+                return run_attempt(lambda: type(self._instance), self._session, lambda *_: self._run(connect))
+        self._leave()
+        return 0
 
-    def leave(self) -> None:
+    def _open_session(self, message: StartMessage) -> None:
+        self._session = reporting.current = ReusableSession(message)
+        signal.signal(STOP_SIGNAL, self._session.tell)
+
+    def _leave(self) -> None:
         """Call cleanup; an error in it is only printed, since the last attempt has ended."""
-        assert self._steps is not None  # noqa: S101 - as above
+        self.stays = False
         try:
             self._steps.clean_up(None)
         except BaseException:  # noqa: BLE001 - whatever user code raises
             sys.stderr.write(traceback.format_exc())
         flush()
 
-    def _set_up_and_run(self, loaded: Loaded, message: StartMessage, current: Session) -> Ending:
+    def _set_up_and_run(self, loaded: Loaded, current: Session) -> Ending:
         assert isinstance(loaded, type)  # noqa: S101 - nothing else is reused
         self._files = dict(unfrozen(loaded_files(self._code_root)))
         self._instance = loaded()
-        self._steps = steps = Steps(self._instance, current)
-        return self._run(steps, lambda: steps.set_up(message["config"]))
+        self._steps = Steps(self._instance, current)
+        return self._run(self._steps.set_up)
 
-    def _connect_and_run(self, pipes: Sequence[int]) -> Ending:
-        assert self._steps is not None  # noqa: S101 - just made
-        return self._run(self._steps, lambda: self._session.connect(pipes))
-
-    def _is_reset(self, steps: Steps, config: Config) -> bool:
+    def _is_reset(self) -> bool:
         """Whether the instance has taken another config; if not, the reason is printed to the new attempt's errors."""
         name = type(self._instance).__name__
         if not are_current(self._files.items()):
@@ -167,7 +161,7 @@ class _Life:
         else:
             try:
                 self._session.enter()
-                answer = steps.reset(config)
+                answer = self._steps.reset()
             except BaseException:  # noqa: BLE001 - whatever user code raises, a fresh process can take the trial
                 why = f"{name}.reset_config raised:\n{traceback.format_exc().rstrip()}"
             else:
@@ -177,26 +171,26 @@ class _Life:
         sys.stderr.write(f"a fresh process takes this trial, not that of the trial before: {why}\n")
         return False
 
-    def _run(self, steps: Steps, begin: Callable[[], None]) -> Ending:
+    def _run(self, begin: Callable[[], None]) -> Ending:
         """Run an attempt to its end; call cleanup unless the process stays."""
         self.stays = False
         self._session.defer_pause = True
         try:
             begin()
-            steps.run()
+            self._steps.run()
         except BaseException as error:
-            self._finish(steps, error)
+            self._finish(error)
             raise
-        self._finish(steps, None)
+        self._finish(None)
         return Ending(AttemptEnd.COMPLETED)
 
-    def _finish(self, steps: Steps, error: BaseException | None) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         # From here on a late stop changes nothing.
         signal.signal(STOP_SIGNAL, signal.SIG_IGN)
-        is_well = steps.is_whole and (error is None or isinstance(error, StopTrial))
+        is_well = self._steps.is_whole and (error is None or isinstance(error, StopTrial))
         self.stays = is_well and self._may_stay()
         if not self.stays:
-            steps.clean_up(error)
+            self._steps.clean_up(error)
 
     def _may_stay(self) -> bool:
         """Whether the attempt has left no threads and, as the zygote sees it, no processes."""
@@ -225,22 +219,9 @@ def run_attempts(
     code = 1
     try:
         take_over_output(message["stdout"], message["stderr"])
-        code = _run_all(_Life(channel, load, code_root), message, pipes)
+        life = _Life(channel, load, code_root)
+        code = life.begin(message, pipes)
+        while life.stays:
+            code = life.go_on()
     finally:
         os._exit(code)
-
-
-def _run_all(life: _Life, message: StartMessage, pipes: Sequence[int]) -> int:
-    """Return the code to exit with."""
-    code = life.begin(message, pipes)
-    while life.stays:
-        received = life.wait()
-        went_on = None
-        if received is not None:
-            take_over_output(received[0]["stdout"], received[0]["stderr"])
-            went_on = life.go_on(cast("StartMessage", received[0]), received[1])
-        if went_on is None:
-            life.leave()
-            return 0
-        code = went_on
-    return code

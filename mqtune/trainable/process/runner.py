@@ -17,7 +17,7 @@ from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.function import run_function
 from mqtune.trainable.process.descendants import LIBC
-from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, StartMessage, describe_error
+from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, describe_error
 from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.spec import Loaded
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["flush", "flush_native", "run_attempt", "shape_output", "take_over_output"]
 
-#: Runs a loaded trainable as the start message says, and returns how it ended.
-Run = Callable[[Loaded, StartMessage, Session], Ending]
+#: Runs a loaded trainable, and returns how it ended.
+Run = Callable[[Loaded, Session], Ending]
 #: Errors of a file system that can't be written now: it is full, or a network's that can't be reached.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
 
-def run_attempt(load: Callable[[], Loaded], message: StartMessage, current: Session, run: Run | None = None) -> int:
+def run_attempt(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> int:
     """Run the trainable, tell the worker how it ended, and return the code to exit with."""
-    ending = _call(load, message, current, run)
+    ending = _call(load, current, run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error}
     try:
@@ -50,14 +50,13 @@ def run_attempt(load: Callable[[], Loaded], message: StartMessage, current: Sess
     return ending.code
 
 
-def _call(load: Callable[[], Loaded], message: StartMessage, current: Session, run: Run | None = None) -> Ending:
-    """Run the trainable, and return how it ended."""
+def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) -> Ending:
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
         loaded = load()
         current.enter()
-        ending = (run or _run)(loaded, message, current)
+        ending = (run or _run)(loaded, current)
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except SystemExit as error:
@@ -78,19 +77,18 @@ def _call(load: Callable[[], Loaded], message: StartMessage, current: Session, r
     return ending
 
 
-def _run(loaded: Loaded, message: StartMessage, current: Session) -> Ending:
-    config = message["config"]
+def _run(loaded: Loaded, current: Session) -> Ending:
     # Only the trials that need these import them: a class imports its base class, and a zygote has imported it for a script.
     if isinstance(loaded, Path):
         from mqtune.trainable.script import run_script  # noqa: PLC0415
 
-        return run_script(loaded, config, current, Path(message["stderr"]))
+        return run_script(loaded, current)
     if isinstance(loaded, type):
         from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 
-        run_class(loaded, config, current)
+        run_class(loaded, current)
     else:
-        run_function(loaded, config, current)
+        run_function(loaded, current)
     return Ending(AttemptEnd.COMPLETED)
 
 

@@ -7,10 +7,11 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import CheckpointGone, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId, checkpoint_id, is_in_memory
+from mqtune.trainable.process.protocol import StartMessage
 
 if TYPE_CHECKING:
     # Most trials save nothing, and their processes should not wait for the import.
@@ -20,47 +21,20 @@ if TYPE_CHECKING:
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
     Savable = State | str | os.PathLike[str] | Checkpoint
 
-__all__ = ["Saved", "Saver", "check_savable", "make_folder", "remove_folder"]
+__all__ = ["Saver", "check_savable", "make_folder", "remove_folder"]
 
 #: Below an attempt's folder: the local copy of the checkpoint that the attempt starts from.
 _FETCHED: Final = "checkpoint"
 
 
-class Saved(NamedTuple):
-    """A checkpoint that was saved; ``data`` has the bytes of one in memory, which the worker still has to write."""
-
-    id: CheckpointId
-    data: bytes | None
-
-
 class Saver:
-    """Saves an attempt's checkpoints and fetches the one that it starts from; any thread may call it.
+    """Saves an attempt's checkpoints and fetches the one that it starts from; any thread may call it."""
 
-    Args:
-        trial: the trial's id.
-        attempt: the attempt's number.
-        store: URL of the experiment's checkpoint store, or empty.
-        start: the id of the checkpoint that the attempt starts from, or empty.
-        data: that checkpoint's bytes, if it is held in Redis and still exists.
-        folder: the attempt's folder, which is made when it is first needed and deleted when the attempt has ended.
-    """
-
-    def __init__(
-        self,
-        *,
-        trial: str = "",
-        attempt: int = 0,
-        store: str = "",
-        start: str = "",
-        data: bytes | None = None,
-        folder: Path = Path(),
-    ) -> None:
-        self._trial = trial
-        self._attempt = attempt
-        self._url = store
-        self._start = CheckpointId(start)
-        self._data = data
-        self._folder = folder
+    def __init__(self, message: StartMessage) -> None:
+        self._trial, self._attempt = message["trial"], message["attempt"]
+        self._url = message["store"]
+        self._start, self._data = CheckpointId(message["checkpoint"]), message["checkpoint_data"]
+        self._folder = Path(message["folder"])
         self._numbers = itertools.count(1)
         self._numbers_of_drafts = itertools.count(1)
         self._drafts: set[Path] = set()
@@ -69,17 +43,8 @@ class Saver:
         self._store: CheckpointStore | None = None
 
     @property
-    def has_store(self) -> bool:
-        """Whether the experiment has a store, so that folders can be saved."""
-        return bool(self._url)
-
-    @property
     def folder(self) -> Path:
-        """The attempt's folder, which is made unless it exists.
-
-        Raises:
-            StoreUnavailable: it can't be made.
-        """
+        """The attempt's folder, which is made unless it exists."""
         return make_folder(self._folder)
 
     def draft(self) -> Path:
@@ -101,13 +66,10 @@ class Saver:
         # Without a staging of its own, a store returns a temporary folder, which would stay if the trial is killed.
         return None if type(store).staging is CheckpointStore.staging else store.staging()
 
-    def save(self, source: Savable, counters: Mapping[str, object]) -> Saved:
-        """Save a checkpoint; a folder is complete and visible in the store when this returns.
+    def save(self, source: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
+        """Save a checkpoint, and return its id; a folder is complete and visible in the store when this returns.
 
-        Raises:
-            TypeError: *source* is neither a dict nor a folder.
-            ConfigurationError: there is no such folder, the experiment has no store, or the dict is too large.
-            StoreUnavailable: the store can't be reached or written.
+        Of a dict the bytes are returned too, which the worker still has to write.
         """
         content = check_savable(source)
         number = next(self._numbers)
@@ -115,23 +77,17 @@ class Saver:
             from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
             name = checkpoint_id(self._trial, self._attempt, number, in_memory=True)
-            return Saved(name, encode_dict(content, counters))
+            return name, encode_dict(content, counters)
         name = checkpoint_id(self._trial, self._attempt, number, in_memory=False)
         self._opened_store().save(name, content, counters)
         if content in self._drafts:
             # The store has a copy, and nothing else uses the draft.
             self._drafts.discard(content)
             remove_folder(content)
-        return Saved(name, None)
+        return name, None
 
     def fetch(self) -> Checkpoint | None:
-        """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch.
-
-        Raises:
-            CheckpointGone: it no longer exists.
-            CheckpointBroken: it is not what was saved.
-            StoreUnavailable: the store can't be reached.
-        """
+        """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch."""
         if not self._start:
             return None
         with self._fetching:

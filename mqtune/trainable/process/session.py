@@ -7,7 +7,6 @@ import errno
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.core.codec import decode_value, encode_value, pack_metrics, report_packer
 from mqtune.core.errors import ReportingClosed
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, Metrics, TrialId
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, Metrics
 from mqtune.trainable.process.protocol import (
     CLEARED,
     FRAME,
@@ -48,7 +47,6 @@ _LOOK_AGAIN_MS: Final = 20
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
-_NO_MESSAGE: Final[StartMessage] = {"config": {}, "timestamp": 0.0, "stdout": "", "stderr": ""}
 
 
 #: How many forks lie between the start of Python and this process; asking for the process id at each report would cost more.
@@ -94,13 +92,16 @@ class Context:
 
 
 class Session:
-    """One attempt, in its own process: what it sends to its worker, and what it was told."""
+    """One attempt, in its own process: what it sends to its worker, and what it was told.
 
-    def __init__(self) -> None:
-        self.trial = TrialId("")
-        self.attempt = 0
-        self.experiment = ""
-        self.options: Mapping[str, object] = {}
+    Args:
+        message: the start message.
+        fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
+            the read end of the control pipe, non-blocking.
+    """
+
+    def __init__(self, message: StartMessage, fds: Sequence[int]) -> None:
+        self.message = message
         #: How many reports were sent.
         self.sequence = 0
         #: Whether the caller handles a pause itself, between steps: then it is not raised, and ``wanted`` has it.
@@ -110,15 +111,12 @@ class Session:
         #: What the trainable was told and knows of.
         self.heard: Told = ""
         self._told: Told = ""
-        self._pipe = self._control = -1
-        #: Which files the pipes are: user code may close them, and their descriptors' numbers may be used again.
-        self._pipe_file = self._control_file = _NO_FILE
-        self._lockstep = False
-        self._timestamp = 0.0
-        self._epoch_s = time.time() - monotonic()
+        self._use(fds)
+        self._lockstep = message["sync"] == "lockstep"
+        self._timestamp = message["timestamp"]
+        self._epoch_s = message["epoch_s"]
         self._last_report = b""
-        self._message: StartMessage = _NO_MESSAGE
-        self._made_saver: Saver | None = None
+        self._saver = Saver(message)
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._main = threading.main_thread().ident
@@ -139,63 +137,21 @@ class Session:
         #: When the last report had returned, or the attempt began.
         self._since = monotonic()
 
-    def open(self, message: StartMessage, fds: Sequence[int]) -> None:
-        """Begin an attempt.
-
-        Args:
-            message: the start message.
-            fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
-                the read end of the control pipe, non-blocking.
-        """
-        self._use(fds)
-        self._timestamp = message["timestamp"]
-        self._epoch_s = message.get("epoch_s", self._epoch_s)
-        self._lockstep = message.get("sync") == "lockstep"
-        self.trial = TrialId(message.get("trial", ""))
-        self.attempt = message.get("attempt", 0)
-        self.experiment = message.get("experiment", "")
-        self.options = message.get("options") or {}
-        self._message, self._made_saver = message, None
-        self._since = monotonic()
-
     def _use(self, fds: Sequence[int]) -> None:
         """Use these pipes from now on."""
-        self._pipe = fds[0]
-        self._control = fds[1] if len(fds) > 1 else -1
+        self._pipe, self._control = fds
+        # User code may close them, and their descriptors' numbers may be used again.
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
-    @property
-    def _saver(self) -> Saver:
-        # Made when it is first used: most trials save nothing, and start from scratch.
-        if self._made_saver is None:
-            message = self._message
-            self._made_saver = Saver(
-                trial=self.trial,
-                attempt=self.attempt,
-                store=message.get("store", ""),
-                start=message.get("checkpoint", ""),
-                data=message.get("checkpoint_data"),
-                folder=Path(message.get("folder", "")),
-            )
-        return self._made_saver
-
     def enter(self) -> None:
-        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there.
-
-        Raises:
-            StoreUnavailable: it can't be made.
-        """
-        if self._message.get("working_dir"):
+        """Change to the attempt's working directory, if it has one of its own; it is made unless it is there."""
+        if self.message["working_dir"]:
             os.chdir(self.folder)
 
     @property
     def folder(self) -> Path:
-        """The attempt's own folder, as users see it: its working directory if it has one of its own, else ``scratch``.
-
-        Raises:
-            StoreUnavailable: it can't be made.
-        """
-        working_dir = self._message.get("working_dir")
+        """The attempt's own folder, as users see it: its working directory if it has one of its own, else ``scratch``."""
+        working_dir = self.message["working_dir"]
         return make_folder(Path(working_dir)) if working_dir else self.scratch
 
     @property
@@ -204,14 +160,10 @@ class Session:
         return self._saver.folder
 
     @property
-    def has_store(self) -> bool:
-        """Whether the experiment has a store, so that folders can be saved."""
-        return self._saver.has_store
-
-    @property
     def context(self) -> Context:
         """Which trial this process runs."""
-        return Context(self.trial, self.attempt, self.experiment, self.folder)
+        message = self.message
+        return Context(message["trial"], message["attempt"], message["experiment"], self.folder)
 
     @property
     def last_metrics(self) -> Metrics:
@@ -308,8 +260,6 @@ class Session:
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that this attempt starts from; see the function of the same name."""
-        if not self._message.get("checkpoint"):
-            return None
         checkpoint = self._saver.fetch()
         if checkpoint is not None and not self._goes_on:
             self._goes_on = True

@@ -298,7 +298,7 @@ class Zygote:
             self._given = message, fds
         else:
             process = self._process = self._take_spare()
-            self._reusable = bool(message.get("reuse"))
+            self._reusable = message["reuse"]
             if process.pidfd is not None:
                 self._poll.register(process.pidfd, select.POLLIN)
         # First, so that the worker knows which process to kill if this one dies while the trial is running already.
@@ -485,9 +485,7 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     the trainable is called.
     """
     os.setsid()
-    current = reporting.current = Session()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(STOP_SIGNAL, current.tell)
     # Python reseeds its own generators after a fork; NumPy's global one would give all trials the same numbers.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -495,16 +493,17 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     if received is None:
         os._exit(0)
     message, fds = cast("StartMessage", received[0]), received[1]
-    if message.get("reuse"):
+    if message["reuse"]:
         from mqtune.trainable.process.reuse import run_attempts  # noqa: PLC0415
 
         run_attempts(channel, load, code_root, message, fds)
     channel.close()
     take_over_output(message["stdout"], message["stderr"])
-    current.open(message, fds)
+    current = reporting.current = Session(message, fds)
+    signal.signal(STOP_SIGNAL, current.tell)
     code = 1
     try:
-        code = run_attempt(load, message, current)
+        code = run_attempt(load, current)
     finally:
         os._exit(code)
 
