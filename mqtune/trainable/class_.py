@@ -189,15 +189,10 @@ def export_model(
 ) -> None:
     """Export a trial's model: restore an instance from its checkpoint in this process, and call its ``export_model``.
 
-    Args:
-        trainable: the class that was tuned.
-        config: the trial's config.
-        checkpoint: the trial's checkpoint; None for a class without checkpoints.
-        format: one of the class's ``export_formats``.
-        folder: where the files go; it is made unless it exists.
+    The folder is made unless it exists; *checkpoint* is None for a class without checkpoints.
 
     Raises:
-        ConfigurationError: the class does not write this format.
+        ConfigurationError: the format is not one of the class's ``export_formats``.
     """
     if format not in trainable.export_formats:
         known = ", ".join(trainable.export_formats) or "none"
@@ -356,25 +351,20 @@ class Steps:
 
     def _counters(self) -> Metrics:
         trainable = self._trainable
-        return {
-            ITERATION: trainable.training_iteration,
-            TIME_TOTAL: trainable.time_total_s,
-            **self._totals,
-        }
+        return {ITERATION: trainable.training_iteration, TIME_TOTAL: trainable.time_total_s, **self._totals}
 
     def _save(self) -> None:
         """Save without a report."""
         self._session.save(self._saved_state(), self._counters())
         self._saved_at = self._trainable.training_iteration
 
-    def _scratch(self) -> Path:
-        folder = self._session.scratch / "dict"
-        folder.mkdir()
-        return folder
-
     def _saved_state(self) -> State | Path:
         """Call save_checkpoint, and return the state: a dict, or the folder with the files."""
-        folder = self._scratch() if self._saves_dicts else self._session.draft()
+        if self._saves_dicts:
+            folder = self._session.scratch / "dict"
+            folder.mkdir()
+        else:
+            folder = self._session.draft()
         was_whole, heard, self.is_whole = self.is_whole, self._session.heard, False
         try:
             saved: object = self._trainable.save_checkpoint(folder)

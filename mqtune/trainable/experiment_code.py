@@ -7,11 +7,13 @@ The experiment's definition has a fingerprint of each file, from when it began. 
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +55,8 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
         return found
     folders = list(dict.fromkeys([*([first.parent] if spec.script else []), code_root, *_own_path(code_root)]))
     waiting, seen = deque([first]), {first}
+    # Files may have been written just now.
+    importlib.invalidate_caches()
     while waiting and len(found) < MOST_FILES:
         path = waiting.popleft()
         source = read_source(path)
@@ -68,7 +72,7 @@ def read_code(spec: TrainableSpec, code_root: Path) -> dict[str, bytes]:
     return found
 
 
-def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[Path, str]:
+def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, str]:
     """Return the fingerprints in an experiment's definition by the paths of the files on this machine.
 
     They come over the wire: paths that are not below the code root, and malformed fingerprints, are left out.
@@ -85,7 +89,7 @@ def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[Path, s
             continue
         path = Path(os.path.normpath(folder / name))
         if _is_own(path, code_root) and (path.suffix == ".py" or path == code_root / spec.script):
-            found[path] = wanted
+            found[str(path)] = wanted
     return found
 
 
@@ -107,32 +111,22 @@ def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom):
             within = folders if not node.level else [path.parents[min(node.level, len(path.parents)) - 1]]
             module = node.module.split(".") if node.module else []
-            if node.level and not module:
-                yield from _files_of([], within)
+            if node.level and not module and (package := within[0] / "__init__.py").is_file():
+                yield package
             for alias in node.names:
                 # A name that is imported from a package may be a module of it.
                 yield from _files_of([*module, alias.name], within)
 
 
 def _files_of(names: list[str], folders: list[Path]) -> Iterator[Path]:
-    """Yield the files of a module, and of the packages that it is in, in the first folder that has the outermost."""
+    """Yield the files of a module, and of the packages that it is in."""
     if names[:1] == ["mqtune"]:
         return
-    for folder in folders:
-        if not names:
-            package = folder / "__init__.py"
-            if package.is_file():
-                yield package
+    places: Iterable[str] | None = map(str, folders)
+    for name in names:
+        spec = None if places is None else PathFinder.find_spec(name, list(places))
+        if spec is None:
             return
-        base, any_found = folder, False
-        for name in names:
-            file = base / f"{name}.py"
-            base = base / name
-            package = base / "__init__.py"
-            if package.is_file() or file.is_file():
-                yield package if package.is_file() else file
-                any_found = True
-            elif not base.is_dir():
-                break
-        if any_found:
-            return
+        if spec.origin is not None and spec.origin.endswith(".py"):
+            yield Path(spec.origin)
+        places = spec.submodule_search_locations

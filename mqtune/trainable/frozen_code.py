@@ -13,15 +13,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import decode_value
 
 __all__ = [
     "CODE_FOLDER",
     "FrozenCode",
     "are_current",
     "body_of",
-    "decode_files",
-    "encode_files",
     "fingerprint",
     "freeze",
     "frozen",
@@ -30,6 +28,7 @@ __all__ = [
     "loaded_files",
     "read_source",
     "run_as_it_was",
+    "times_of",
     "unfrozen",
     "without_main",
 ]
@@ -38,6 +37,8 @@ __all__ = [
 CODE_FOLDER: Final = ".code"
 #: The largest file that counts as code: a person writes no larger one.
 MOST_BYTES: Final = 1 << 20
+#: The condition of a block that is not run on import, however it is written.
+_IS_MAIN: Final = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
@@ -58,11 +59,12 @@ class FrozenCode:
         is_run: whether they are a script that is run and not imported.
     """
 
-    def __init__(self, folder: Path, files: Mapping[Path, str], *, is_run: bool = False) -> None:
+    def __init__(self, folder: Path, files: Mapping[str, str], *, is_run: bool = False) -> None:
         #: The files whose content is not the experiment's.
-        self.differing: list[Path] = []
+        self.differing: list[str] = []
         self._sources: dict[str, bytes] = {}
-        for path, wanted in files.items():
+        for name, wanted in files.items():
+            path = Path(name)
             try:
                 here = path.read_bytes()
             except OSError:
@@ -70,13 +72,13 @@ class FrozenCode:
             if here is not None and fingerprint(here, is_run=is_run) == wanted:
                 # A program in another language can only be run from the disk.
                 if path.suffix == ".py":
-                    self._sources[str(path)] = here
+                    self._sources[name] = here
                     keep_source(folder, wanted, here)
             elif path.suffix == ".py" and (kept := kept_source(folder, wanted, is_run=is_run)) is not None:
-                self._sources[str(path)] = kept
+                self._sources[name] = kept
             elif here is not None:
                 # A file that does not exist does not differ; if it is needed, its import fails.
-                self.differing.append(path)
+                self.differing.append(name)
         #: The last parts of the names of its modules.
         self._names = {
             path.parent.name if path.name == "__init__.py" else path.stem for path in map(Path, self._sources)
@@ -131,12 +133,12 @@ def freeze(manifest: Path, *, is_run: bool) -> None:
     """Make this process, and those forked from it, import the files that a manifest names; a missing manifest names none.
 
     Args:
-        manifest: a file in an experiment's code folder, which ``encode_files`` has encoded.
+        manifest: a file in an experiment's code folder, with the fingerprint of each file by its path here.
         is_run: whether it is a script that is run and not imported.
     """
     global _installed  # noqa: PLW0603 - a process runs trials of one experiment
     try:
-        files = decode_files(manifest.read_bytes())
+        files = decode_value(manifest.read_bytes())
     except (OSError, ValueError):
         return
     _installed = FrozenCode(manifest.parent, files, is_run=is_run)
@@ -164,11 +166,15 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     if script is not None:
         paths.add(str(script))
+    return times_of(path for path in paths if path.startswith(root) and "site-packages" not in path)
+
+
+def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
+    """Return those of the files that exist, with their modification times in nanoseconds."""
     found = []
     for path in paths:
-        if path.startswith(root) and "site-packages" not in path:
-            with contextlib.suppress(OSError):
-                found.append((path, os.stat(path).st_mtime_ns))
+        with contextlib.suppress(OSError):
+            found.append((path, os.stat(path).st_mtime_ns))
     return found
 
 
@@ -202,17 +208,6 @@ def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | N
     return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
 
 
-def encode_files(files: Mapping[Path, str]) -> bytes:
-    """Return the fingerprints of files, by path, as the bytes of a manifest."""
-    return encode_value({str(path): wanted for path, wanted in files.items()})
-
-
-def decode_files(data: bytes) -> dict[Path, str]:
-    """Return the fingerprints of files, by path, from the bytes of a manifest."""
-    found: dict[str, str] = decode_value(data)
-    return {Path(path): wanted for path, wanted in found.items()}
-
-
 def read_source(path: Path) -> bytes | None:
     """Return a file's content; None if it can't be read, or is too large to be code."""
     try:
@@ -229,7 +224,12 @@ def without_main(source: bytes) -> bytes:
         return source.rstrip()
     lines = source.splitlines(keepends=True)
     for node in reversed(body_of(source)):
-        if isinstance(node, ast.If) and not node.orelse and _is_main(node.test) and node.end_lineno is not None:
+        if (
+            isinstance(node, ast.If)
+            and not node.orelse
+            and ast.unparse(node.test) in _IS_MAIN
+            and node.end_lineno is not None
+        ):
             del lines[node.lineno - 1 : node.end_lineno]
     # Empty lines at the end don't count.
     return b"".join(lines).rstrip()
@@ -241,12 +241,3 @@ def body_of(source: bytes) -> list[ast.stmt]:
         return ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
         return []
-
-
-def _is_main(test: ast.expr) -> bool:
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        return False
-    sides = [test.left, test.comparators[0]]
-    names = [side.id for side in sides if isinstance(side, ast.Name)]
-    values = [side.value for side in sides if isinstance(side, ast.Constant)]
-    return names == ["__name__"] and values == ["__main__"]

@@ -20,7 +20,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
 from mqtune.trainable.experiment_code import resolve
-from mqtune.trainable.frozen_code import CODE_FOLDER, are_current, encode_files
+from mqtune.trainable.frozen_code import CODE_FOLDER, are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
@@ -76,7 +76,7 @@ class CodeManifests:
         files = resolve(TrainableSpec.decode(definition["trainable"]), self._code_root, definition.get("code_files"))
         if not files:
             return None
-        content = encode_files(files)
+        content = encode_value(files)
         folder = self._log_root / experiment / CODE_FOLDER
         manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
         try:

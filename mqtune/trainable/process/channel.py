@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import socket
@@ -89,17 +88,12 @@ class Channel:
     def _read_head(self) -> tuple[bytes, list[int]]:
         # The descriptors ride on the first byte, so the first read must be the one that takes them.
         try:
-            room = socket.CMSG_LEN(_MAX_FDS * array.array("i").itemsize)
-            head, ancillary, _, _ = self._socket.recvmsg(_LENGTH.size, room, _CLOEXEC)
+            head, fds, _, _ = socket.recv_fds(self._socket, _LENGTH.size, _MAX_FDS, _CLOEXEC)
         except OSError:
             return b"", []
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         if head and len(head) < _LENGTH.size:
             head += self._read(_LENGTH.size - len(head)) or b""
-        return head, list(fds)
+        return head, fds
 
     def _read(self, size: int) -> bytes | None:
         chunks = []

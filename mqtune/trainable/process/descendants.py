@@ -40,11 +40,10 @@ def own_children() -> list[int]:
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a process; none where the kernel does not list them (Linux does)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            found += _children(pid, int(task))
-    return found
+    try:
+        return [child for task in os.listdir(f"/proc/{pid}/task") for child in _children(pid, int(task))]
+    except OSError:
+        return []
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:

@@ -88,10 +88,8 @@ class Saver:
 
     def fetch(self) -> Checkpoint | None:
         """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch."""
-        if not self._start:
-            return None
         with self._fetching:
-            if self._fetched is None:
+            if self._start and self._fetched is None:
                 self._fetched = self._fetch()
             return self._fetched
 
@@ -128,12 +126,7 @@ class Saver:
 
 
 def check_savable(source: Savable) -> State | Path:
-    """Return what is to be saved: a dict, or the path of a folder that exists.
-
-    Raises:
-        TypeError: it is something else.
-        ConfigurationError: there is no such folder.
-    """
+    """Return what is to be saved: a dict, or the path of a folder that exists; anything else is an error."""
     if isinstance(source, dict):
         return source
     if isinstance(source, str | os.PathLike):
@@ -152,11 +145,7 @@ def check_savable(source: Savable) -> State | Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder of an attempt, unless it exists, and return its path.
-
-    Raises:
-        StoreUnavailable: it can't be made.
-    """
+    """Make a folder of an attempt, unless it exists, and return its path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple, NoReturn, cast
 
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable import reporting
-from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, unfrozen
+from mqtune.trainable.frozen_code import freeze, frozen, loaded_files, times_of, unfrozen
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import (
     become_subreaper,
@@ -157,8 +157,8 @@ class Zygote:
         if differs := self._differs():
             environment["differs"] = differs
         # Files that differ may be corrected, also when nothing has imported them yet.
-        watched = {**{str(path): _time_of(path) for path in frozen().differing}, **dict(unfrozen(files))}
-        self._channel.send({"is": "ready", "files": list(watched.items()), "environment": environment})
+        watched = {*unfrozen(files), *times_of(frozen().differing)}
+        self._channel.send({"is": "ready", "files": list(watched), "environment": environment})
         while self._serve():
             pass
 
@@ -177,13 +177,14 @@ class Zygote:
                 self._kill_all()
                 return False
         elif process is not None and self._reusable and process.channel.fileno() in ready:
-            self._handle_reusable()
+            self._handle_reusable(process)
         elif process is not None and (ready or process.pidfd is None) and process.has_ended:
             self._finish(process)
         elif self._spare is None:
             self._make_spare()
         elif not ready:
-            self._reap_orphans()
+            for child in self._orphans():
+                _reap_if_dead(child)
         return True
 
     @property
@@ -284,10 +285,14 @@ class Zygote:
                 self._start(message, fds)
             case "start":
                 self._next = message, fds
-            case "tell":
-                self._signal(message["pid"], STOP_SIGNAL, group=False)
-            case "end":
-                self._end(message["pid"], message["signal"])
+            case "tell" if self._is_trial(message["pid"]):
+                _kill(message["pid"], STOP_SIGNAL)
+            case "end" if self._is_trial(message["pid"]):
+                # No other process should take the start message that this one has refused.
+                self._forget_given()
+                # Otherwise the worker has sent the signal.
+                if message["signal"]:
+                    _kill_group(message["pid"], message["signal"])
             case "drop":
                 self._drop_waiting()
         return True
@@ -322,10 +327,8 @@ class Zygote:
         assert spare is not None  # noqa: S101 - just made
         return spare
 
-    def _handle_reusable(self) -> None:
+    def _handle_reusable(self, process: _Process) -> None:
         """Handle one message of a process that may be reused."""
-        process = self._process
-        assert process is not None  # noqa: S101 - its channel is polled
         received = process.channel.receive()
         match None if received is None else received[0]["is"]:
             case "done":
@@ -347,27 +350,10 @@ class Zygote:
                 os.close(fd)
             self._given = None
 
-    def _end(self, pid: int, number: int) -> None:
-        """Send a trial's group the signal that ends it, unless that is 0: then the worker has sent it."""
-        if self._is_trial(pid):
-            # No other process should take the start message that this one has refused.
-            self._forget_given()
-            if number:
-                self._signal(pid, number, group=True)
-
     def _is_trial(self, pid: int) -> bool:
         # A signal for a trial that has ended must not hit the next. A process that is not reaped yet keeps its id, so no
         # other process is hit either.
         return self._process is not None and not self._waits and self._process.pid == pid
-
-    def _signal(self, pid: int, number: int, *, group: bool) -> None:
-        if not self._is_trial(pid):
-            return
-        if group:
-            _kill_group(pid, number)
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def _finish(self, process: _Process) -> None:
         """Kill the descendants of a process that has ended, reap all, tell the worker, and make the next spare."""
@@ -419,19 +405,13 @@ class Zygote:
         kept = {process.pid for process in (self._spare, self._process) if process is not None}
         return [child for child in own_children() if child not in kept and child not in self._own]
 
-    def _reap_orphans(self) -> None:
-        """Reap the orphans of the running trial that have ended."""
-        for child in self._orphans():
-            _reap_if_dead(child)
-
     def _sweep(self, group: int) -> None:
         """Kill every orphan that comes to this process, until the process group is gone."""
         pause_s, say_at = _SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
         while True:
             orphans = self._orphans()
             for child in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+                _kill(child, signal.SIGKILL)
                 _reap_if_dead(child)
             if not orphans and not group_exists(group):
                 return
@@ -446,20 +426,10 @@ class Zygote:
             self._remove(self._process)
         if self._spare is not None:
             # Nothing else would reap it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._spare.pid, signal.SIGKILL)
+            _kill(self._spare.pid, signal.SIGKILL)
             self._spare.reap()
         for child in self._own:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-
-
-def _time_of(path: Path) -> int:
-    """Return when a file was changed, in nanoseconds; 0 if it is gone."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+            _kill(child, signal.SIGKILL)
 
 
 def _reap_if_dead(child: int) -> None:
@@ -473,6 +443,10 @@ def _kill_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
         return
     # A process that has just been started may not have made its group yet.
+    _kill(pid, number)
+
+
+def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
