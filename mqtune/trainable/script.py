@@ -24,7 +24,7 @@ from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.frozen_code import frozen
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending, Message
-from mqtune.trainable.process.relay import address_of
+from mqtune.trainable.process.relay import CONTEXT, address_of
 from mqtune.trainable.process.session import Session, StopTrial
 
 if TYPE_CHECKING:
@@ -161,10 +161,7 @@ class _ScriptRun:
             "PYTHONUNBUFFERED": "1",
             **os.environ,
             RELAY: address_of(channel.fileno()),
-            "MQTUNE_EXPERIMENT": which.experiment,
-            "MQTUNE_TRIAL": which.trial,
-            "MQTUNE_ATTEMPT": str(which.attempt),
-            "MQTUNE_TRIAL_FOLDER": str(which.folder),
+            **dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True)),
         }
         try:
             return subprocess.Popen(
@@ -270,19 +267,14 @@ class _ScriptRun:
     def _carry_out(self, request: Message) -> Message:
         current = self._session
         match request["do"]:
-            case "join":
-                which = current.context
-                context = {"trial": which.trial, "attempt": which.attempt, "experiment": which.experiment}
-                return {"context": {**context, "folder": str(which.folder)}}
             case "report":
                 if self._told is not None:
                     raise StopTrial(self._told.action)
                 # The script waits meanwhile, so all files in its folder were written before.
-                self._report(request["metrics"], _content(request["checkpoint"]), math.inf)
+                checkpoint = None if request["checkpoint"] is None else _content(request["checkpoint"])
+                self._report(request["metrics"], checkpoint, math.inf)
             case "save":
-                content = _content(request["checkpoint"])
-                if content is not None:
-                    current.save(content)
+                current.save(_content(request["checkpoint"]))
             case "wishes":
                 return {"save_wanted": current.save_wanted}
             case "wanted":
@@ -327,10 +319,8 @@ class _ScriptRun:
         return Ending(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 
-def _content(checkpoint: Message | None) -> State | Path | None:
+def _content(checkpoint: Message) -> State | Path:
     """Return the content of the checkpoint in a request: a dict, or the path of a folder."""
-    if checkpoint is None:
-        return None
     data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 

@@ -55,7 +55,8 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 class TrainableSpec:
     """A trainable by name: either ``module`` or ``script`` (a path below the code root) is set.
 
-    A function or class is looked up in the module or file by ``name``; a script is that file.
+    A function or class is looked up in the module or file by ``name``; a script is that file. Whatever is not there, or can't
+    be a trainable, raises TrainableNotFound.
     """
 
     name: str
@@ -72,11 +73,7 @@ class TrainableSpec:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
-        """Return the spec that ``encode`` made the values of; unknown fields are ignored.
-
-        Raises:
-            TrainableNotFound: they are malformed.
-        """
+        """Return the spec that ``encode`` made the values of; unknown fields are ignored."""
         found = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
@@ -88,11 +85,7 @@ class TrainableSpec:
 
     @classmethod
     def of(cls, trainable: object) -> tuple[TrainableSpec, Path]:
-        """Return the spec of a function, class or script, and the code root below which it was found here.
-
-        Raises:
-            TrainableNotFound: it can't be a trainable, or has no name by which another process could import it.
-        """
+        """Return the spec of a function, class or script, and the code root below which it was found here."""
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
         if inspect.isclass(trainable):
@@ -135,11 +128,7 @@ class TrainableSpec:
         return cls(name, script=script, kind=kind), root
 
     def locate(self, code_root: Path) -> Path:
-        """Return the file below *code_root* that holds the trainable.
-
-        Raises:
-            TrainableNotFound: there is no such file.
-        """
+        """Return the file below *code_root* that holds the trainable."""
         what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
         what = f"{what} of trainable {self.name!r}"
         parts = Path(self.script).parts if self.script else self.module.split(".")
@@ -157,10 +146,6 @@ class TrainableSpec:
         """Import the function or class from below *code_root*, which goes first on ``sys.path``; user code runs.
 
         Of a script the path is returned, and nothing runs.
-
-        Raises:
-            TrainableNotFound: there is no such file, it doesn't define the trainable, or it can't be executed.
-            Exception: whatever the import raises.
         """
         path = self.locate(code_root)
         if self.kind == "script":

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mqtune.core.machine import describe_process, is_gone
-from mqtune.trainable.process.descendants import become_subreaper, own_children, parent_of
+from mqtune.core.machine import describe_process, is_gone, process_stat
+from mqtune.trainable.process.descendants import become_subreaper, own_children
 
 __all__ = [
     "MARK",
@@ -70,7 +70,7 @@ def _ancestors() -> set[int]:
     found, pid = set[int](), os.getpid()
     while pid and pid not in found:
         found.add(pid)
-        pid = parent_of(pid)
+        pid = process_stat(pid)[1]
     return found
 
 

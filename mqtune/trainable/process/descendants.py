@@ -10,8 +10,6 @@ import sys
 from collections.abc import Collection
 from typing import Final
 
-from mqtune.core.machine import process_stat
-
 __all__ = [
     "LIBC",
     "become_subreaper",
@@ -20,7 +18,6 @@ __all__ = [
     "group_exists",
     "has_descendants",
     "own_children",
-    "parent_of",
 ]
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -40,10 +37,11 @@ def own_children() -> list[int]:
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a process; none where the kernel does not list them (Linux does)."""
-    try:
-        return [child for task in os.listdir(f"/proc/{pid}/task") for child in _children(pid, int(task))]
-    except OSError:
-        return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += _children(pid, int(task))
+    return found
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:
@@ -76,11 +74,6 @@ def group_exists(group: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def parent_of(pid: int) -> int:
-    """Return the process id of a process's parent; 0 if it is not known."""
-    return process_stat(pid)[1]
 
 
 def _children(pid: int, task: int) -> list[int]:

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 from importlib.util import source_hash
+from pathlib import Path
 from typing import Final, TypedDict
 
 from mqtune.core.version import __version__
-from mqtune.trainable.frozen_code import fingerprint, frozen
+from mqtune.trainable.frozen_code import fingerprint, frozen, read_source
 
 __all__ = ["describe_environment"]
 
@@ -99,10 +100,7 @@ def _hash(files: Collection[str]) -> str:
     for path in sorted(files):
         found = frozen().source(path)
         if found is None:
-            try:
-                with open(path, "rb") as file:
-                    found = file.read()
-            except OSError:
-                continue
-        content.append(f"{os.path.relpath(path, common)}\0{fingerprint(found)}\0".encode(errors="surrogateescape"))
+            found = read_source(Path(path))
+        if found is not None:
+            content.append(f"{os.path.relpath(path, common)}\0{fingerprint(found)}\0".encode(errors="surrogateescape"))
     return source_hash(b"".join(content)).hex()

@@ -3,7 +3,6 @@
 The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``, which comes once the request is
 carried out, so that a report in lockstep waits for its decision:
 
-- ``join``: answered with ``context``, a map.
 - ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``.
 - ``wishes``: answered with ``save_wanted``. ``wanted``: answered with ``action``.
 - ``fetch``: answered with ``checkpoint``, a map or None. ``draft``: answered with ``folder``.
@@ -20,7 +19,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqtune.core import errors
 from mqtune.core.codec import pack_metrics
@@ -35,7 +34,10 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
     from mqtune.trainable.process.saver import Savable
 
-__all__ = ["RelayedSession", "address_of", "join"]
+__all__ = ["CONTEXT", "RelayedSession", "address_of", "join"]
+
+#: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, and its folder.
+CONTEXT: Final = ("MQTUNE_TRIAL", "MQTUNE_ATTEMPT", "MQTUNE_EXPERIMENT", "MQTUNE_TRIAL_FOLDER")
 
 
 def address_of(fd: int) -> str:
@@ -80,8 +82,8 @@ class RelayedSession:
         self._was_told = False
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
-        context = self._ask({"do": "join"})["context"]
-        self.context = Context(context["trial"], context["attempt"], context["experiment"], Path(context["folder"]))
+        trial, attempt, experiment, folder = (os.environ[name] for name in CONTEXT)
+        self.context = Context(trial, int(attempt), experiment, Path(folder))
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
             sys.excepthook = _quietly
@@ -92,7 +94,8 @@ class RelayedSession:
         pack_metrics(0.0, metrics)
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
-        self._ask({"do": "report", "metrics": metrics, "checkpoint": _portable(checkpoint)})
+        portable = None if checkpoint is None else _portable(checkpoint)
+        self._ask({"do": "report", "metrics": metrics, "checkpoint": portable})
 
     def save(self, checkpoint: Savable) -> None:
         """Save a checkpoint without a report, also when the trial was told to end."""
@@ -159,10 +162,8 @@ class RelayedSession:
             raise StopTrial(action)
 
 
-def _portable(checkpoint: Savable | None) -> dict[str, object] | None:
+def _portable(checkpoint: Savable) -> dict[str, object]:
     """Return what is to be saved as plain values; a path is absolute, as the trial's process may have another working directory."""
-    if checkpoint is None:
-        return None
     content = check_savable(checkpoint)
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415

@@ -59,15 +59,12 @@ def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) 
         ending = (run or _run)(loaded, current)
     except StopTrial as stop:
         ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
-    except SystemExit as error:
-        if error.code in (None, 0):
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
+        if isinstance(error, SystemExit) and error.code in (None, 0):
             ending = Ending(AttemptEnd.COMPLETED)
         else:
-            ending = Ending(AttemptEnd.FAILED, "SystemExit", describe_error(error), code=1)
-            error_text = ending.error
-    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
-        ending = Ending(AttemptEnd.FAILED, type(error).__name__, describe_error(error), code=1)
-        error_text = ending.error
+            error_text = describe_error(error)
+            ending = Ending(AttemptEnd.FAILED, type(error).__name__, error_text, code=1)
     # A stop that comes now changes nothing.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:

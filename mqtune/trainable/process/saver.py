@@ -49,22 +49,16 @@ class Saver:
 
     def draft(self) -> Path:
         """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
-        draft = self._stage() if self._url else None
-        if draft is None:
-            draft = self.folder / f"draft-{next(self._numbers_of_drafts)}"
-            try:
-                draft.mkdir()
-            except OSError as error:
-                raise _no_folder(error) from error
-        self._drafts.add(draft)
-        return draft
-
-    def _stage(self) -> Path | None:
         from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
 
-        store = self._opened_store()
+        store = self._opened_store() if self._url else None
         # Without a staging of its own, a store returns a temporary folder, which would stay if the trial is killed.
-        return None if type(store).staging is CheckpointStore.staging else store.staging()
+        if store is None or type(store).staging is CheckpointStore.staging:
+            draft = make_folder(self._folder / f"draft-{next(self._numbers_of_drafts)}")
+        else:
+            draft = store.staging()
+        self._drafts.add(draft)
+        return draft
 
     def save(self, source: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
         """Save a checkpoint, and return its id; a folder is complete and visible in the store when this returns.
@@ -149,14 +143,10 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _no_folder(error) from error
+        raise StoreUnavailable(
+            f"the attempt's folder can't be made: {error}; free space there, or give the worker another log root (--log-root)"
+        ) from error
     return folder
-
-
-def _no_folder(error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"the attempt's folder can't be made: {error}; free space there, or give the worker another log root (--log-root)"
-    )
 
 
 def remove_folder(folder: Path) -> None:

@@ -149,7 +149,7 @@ class Zygote:
         if not self._prepare():
             return
         self._poll.register(self._channel.fileno(), select.POLLIN)
-        self._make_spare()
+        self._spare = self._make_process()
         script = self._trainable if isinstance(self._trainable, Path) else None
         files = loaded_files(self._code_root, script)
         imported = [name for name in sys.modules if name not in self._before]
@@ -181,7 +181,7 @@ class Zygote:
         elif process is not None and (ready or process.pidfd is None) and process.has_ended:
             self._finish(process)
         elif self._spare is None:
-            self._make_spare()
+            self._spare = self._make_process()
         elif not ready:
             for child in self._orphans():
                 _reap_if_dead(child)
@@ -235,7 +235,8 @@ class Zygote:
         # If it is stopped (SIGSTOP) it goes on when the worker dies, and sees that.
         die_with_parent(os.getppid(), signal.SIGCONT)
 
-    def _make_spare(self) -> None:
+    def _make_process(self) -> _Process:
+        """Return a new process that waits for its start message."""
         ours, theirs = Channel.pair()
         if self._fork:
             me = os.getpid()
@@ -253,7 +254,7 @@ class Zygote:
         with contextlib.suppress(ProcessLookupError, AttributeError):
             # Opened while the process can't have been reaped, it can never mean another one.
             pidfd = os.pidfd_open(pid)
-        self._spare = _Process(pid, ours, pidfd)
+        return _Process(pid, ours, pidfd)
 
     def _become_spare(self, zygote: int, channel: Channel) -> None:
         try:
@@ -316,16 +317,13 @@ class Zygote:
                 os.close(fd)
 
     def _take_spare(self) -> _Process:
-        if self._spare is not None and self._spare.has_ended:
-            # Killed by a person, or by the system for memory: that is no trial's failure.
-            self._spare.reap()
-            self._spare.close()
-            self._spare = None
-        if self._spare is None:
-            self._make_spare()
         spare, self._spare = self._spare, None
-        assert spare is not None  # noqa: S101 - just made
-        return spare
+        if spare is not None and spare.has_ended:
+            # Killed by a person, or by the system for memory: that is no trial's failure.
+            spare.reap()
+            spare.close()
+            spare = None
+        return spare or self._make_process()
 
     def _handle_reusable(self, process: _Process) -> None:
         """Handle one message of a process that may be reused."""
@@ -366,7 +364,7 @@ class Zygote:
         elif not waited:
             self._end_trial(status)
         if self._spare is None:
-            self._make_spare()
+            self._spare = self._make_process()
 
     def _remove(self, process: _Process) -> int | None:
         """Kill and reap a process and all that it has left; return its wait status."""
