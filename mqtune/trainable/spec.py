@@ -195,9 +195,7 @@ def _check_inside(path: Path, code_root: Path, what: str) -> None:
 
 @functools.cache
 def extras_of(function: Function) -> tuple[str, ...]:
-    """Return which of the parameters ``reporter`` and ``checkpoint_dir`` a function has.
-
-    Only parameters of these names count: ``**kwargs`` asks for neither.
+    """Return which of the parameters ``reporter`` and ``checkpoint_dir`` a function has; ``**kwargs`` asks for neither.
 
     Raises:
         TrainableNotFound: it can't be called with the config and these alone.
@@ -279,11 +277,7 @@ def _root_of(module: ModuleType, name: str | None = None) -> Path:
 
 @contextmanager
 def imported_on_worker(path: Path) -> Iterator[None]:
-    """Refuse, within the block, that the code imported from *path* runs an experiment or reads standard input.
-
-    Raises:
-        TrainableNotFound: it tried to.
-    """
+    """Refuse, within the block, that the code imported from *path* runs an experiment or reads standard input."""
     _importing.append(path)
     stdin, sys.stdin = sys.stdin, _NoInput(path)
     try:

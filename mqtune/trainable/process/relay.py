@@ -38,6 +38,7 @@ __all__ = ["CONTEXT", "RelayedSession", "address_of", "join"]
 
 #: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, and its folder.
 CONTEXT: Final = ("MQTUNE_TRIAL", "MQTUNE_ATTEMPT", "MQTUNE_EXPERIMENT", "MQTUNE_TRIAL_FOLDER")
+_CHILD: Final = "report: this is a child process of the trial's script; report from the script's own process"
 
 
 def address_of(fd: int) -> str:
@@ -49,17 +50,11 @@ def address_of(fd: int) -> str:
 
 
 def join() -> RelayedSession:
-    """Join the trial that started this script.
-
-    Raises:
-        RuntimeError: another process did; this one has no channel.
-    """
+    """Join the trial that started this script; raise RuntimeError if it started another process, whose child this one is."""
     address = os.environ[RELAY]
     fd = int(address.partition(":")[0])
     if address_of(fd) != address:
-        raise RuntimeError(
-            "report: this is a child process of the trial's script; report from the script's own process"
-        )
+        raise RuntimeError(_CHILD)
     os.set_inheritable(fd, False)
     return RelayedSession(Channel.of_fd(fd))
 
@@ -124,9 +119,7 @@ class RelayedSession:
 
     def _ask(self, question: Mapping[str, object]) -> Message:
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                "report: this is a child process of the trial's script; report from the script's own process"
-            )
+            raise RuntimeError(_CHILD)
         is_main = threading.get_ident() == self._main
         # The signal handler may send a request too, but not in the middle of another one.
         if is_main:

@@ -45,11 +45,7 @@ class ReusableSession(Session):
         self._busy = True
 
     def connect(self, pipes: Sequence[int]) -> None:
-        """Take the pipes.
-
-        Raises:
-            StopTrial: the trial was told meanwhile that it should end.
-        """
+        """Take the pipes; raise StopTrial if the trial was told meanwhile that it should end."""
         self._use(pipes)
         self._busy = False
         if self._signalled:

@@ -302,11 +302,7 @@ class Session:
             raise StopTrial(self._told)
 
     def _read_control(self) -> None:
-        """Read the control pipe without waiting; in the main thread only while the stop signal can't raise.
-
-        Raises:
-            ReportingClosed: user code has closed the pipe.
-        """
+        """Read the control pipe without waiting; in the main thread only while the stop signal can't raise."""
         if self._control < 0:
             return
         with self._hearing:

@@ -72,8 +72,6 @@ _LOOK_MS: Final = 20
 _SPARE_DELAY_MS: Final = 2
 #: How long a process that waits for reuse may take to clean up when it has to exit: the worker waits for it.
 _LEAVE_S: Final = 1.0
-
-
 #: How many changed files an error names; nobody would read more.
 _MAX_DIFFERING: Final = 5
 
@@ -452,9 +450,8 @@ def _kill(pid: int, number: int) -> None:
 def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
-    If the trial's process may be reused, further attempts follow. All that can be done before the message comes is done before,
-    since a slot waits for what is done after. The stop signal must be blocked by the caller: one that comes early waits until
-    the trainable is called.
+    If the trial's process may be reused, further attempts follow. The stop signal must be blocked by the caller: one that comes
+    early waits until the trainable is called.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
