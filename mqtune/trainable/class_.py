@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import signal
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Config, Metrics
 from mqtune.trainable.process.protocol import STOP_SIGNAL
+from mqtune.trainable.process.saver import remove_folder
 from mqtune.trainable.process.session import Session, StopTrial, seconds
 
 if TYPE_CHECKING:
@@ -162,13 +162,7 @@ def check_reusable(trainable: object) -> None:
 
 
 def run_class(trainable: type[Trainable], current: Session) -> None:
-    """Run a trial of a class from its setup to its cleanup.
-
-    Raises:
-        StopTrial: the trial was told to stop, or was paused.
-        TypeError: ``step`` or ``save_checkpoint`` returned a value of a wrong type.
-        BaseException: whatever the class raises. An error in cleanup does not hide an earlier one.
-    """
+    """Run a trial of a class from its setup to its cleanup, whose error does not hide an earlier one."""
     steps = Steps(trainable(), current)
     current.defer_pause = True
     try:
@@ -372,13 +366,13 @@ class Steps:
             if isinstance(saved, dict):
                 if any(folder.iterdir()):
                     raise TypeError(f"{self._name}.save_checkpoint returned a dict and wrote files; do one of the two")
-                shutil.rmtree(folder)
+                remove_folder(folder)
                 self._saves_dicts = True
                 return saved
             if saved is None or (isinstance(saved, str | os.PathLike) and _is_in(Path(saved), folder)):
                 return folder
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
             raise
         raise TypeError(
             f"{self._name}.save_checkpoint returned {saved!r}; write files into the folder that it gets and return "

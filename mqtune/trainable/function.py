@@ -50,12 +50,7 @@ class Reporter:
         return str(self._session.folder)
 
     def __call__(self, **metrics: object) -> None:
-        """Report metrics; ``done=True`` is not reported and ends the trial here, as COMPLETED.
-
-        Raises:
-            TypeError: a value can't be sent.
-            StopTrial: the trial should stop.
-        """
+        """Report metrics, as ``mqtune.report`` does; ``done=True`` is not reported and ends the trial here, as COMPLETED."""
         done = metrics.pop(_DONE, False)
         if metrics:
             self._session.report(metrics)
@@ -97,10 +92,6 @@ def run_function(function: Function, current: Session) -> None:
 
     The values that it yields are reported, and the one that it returns unless the last report has it already. StopIteration
     ends the trial as completed.
-
-    Raises:
-        TypeError: it returned or yielded something that is not a report.
-        BaseException: whatever it raises.
     """
     extras: dict[str, object] = {}
     for name in extras_of(function):

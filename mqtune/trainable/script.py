@@ -30,7 +30,7 @@ from mqtune.trainable.process.session import Session, StopTrial
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
-__all__ = ["MetricLines", "WatchedFolder", "arguments_of", "run_script"]
+__all__ = ["MetricLines", "ScriptRun", "WatchedFolder", "arguments_of"]
 
 #: The names that Syne Tune's scripts know these by.
 _CONFIG_ARGUMENT: Final = "--st_config_json_filename"
@@ -75,20 +75,6 @@ def arguments_of(config: Mapping[str, object]) -> list[str]:
     return arguments
 
 
-def run_script(path: Path, current: Session) -> Ending:
-    """Run a script to its end, and return how it ended.
-
-    A file that ends in .py is run by this process's Python, any other must be executable. Its output goes to the trial's own
-    files, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM. Its environment
-    has ``MQTUNE_EXPERIMENT``, ``MQTUNE_TRIAL``, ``MQTUNE_ATTEMPT``, and the attempt's own folder in ``MQTUNE_TRIAL_FOLDER``.
-
-    Raises:
-        StopTrial: the trial was told to end, and the script has ended.
-        ConfigurationError: the config can't be passed to the script, or it can't be started.
-    """
-    return _ScriptRun(path, current).run()
-
-
 def _run_by(path: Path, current: Session) -> list[str]:
     """Return the command that runs a script, without its arguments; a script that has changed since runs from a copy."""
     if path.suffix != ".py":
@@ -101,8 +87,12 @@ def _run_by(path: Path, current: Session) -> list[str]:
     return [sys.executable, "-c", _AS_IT_WAS, str(path), str(copy)]
 
 
-class _ScriptRun:
-    """One attempt of a script; all of it runs in the main thread."""
+class ScriptRun:
+    """One attempt of a script; all of it runs in the main thread.
+
+    A file that ends in .py is run by this process's Python, any other must be executable. Its output goes to the trial's own
+    files, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM.
+    """
 
     def __init__(self, path: Path, current: Session) -> None:
         self._path = path
@@ -133,6 +123,12 @@ class _ScriptRun:
         return arguments
 
     def run(self) -> Ending:
+        """Run the script to its end, and return how it ended.
+
+        Raises:
+            StopTrial: the trial was told to end, and the script has ended.
+            ConfigurationError: the config can't be passed to the script, or it can't be started.
+        """
         # SIGTERM goes to the group: it ends the script, and this process reports how that ended.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(STOP_SIGNAL, self._on_signal)

@@ -77,9 +77,9 @@ def _call(load: Callable[[], Loaded], current: Session, run: Run | None = None) 
 def _run(loaded: Loaded, current: Session) -> Ending:
     # Only the trials that need these import them: a class imports its base class, and a zygote has imported it for a script.
     if isinstance(loaded, Path):
-        from mqtune.trainable.script import run_script  # noqa: PLC0415
+        from mqtune.trainable.script import ScriptRun  # noqa: PLC0415
 
-        return run_script(loaded, current)
+        return ScriptRun(loaded, current).run()
     if isinstance(loaded, type):
         from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 
