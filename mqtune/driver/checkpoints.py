@@ -95,8 +95,11 @@ class CheckpointGC:
         freed = self._note(trial)
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
-    def settled(self, journal: Journal) -> Iterator[Drop]:
+    def settled(self, journal: Journal) -> Iterable[Drop]:
         """Look at trials that are the best no more, once a batch of events is taken in; see ``look_through``."""
+        return self._settle(journal) if self._may_be_lost or self._spared else ()
+
+    def _settle(self, journal: Journal) -> Iterator[Drop]:
         if self._may_be_lost:
             yield from self.lost(journal)
             self._may_be_lost = False

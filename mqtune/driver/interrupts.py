@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["AT_ONCE_S", "Interrupted", "Interrupts"]
+__all__ = ["AT_ONCE_S", "Interrupts"]
+
+T = TypeVar("T")
 
 _SAID: Final = b"\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
 _STDERR: Final = 2
@@ -29,7 +31,7 @@ _EXIT_CODE_OF_SIGNAL: Final = 128
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
-class Interrupted(BaseException):
+class _Interrupted(BaseException):
     """Ends a wait, and only a wait; nothing was read."""
 
 
@@ -76,28 +78,32 @@ class Interrupts:
                 signal.signal(number, handler)
             watch.stop()
 
-    @contextmanager
-    def may_end_wait(self) -> Iterator[None]:
-        """Let the first signal, also one that has just come, raise Interrupted once; the block may do nothing but wait."""
-        self._waiting = True
+    def wait(self, call: Callable[[], T], *, interrupted: T) -> T:
+        """Return what *call* returns, which does nothing but wait; the first signal, also one that has just come, ends it, once.
+
+        Returns *interrupted* then.
+        """
         try:
-            if self.count:
-                self._end_wait()
-            yield
-        finally:
-            self._waiting = False
+            self._waiting = True
+            try:
+                if self.count:
+                    self._end_wait()
+                return call()
+            finally:
+                self._waiting = False
+        except _Interrupted:
+            return interrupted
 
     def sleep(self, seconds: float) -> None:
         """Wait so long; a signal, also one that has come before, ends the wait as KeyboardInterrupt."""
-        with suppress(Interrupted), self.may_end_wait():
-            time.sleep(seconds)
+        self.wait(lambda: time.sleep(seconds), interrupted=None)
         if self.count:
             raise KeyboardInterrupt
 
     def _end_wait(self) -> None:
         if not self._raised:
             self._raised = True
-            raise Interrupted
+            raise _Interrupted
 
     def _handle(self, number: int, _: object) -> None:
         self.count += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,7 +48,7 @@ from mqtune.driver.dispatch import (
     FailureWatch,
     ReportListener,
 )
-from mqtune.driver.interrupts import Interrupted, Interrupts
+from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
@@ -275,15 +274,16 @@ class Driver:
 
     def _news(self, block_s: float) -> list[Entry]:
         """Wait for new entries, keep them in the copy, and return them."""
-        entries: list[Entry] = []
-        with contextlib.suppress(Interrupted), self._interrupts.may_end_wait():
-            entries = self._journal.read(self._reader.last, count=self._reader.count, block_s=block_s)
+        reader = self._reader
+        entries: list[Entry] = self._interrupts.wait(
+            lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
+        )
         if self._restorer.look():
             # The entries that were read are no longer those that follow.
             self._repair()
             return []
         if entries:
-            self._reader.keep(entries)
+            reader.keep(entries)
             self._restorer.read_back(entries)
         return entries
 
@@ -335,10 +335,10 @@ class Driver:
     def _take(self, entry: Entry) -> None:
         """Take an entry of the journal in; the driver's own events were applied when they were written, or are pending."""
         event = decode_event(entry.data, entry.id)
-        if event is None or _is_own(event):
-            return
         if isinstance(event, Reports):
             self._take_reports(entry.id, event)
+            return
+        if event is None or _is_own(event):
             return
         if not isinstance(event, ExperimentCreated):
             self._entry, self._number = entry.id, 0
@@ -349,7 +349,7 @@ class Driver:
 
     def _take_reports(self, entry: str, reports: Reports) -> None:
         """Dispatch a batch of reports one by one, and carry out each verdict before the next report."""
-        before, self._entry = self._cursor, entry
+        before, self._entry = (self._entry, self._number), entry
         self.experiment.unreadable += reports.unreadable
         lockstep, is_awaited, dispatch = self._lockstep.is_on, entry in self._awaited, self._dispatcher.dispatch_report
         for number, report in enumerate(reports, 1):
@@ -587,9 +587,7 @@ class Driver:
 
     def _fill_slots(self) -> None:
         """Stage attempts until each slot has one, and perhaps another that waits for it."""
-        if self.failure is not None:
-            return
-        while not self._draining and self._slots.has_room:
+        while not self._draining and self._slots.has_room and self.failure is None:
             self._end_if_over()
             if self._draining or (action := self._slots.next()) is None:
                 return

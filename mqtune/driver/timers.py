@@ -94,13 +94,15 @@ class DriverTimers:
         #: When the next timer is due, by the monotonic clock.
         self.due = min(timer.due for timer in self._timers)
 
-    def run_due(self) -> Iterator[DriverAction]:
-        """Run what is due, and yield the actions that it wants; each is to be carried out before the next is asked for."""
+    def run_due(self) -> Iterable[DriverAction]:
+        """Run what is due, and return the actions that it wants; each is to be carried out before the next is asked for."""
         now = self._clock.monotonic()
-        if now >= self.due:
-            for timer in self._timers:
-                yield from timer.run_if_due(now)
-            self.due = min(timer.due for timer in self._timers)
+        return self._run(now) if now >= self.due else ()
+
+    def _run(self, now: float) -> Iterator[DriverAction]:
+        for timer in self._timers:
+            yield from timer.run_if_due(now)
+        self.due = min(timer.due for timer in self._timers)
 
     def keep_lock_if_due(self) -> None:
         """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
