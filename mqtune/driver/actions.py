@@ -1,13 +1,12 @@
-"""Actions: what a driver does to trials, as data; each is checked, then journaled, in one place."""
+"""Actions: what a driver does to trials, as data; each checks and journals itself."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.events import (
@@ -43,6 +42,7 @@ from mqtune.core.trial import (
     is_in_memory,
     trial_of,
 )
+from mqtune.core.version import __version__
 from mqtune.journal.base import Assignment, Journal, Released
 from mqtune.journal.restore import Restorer
 
@@ -60,13 +60,14 @@ __all__ = [
     "Requeue",
     "Save",
     "Stage",
-    "TrialActions",
+    "Writing",
+    "again",
     "check_decision",
     "check_paused",
     "checkpoint_of",
+    "newest_checkpoint",
     "next_trial_id",
     "resuming",
-    "retrying",
 ]
 
 logger = logging.getLogger(__name__)
@@ -77,12 +78,36 @@ _NO_CHECKPOINT: Final = CheckpointId("")
 MAX_CONFIG_BYTES: Final = 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What an action is checked against, and journaled in."""
+
+    journal: Journal
+    #: The fold, which says what is allowed; whoever has an action written folds the events.
+    experiment: Experiment
+    #: The time of the events, and how far the driver has come.
+    at: float
+    cursor: Cursor
+
+
+class DriverAction(Protocol):
+    """What a driver does, once."""
+
+    def write(self, to: Writing) -> list[Event]:
+        """Check the action, journal it in the step that carries it out, and return the new events.
+
+        It changes nothing in this process.
+
+        Raises:
+            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
+            ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent; nothing was done.
+            JournalGone: the server has lost the journal; nothing was done.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
-
-    ``holder`` is who has named *checkpoint* in the garbage collector until now, if anybody has.
-    """
+    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots."""
 
     trial: TrialId
     config: Config
@@ -93,9 +118,43 @@ class Stage:
     source: TrialId | None = None
     ttl_s: float | None = None
     labels: Labels = NO_LABELS
+    #: Who has named *checkpoint* in the garbage collector until now, if anybody has.
     holder: Hashable = None
-    #: The id of the request that this carries out; empty for none.
+    #: The id of the request that this carries out, here and below; empty for none.
     request: str = ""
+
+    def write(self, to: Writing) -> list[Event]:
+        known = to.experiment.trials.get(self.trial)
+        if known is not None:
+            known.check(TrialStatus.STAGED)
+        checkpoint, source = self.checkpoint, self.source
+        if is_in_memory(checkpoint) and checkpoint not in to.experiment.trials[trial_of(checkpoint)].checkpoints:
+            # Redis has lost it since it was named.
+            checkpoint, source = _newest(known), None
+        event = TrialStaged(
+            trial=self.trial,
+            attempt=1 if known is None else len(known.attempts) + 1,
+            config=self.config,
+            at=to.at,
+            cursor=to.cursor,
+            suggested=self.suggested,
+            reason=self.reason,
+            by=self.by,
+            checkpoint=checkpoint,
+            source=source or "",
+            ttl_s=self.ttl_s,
+            tags=list(self.labels.tags),
+            notes=self.labels.notes,
+            request=self.request,
+        )
+        try:
+            packed = event.encode()
+        except TypeError as error:
+            raise ConfigurationError(f"the config of trial {self.trial} can't be sent to a worker: {error}") from None
+        if len(packed) > MAX_CONFIG_BYTES:
+            raise ConfigurationError(_too_large(self.trial, self.config, len(packed)))
+        to.journal.stage(self.trial, event.attempt, Assignment(self.config, checkpoint, self.ttl_s), packed)
+        return [event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +169,29 @@ class Decide:
     sequence: int = 0
     #: With a pause: how the trial runs again at once.
     restart: Restart | None = None
-    #: The id of the request that this carries out; empty for none.
     request: str = ""
+
+    def write(self, to: Writing) -> list[Event]:
+        trial, rule = self.trial, ACTIONS[self.action]
+        if trial.attempt.end is not None:
+            return Close(trial=trial, status=rule.status, by=self.by, reason=self.reason, request=self.request).write(
+                to
+            )
+        check_decision(trial, self.action)
+        decision = DecisionTaken(
+            trial=trial.id,
+            attempt=trial.attempt.number,
+            sequence=self.sequence,
+            action=self.action.value,
+            intent=rule.intent,
+            reason=self.reason,
+            at=to.at,
+            cursor=to.cursor,
+            by=self.by,
+            restart=self.restart,
+            request=self.request,
+        )
+        return _intend(to.journal, decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +200,23 @@ class Requeue:
 
     trial: Trial
     reason: str
+
+    def write(self, to: Writing) -> list[Event]:
+        attempt = self.trial.attempt
+        if attempt.intent is Intent.HAND_BACK:
+            return []
+        decision = DecisionTaken(
+            trial=self.trial.id,
+            attempt=attempt.number,
+            sequence=0,
+            action=Intent.HAND_BACK.value,
+            intent=Intent.HAND_BACK,
+            reason=self.reason,
+            at=to.at,
+            cursor=to.cursor,
+            by="driver",
+        )
+        return _intend(to.journal, decision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +227,57 @@ class Close:
     status: TrialStatus
     by: str
     reason: str
-    #: The id of the request that this carries out; empty for none.
     request: str = ""
+
+    def write(self, to: Writing) -> list[Event]:
+        trial = self.trial
+        trial.check(self.status)
+        event = TrialClosed(
+            trial=trial.id,
+            status=self.status.value,
+            reason=self.reason,
+            by=self.by,
+            at=to.at,
+            cursor=to.cursor,
+            request=self.request,
+        )
+        to.journal.close_trial(trial.id, trial.attempt.number, event.encode())
+        return [event]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """End an attempt as lost: its lease has run out or, with ``is_forgotten``, Redis no longer has it."""
+    """End an attempt as lost, unless it has ended, or its lease was renewed, in between.
+
+    Its lease has run out or, with ``is_forgotten``, Redis no longer has it.
+    """
 
     trial: Trial
     error: str
     error_type: str = ""
     is_forgotten: bool = False
+
+    def write(self, to: Writing) -> list[Event]:
+        trial = self.trial
+        event = AttemptEnded(
+            trial=trial.id,
+            attempt=trial.attempt.number,
+            end=AttemptEnd.LOST,
+            at=to.at,
+            error_type=self.error_type,
+            error=self.error,
+            cursor=to.cursor,
+        )
+        packed = event.encode()
+        is_ended = (
+            to.journal.void(trial.id, event.attempt, trial.last_timestamp, packed)
+            if self.is_forgotten
+            else to.journal.reap(trial.id, event.attempt, packed)
+        )
+        if not is_ended:
+            return []
+        logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error)
+        return [event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +286,14 @@ class Save:
 
     trial: Trial
     request: str = ""
+
+    def write(self, to: Writing) -> list[Event]:
+        trial = self.trial
+        if not to.journal.request_save(trial.id, trial.attempt.number):
+            raise InvalidTransition(
+                f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
+            )
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +305,25 @@ class Answer:
     reason: str = ""
     trial: str = ""
 
+    def write(self, to: Writing) -> list[Event]:
+        return _record(
+            to,
+            RequestAnswered(
+                id=self.id, done=self.is_done, reason=self.reason, trial=self.trial, at=to.at, cursor=to.cursor
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
     """Give checkpoints up for good."""
 
     checkpoints: Sequence[CheckpointId]
+
+    def write(self, to: Writing) -> list[Event]:
+        event = CheckpointsDropped(checkpoints=list(self.checkpoints), at=to.at, cursor=to.cursor)
+        to.journal.drop_checkpoints(self.checkpoints, event.encode())
+        return [event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +333,33 @@ class Label:
     trial: Trial | None
     labels: Labels
 
+    def write(self, to: Writing) -> list[Event]:
+        trial, labels = self.trial, self.labels
+        if labels == (to.experiment.labels if trial is None else trial.labels):
+            return []
+        id_, tags = "" if trial is None else trial.id, list(labels.tags)
+        return _record(to, Labelled(trial=id_, tags=tags, notes=labels.notes, by="user", at=to.at, cursor=to.cursor))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
     """Record that a driver drives from here on; ``definition`` is None where that has not changed."""
 
     driver: str
-    version: str
-    definition: bytes | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    code_changed: Sequence[str] = ()
+    definition: bytes | None
+    changes: Mapping[str, Any]
+    code_changed: Sequence[str]
+
+    def write(self, to: Writing) -> list[Event]:
+        event = DriverStarted(
+            driver=self.driver,
+            version=__version__,
+            at=to.at,
+            cursor=to.cursor,
+            changes=dict(self.changes),
+            code_changed=list(self.code_changed),
+        )
+        return _record(to, event, definition=self.definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,249 +369,37 @@ class Finish:
     outcome: str
     reason: str
 
-
-DriverAction = Stage | Decide | Requeue | Close | Lose | Save | Answer | Drop | Label | Begin | Finish
-
-
-class TrialActions:
-    """Checks actions and journals them.
-
-    It changes neither the fold nor anything in this process: whoever calls it folds the events that it returns.
-
-    Args:
-        journal: the experiment's.
-        experiment: the fold, which says what is allowed.
-        clock: the time of the events.
-    """
-
-    def __init__(self, journal: Journal, experiment: Experiment, clock: Clock) -> None:
-        self._journal = journal
-        self._experiment = experiment
-        self._clock = clock
-
-    def write(self, action: DriverAction, cursor: Cursor) -> list[Event]:
-        """Check an action, journal it in the step that carries it out, and return the new events.
-
-        Args:
-            action: what to do.
-            cursor: how far the driver has come.
-
-        Raises:
-            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
-            ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent; nothing was done.
-            JournalGone: the server has lost the journal; nothing was done.
-        """
-        match action:
-            case Stage():
-                return self._stage(action, cursor)
-            case Decide():
-                return self._decide(action, cursor)
-            case Requeue():
-                return self._requeue(action, cursor)
-            case Close():
-                return self._close(action, cursor)
-            case Lose():
-                return self._lose(action, cursor)
-            case Save():
-                return self._save(action)
-            case Answer():
-                return self._answer(action, cursor)
-            case Drop():
-                return self._drop(action, cursor)
-            case Label():
-                return self._label(action, cursor)
-            case Begin():
-                return self._begin(action, cursor)
-            case Finish():
-                return self._finish(action, cursor)
-            case _:
-                assert_never(action)
-
-    def _stage(self, stage: Stage, cursor: Cursor) -> list[Event]:
-        known = self._experiment.trials.get(stage.trial)
-        if known is not None:
-            known.check(TrialStatus.STAGED)
-        attempt = 1 if known is None else len(known.attempts) + 1
-        checkpoint, source = stage.checkpoint, stage.source
-        if is_in_memory(checkpoint) and checkpoint not in self._experiment.trials[trial_of(checkpoint)].checkpoints:
-            # Redis has lost it since it was named.
-            checkpoint, source = _newest(known), None
-        event = TrialStaged(
-            trial=stage.trial,
-            attempt=attempt,
-            config=stage.config,
-            at=self._clock.time(),
-            cursor=cursor,
-            suggested=stage.suggested,
-            reason=stage.reason,
-            by=stage.by,
-            checkpoint=checkpoint,
-            source=source or "",
-            ttl_s=stage.ttl_s,
-            tags=list(stage.labels.tags),
-            notes=stage.labels.notes,
-            request=stage.request,
-        )
-        try:
-            packed = event.encode()
-        except TypeError as error:
-            raise ConfigurationError(f"the config of trial {stage.trial} can't be sent to a worker: {error}") from None
-        if len(packed) > MAX_CONFIG_BYTES:
-            raise ConfigurationError(_too_large(stage.trial, stage.config, len(packed)))
-        self._journal.stage(stage.trial, attempt, Assignment(stage.config, checkpoint, stage.ttl_s), packed)
-        return [event]
-
-    def _decide(self, decide: Decide, cursor: Cursor) -> list[Event]:
-        trial = decide.trial
-        if trial.attempt.end is not None:
-            status = ACTIONS[decide.action].status
-            close = Close(trial=trial, status=status, by=decide.by, reason=decide.reason, request=decide.request)
-            return self._close(close, cursor)
-        check_decision(trial, decide.action)
-        decision = DecisionTaken(
-            trial=trial.id,
-            attempt=trial.attempt.number,
-            sequence=decide.sequence,
-            action=decide.action.value,
-            intent=ACTIONS[decide.action].intent,
-            reason=decide.reason,
-            at=self._clock.time(),
-            cursor=cursor,
-            by=decide.by,
-            restart=decide.restart,
-            request=decide.request,
-        )
-        return self._intend(decision)
-
-    def _requeue(self, requeue: Requeue, cursor: Cursor) -> list[Event]:
-        trial = requeue.trial
-        if trial.attempt.intent is Intent.HAND_BACK:
+    def write(self, to: Writing) -> list[Event]:
+        if to.experiment.outcome == self.outcome:
             return []
-        decision = DecisionTaken(
-            trial=trial.id,
-            attempt=trial.attempt.number,
-            sequence=0,
-            action=Intent.HAND_BACK.value,
-            intent=Intent.HAND_BACK,
-            reason=requeue.reason,
-            at=self._clock.time(),
-            cursor=cursor,
-            by="driver",
-        )
-        return self._intend(decision)
+        return _record(to, ExperimentEnded(outcome=self.outcome, reason=self.reason, at=to.at, cursor=to.cursor))
 
-    def _intend(self, decision: DecisionTaken) -> list[Event]:
-        """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
-        end = INTENTS[decision.intent].end
-        ended = AttemptEnded(
-            trial=decision.trial,
-            attempt=decision.attempt,
-            # What never ran has completed nothing.
-            end=end if end is not AttemptEnd.COMPLETED else AttemptEnd.STOPPED,
-            at=decision.at,
-            error=decision.reason,
-            cursor=decision.cursor,
-        )
-        answer = self._journal.intend(
-            decision.trial, decision.attempt, decision.intent, decision.encode(), ended.encode()
-        )
-        return [decision, ended] if answer == "unclaimed" else [decision]
 
-    def _close(self, close: Close, cursor: Cursor) -> list[Event]:
-        trial = close.trial
-        trial.check(close.status)
-        event = TrialClosed(
-            trial=trial.id,
-            status=close.status.value,
-            reason=close.reason,
-            by=close.by,
-            at=self._clock.time(),
-            cursor=cursor,
-            request=close.request,
-        )
-        self._journal.close_trial(trial.id, trial.attempt.number, event.encode())
-        return [event]
+def _record(
+    to: Writing,
+    event: RequestAnswered | Labelled | DriverStarted | ExperimentEnded,
+    *,
+    definition: bytes | None = None,
+) -> list[Event]:
+    """Journal an event that nobody but drivers acts on."""
+    to.journal.record(event.encode(), definition=definition)
+    return [event]
 
-    def _lose(self, lose: Lose, cursor: Cursor) -> list[Event]:
-        """End an attempt unless it has ended, or its lease was renewed, in between."""
-        trial = lose.trial
-        event = AttemptEnded(
-            trial=trial.id,
-            attempt=trial.attempt.number,
-            end=AttemptEnd.LOST,
-            at=self._clock.time(),
-            error_type=lose.error_type,
-            error=lose.error,
-            cursor=cursor,
-        )
-        packed = event.encode()
-        is_ended = (
-            self._journal.void(trial.id, event.attempt, trial.last_timestamp, packed)
-            if lose.is_forgotten
-            else self._journal.reap(trial.id, event.attempt, packed)
-        )
-        if is_ended:
-            logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, lose.error)
-        return [event] if is_ended else []
 
-    def _save(self, save: Save) -> list[Event]:
-        trial = save.trial
-        if not self._journal.request_save(trial.id, trial.attempt.number):
-            raise InvalidTransition(
-                f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
-            )
-        return []
-
-    def _answer(self, answer: Answer, cursor: Cursor) -> list[Event]:
-        event = RequestAnswered(
-            id=answer.id,
-            done=answer.is_done,
-            reason=answer.reason,
-            trial=answer.trial,
-            at=self._clock.time(),
-            cursor=cursor,
-        )
-        self._journal.record(event.encode())
-        return [event]
-
-    def _drop(self, drop: Drop, cursor: Cursor) -> list[Event]:
-        event = CheckpointsDropped(checkpoints=list(drop.checkpoints), at=self._clock.time(), cursor=cursor)
-        self._journal.drop_checkpoints(drop.checkpoints, event.encode())
-        return [event]
-
-    def _label(self, label: Label, cursor: Cursor) -> list[Event]:
-        trial, labels = label.trial, label.labels
-        if labels == (self._experiment.labels if trial is None else trial.labels):
-            return []
-        event = Labelled(
-            trial="" if trial is None else trial.id,
-            tags=list(labels.tags),
-            notes=labels.notes,
-            by="user",
-            at=self._clock.time(),
-            cursor=cursor,
-        )
-        self._journal.record(event.encode())
-        return [event]
-
-    def _begin(self, begin: Begin, cursor: Cursor) -> list[Event]:
-        event = DriverStarted(
-            driver=begin.driver,
-            version=begin.version,
-            at=self._clock.time(),
-            cursor=cursor,
-            changes=dict(begin.changes),
-            code_changed=list(begin.code_changed),
-        )
-        self._journal.record(event.encode(), definition=begin.definition)
-        return [event]
-
-    def _finish(self, finish: Finish, cursor: Cursor) -> list[Event]:
-        if self._experiment.outcome == finish.outcome:
-            return []
-        event = ExperimentEnded(outcome=finish.outcome, reason=finish.reason, at=self._clock.time(), cursor=cursor)
-        self._journal.record(event.encode())
-        return [event]
+def _intend(journal: Journal, decision: DecisionTaken) -> list[Event]:
+    """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
+    end = INTENTS[decision.intent].end
+    ended = AttemptEnded(
+        trial=decision.trial,
+        attempt=decision.attempt,
+        # What never ran has completed nothing.
+        end=end if end is not AttemptEnd.COMPLETED else AttemptEnd.STOPPED,
+        at=decision.at,
+        error=decision.reason,
+        cursor=decision.cursor,
+    )
+    answer = journal.intend(decision.trial, decision.attempt, decision.intent, decision.encode(), ended.encode())
+    return [decision, ended] if answer == "unclaimed" else [decision]
 
 
 class Lockstep:
@@ -475,17 +437,17 @@ class Lockstep:
         self.release()
 
 
-def retrying(trial: Trial, *, by: str, reason: str) -> Stage:
-    """Return the action that runs a trial again from where it was: its newest checkpoint, else from scratch."""
-    source = trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
+def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
+    """Return the action that stages the next attempt of a trial."""
     return Stage(
         trial=trial.id,
-        config=trial.config,
-        by=by,
-        reason=reason,
-        checkpoint=trial.checkpoint,
-        source=source,
+        config=wanted.config,
+        by=wanted.by,
+        reason=wanted.reason,
+        checkpoint=wanted.checkpoint,
+        source=wanted.source,
         ttl_s=trial.ttl_s,
+        request=request,
     )
 
 
@@ -498,6 +460,7 @@ def resuming(
     config: Config | None = None,
     source: TrialId | None = None,
     checkpoint: CheckpointId = _NO_CHECKPOINT,
+    request: str = "",
 ) -> Stage:
     """Return the action that resumes a paused trial, with another config if one is given, or from another trial's checkpoint.
 
@@ -509,20 +472,14 @@ def resuming(
     """
     check_paused(trial)
     if not checkpoint:
-        if source is None and config is None:
-            return retrying(trial, by=by, reason=reason)
-        checkpoint = trial.checkpoint if source is None else checkpoint_of(experiment, source)
-        if source is None and checkpoint == trial.attempt.checkpoint:
-            source = trial.attempt.source
-    return Stage(
-        trial=trial.id,
-        config=trial.config if config is None else config,
-        by=by,
-        reason=reason,
-        checkpoint=checkpoint,
-        source=source,
-        ttl_s=trial.ttl_s,
-    )
+        checkpoint, source = newest_checkpoint(trial) if source is None else (checkpoint_of(experiment, source), source)
+    config = trial.config if config is None else config
+    return again(trial, Restart(config, checkpoint, source, by=by, reason=reason), request=request)
+
+
+def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
+    """Return the checkpoint that a trial goes on from, and whose it is where it has only begun with it; empty for scratch."""
+    return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
 
 def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,7 +22,6 @@ from mqtune.core.errors import (
 from mqtune.core.events import START, Cursor, DecisionTaken, Event, ExperimentCreated, Reports, Requested, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Action, CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
-from mqtune.core.version import __version__
 from mqtune.driver.actions import (
     Answer,
     Begin,
@@ -36,19 +35,13 @@ from mqtune.driver.actions import (
     Requeue,
     Save,
     Stage,
-    TrialActions,
+    Writing,
     next_trial_id,
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
-from mqtune.driver.dispatch import (
-    BackendListener,
-    CallbackListener,
-    EventDispatcher,
-    FailureWatch,
-    ReportListener,
-)
 from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, Listener
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
@@ -76,8 +69,8 @@ _NO_CHECKPOINT: Final = CheckpointId("")
 class Driver:
     """Drives one experiment; one thread calls it.
 
-    An event takes one path, whether it was just written or is replayed: ``_apply`` has it folded and dispatched to the
-    listeners, in their order. Who wants something done returns it as an action: the listeners, the slot filler, the timers,
+    An event takes one path, whether it was just written or is replayed: ``_apply`` folds it and tells the listeners, in their
+    order. Who wants something done returns it as an action: the listeners, the slot filler, the timers,
     and the loop itself for a scheduler's decision. ``carry_out`` checks and journals each, and applies what it wrote.
 
     Args:
@@ -146,11 +139,11 @@ class Driver:
         self._requests = Requests(experiment, self._slots, space)
         self._failures = FailureWatch(experiment, limits.fail_fast)
         self._callback_listener = CallbackListener(experiment, callbacks)
-        self._dispatcher = EventDispatcher(experiment, self._deciders, BackendListener(backend))
+        self._backend_listener = BackendListener(backend)
         # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
-        self._dispatcher.listen(self._slots, self._requests)
+        self._listeners: Sequence[Listener] = (self._backend_listener, self._deciders, self._slots, self._requests)
+        self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
-        self._actions = TrialActions(journal, experiment, clock)
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
         self._timers = DriverTimers(self._restorer, backend, experiment, owner=owner, clock=clock, reader=self._reader)
 
@@ -206,7 +199,6 @@ class Driver:
         self._go_live()
         self._beginning = Begin(
             driver=driver,
-            version=__version__,
             definition=None if kept == (now := encode_value(definition)) else now,
             changes=changes,
             code_changed=code_changed,
@@ -327,7 +319,14 @@ class Driver:
         self._is_replaying = False
         self._deciders.rule_decides = True
         self._deciders.go_live()
-        self._dispatcher.listen(self._requests, self._checkpoints, self._failures, self._callback_listener)
+        self._listeners = (
+            self._backend_listener,
+            self._deciders,
+            self._requests,
+            self._checkpoints,
+            self._failures,
+            self._callback_listener,
+        )
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
         self._repair()
@@ -351,11 +350,11 @@ class Driver:
         """Dispatch a batch of reports one by one, and carry out each verdict before the next report."""
         before, self._entry = (self._entry, self._number), entry
         self.experiment.unreadable += reports.unreadable
-        lockstep, is_awaited, dispatch = self._lockstep.is_on, entry in self._awaited, self._dispatcher.dispatch_report
+        lockstep, is_awaited = self._lockstep.is_on, entry in self._awaited
         for number, report in enumerate(reports, 1):
             self._number = number
             try:
-                verdict = dispatch(report)
+                verdict = self._verdict(report)
             except Exception:
                 # The next driver begins with this report: it is as if this one had not come so far.
                 self._entry, self._number = before if number == 1 else (entry, number - 1)
@@ -369,6 +368,16 @@ class Driver:
                 self._saved(report.trial, report.checkpoint)
             if is_awaited:
                 self._catch_up()
+
+    def _verdict(self, report: Report) -> Verdict | None:
+        """Fold a report and return the deciders' verdict on it; None for a report that came after a decision."""
+        trial = self.experiment.apply_report(report)
+        if trial is None:
+            return None
+        verdict = self._deciders.on_report(trial, report)
+        for listener in self._report_listeners:
+            listener(trial, report)
+        return verdict
 
     def _obey(self, report: Report, verdict: Verdict) -> None:
         """Carry out the verdict on a report, unless an earlier driver has, or has let the trial go on."""
@@ -397,7 +406,10 @@ class Driver:
 
     def _apply(self, event: Event) -> None:
         """Fold an event, tell the listeners, and carry out what they want; the same for new, written and replayed events."""
-        for action in self._dispatcher.dispatch(event):
+        self.experiment.apply(event)
+        # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
+        listeners = (self._backend_listener,) if self._deciders.is_broken else self._listeners
+        for action in [action for listener in listeners for action in listener.hear(event)]:
             self._perform(action)
 
     @property
@@ -436,7 +448,7 @@ class Driver:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
         while True:
             try:
-                events = self._actions.write(action, self._cursor)
+                events = action.write(Writing(self._journal, self.experiment, self._clock.time(), self._cursor))
             except JournalGone:
                 self._restorer.put_back()
                 if isinstance(action, Stage):
@@ -639,9 +651,9 @@ class Driver:
 
     # For those who drive it.
 
-    def listen_to_reports(self, listener: ReportListener) -> None:
+    def listen_to_reports(self, listener: Callable[[Trial, Report], object]) -> None:
         """Have *listener* called with each report from now on, after the scheduler has seen it."""
-        self._dispatcher.listen_to_reports(listener)
+        self._report_listeners.append(listener)
 
     def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from mqtune.core.checks import optional_count, optional_seconds
@@ -36,6 +35,7 @@ from mqtune.driver.actions import (
     DriverAction,
     Save,
     Stage,
+    again,
     check_decision,
     check_paused,
     resuming,
@@ -194,7 +194,7 @@ class Requests:
         source, checkpoint = None, brought
         if request.arguments.get("checkpoint") is not None:
             source, checkpoint = self._origin(request, trial)
-        stage = resuming(
+        return resuming(
             self._experiment,
             trial,
             by="user",
@@ -202,8 +202,8 @@ class Requests:
             config=wanted,
             source=source,
             checkpoint=checkpoint,
+            request=request.id,
         )
-        return replace(stage, request=request.id)
 
     def _restart(self, request: Requested, brought: CheckpointId) -> Stage | Decide:
         trial, reason = self._trial(request.trial), _reason(request)
@@ -212,18 +212,9 @@ class Requests:
         has_ended = trial.attempt.end is not None
         trial.check(TrialStatus.STAGED) if has_ended else check_decision(trial, Action.PAUSE)
         source, checkpoint = (None, brought) if brought else self._origin(request, trial)
-        if has_ended:
-            return Stage(
-                trial=trial.id,
-                config=wanted,
-                by="user",
-                reason=reason,
-                checkpoint=checkpoint,
-                source=source,
-                ttl_s=trial.ttl_s,
-                request=request.id,
-            )
         restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
+        if has_ended:
+            return again(trial, restart, request=request.id)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
     def _add(self, request: Requested, brought: CheckpointId) -> Addition:

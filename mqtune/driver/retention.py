@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,7 +102,7 @@ def _number(value: object) -> float:
 
 
 class References:
-    """Which checkpoints are still needed, and by what; each operation takes constant time.
+    """Which checkpoints are still needed; each operation takes constant time.
 
     A holder is anything that may need a checkpoint: a paused trial its newest one, an attempt that has not ended the one that
     it started from, a fork or a decision that is not carried out yet the one that it names. A holder holds at most one, so
@@ -110,7 +111,8 @@ class References:
 
     def __init__(self) -> None:
         self._held: dict[Hashable, CheckpointId] = {}
-        self._holders: dict[CheckpointId, dict[Hashable, None]] = {}
+        #: The number of holders of each checkpoint.
+        self._holders: Counter[CheckpointId] = Counter()
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
         """Let *holder* hold *checkpoint* instead of what it held before; an empty id releases that.
@@ -118,40 +120,17 @@ class References:
         Returns:
             the checkpoint that nothing holds any more because of that, or empty.
         """
-        before = self._held.get(holder, CheckpointId(""))
-        if checkpoint == before:
-            return CheckpointId("")
-        freed = self.release(holder)
+        before = self._held.pop(holder, CheckpointId(""))
         if checkpoint:
             self._held[holder] = checkpoint
-            self._holders.setdefault(checkpoint, {})[holder] = None
-        return freed
-
-    def release(self, holder: Hashable) -> CheckpointId:
-        """Let *holder* hold nothing.
-
-        Returns:
-            the checkpoint that nothing holds any more because of that, or empty.
-        """
-        checkpoint = self._held.pop(holder, CheckpointId(""))
-        if not checkpoint:
-            return checkpoint
-        holders = self._holders[checkpoint]
-        del holders[holder]
-        if holders:
+            self._holders[checkpoint] += 1
+        if not before:
+            return before
+        self._holders[before] -= 1
+        if self._holders[before]:
             return CheckpointId("")
-        del self._holders[checkpoint]
-        return checkpoint
-
-    def holders(self, checkpoint: CheckpointId) -> list[Hashable]:
-        """Return the holders of a checkpoint, in the order in which they came."""
-        return list(self._holders.get(checkpoint, ()))
+        del self._holders[before]
+        return before
 
     def __contains__(self, checkpoint: object) -> bool:
         return checkpoint in self._holders
-
-    def __iter__(self) -> Iterator[CheckpointId]:
-        return iter(self._holders)
-
-    def __len__(self) -> int:
-        return len(self._holders)

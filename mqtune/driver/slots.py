@@ -11,8 +11,8 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
-from mqtune.driver.actions import Close, Stage, checkpoint_of, next_trial_id, resuming, retrying
+from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, TrialId, TrialStatus, trial_of
+from mqtune.driver.actions import Close, Stage, again, checkpoint_of, newest_checkpoint, next_trial_id, resuming
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.settings import Limits
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
@@ -94,9 +94,10 @@ class SlotFiller:
         experiment = self._experiment
         if experiment.to_retry:
             trial = experiment.trials[experiment.to_retry[0]]
-            return retrying(trial, by="driver", reason=trial.reason)
+            return again(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))
         if experiment.to_restart:
-            return _restarting(experiment.trials[experiment.to_restart[0]])
+            trial = experiment.trials[experiment.to_restart[0]]
+            return again(trial, trial.restart or Restart(trial.config))
         with self._deciders.asking(
             self._scheduler, "choose", f"after trial {len(experiment.trials)} of the experiment"
         ):
@@ -213,17 +214,3 @@ class SlotFiller:
                 event.config,
             )
         return ()
-
-
-def _restarting(trial: Trial) -> Stage:
-    """Return the action that carries a decided restart out."""
-    wanted = trial.restart or Restart(trial.config)
-    return Stage(
-        trial=trial.id,
-        config=wanted.config,
-        by=wanted.by,
-        reason=wanted.reason,
-        checkpoint=wanted.checkpoint,
-        source=wanted.source,
-        ttl_s=trial.ttl_s,
-    )

@@ -69,7 +69,7 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
 
 def test_a_decision_is_journaled_before_its_worker_hears_of_it(bench: Bench) -> None:
     heard: list[str] = []
-    journal = bench.driver._actions._journal
+    journal = bench.driver._journal
     intend = journal.intend
 
     def look_and_intend(*arguments: Any) -> Any:

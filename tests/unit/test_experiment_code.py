@@ -387,7 +387,7 @@ def test_a_worker_with_other_code_is_told_of_once(tmp_path: Path, caplog: pytest
         bench.driver._apply(event)
 
     bench.step()
-    with caplog.at_level(logging.WARNING, logger="mqtune.driver.dispatch"):
+    with caplog.at_level(logging.WARNING, logger="mqtune.driver.listeners"):
         started("0001", "good@h")
         started("0002", "old@h", "train.py", "model.py")
         started("0003", "old@h", "train.py", "model.py")

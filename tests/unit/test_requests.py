@@ -12,6 +12,7 @@ from mqtune.checkpoints import open_store
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import TrialStatus
+from mqtune.driver.actions import Answer
 from mqtune.driver.retention import Retention
 from mqtune.journal.memory import MemoryJournal
 from mqtune.schedulers.base import Wait
@@ -356,7 +357,7 @@ class Died(BaseException):
     [("stop", ONE, {}), ("restart", ONE, {"config": {"lr": 0.75}}), ("add", "", {"config": {"lr": 0.75}})],
 )
 def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_only_answers(
-    tmp_path: Path, action: str, trial: str, arguments: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, trial: str, arguments: dict[str, Any]
 ) -> None:
     bench = Bench(tmp_path, slots=3).step().start(ONE).start(TWO)
     name = ask(bench, action, trial, **arguments)
@@ -364,8 +365,8 @@ def test_a_driver_that_dies_between_effect_and_answer_is_followed_by_one_that_on
     def die(*_: Any) -> Any:
         raise Died
 
-    bench.driver._actions._answer = die  # type: ignore[method-assign]
-    with pytest.raises(Died):
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(Answer, "write", die)
         bench.step()
     assert answered(bench) == []
     before = len(bench.events())

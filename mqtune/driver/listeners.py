@@ -1,9 +1,9 @@
-"""The event dispatcher: folds an event, then tells an ordered list of listeners of it; the same for new and replayed events."""
+"""Listeners: the driver tells them of each event, in one order, and they return what they want done because of it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from mqtune.backends.base import BackendSession
@@ -25,17 +25,14 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import Action, CheckpointId, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Action, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction
-from mqtune.driver.deciders import Deciders, Verdict
 from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
-__all__ = ["BackendListener", "CallbackListener", "EventDispatcher", "FailureWatch", "Listener", "ReportListener"]
+__all__ = ["BackendListener", "CallbackListener", "FailureWatch", "Listener"]
 
 logger = logging.getLogger(__name__)
-
-ReportListener = Callable[[Trial, Report], object]
 
 #: The error that ends the run when no attempt could be started because of it; any other is the trainable's.
 _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {kind.__name__: kind for kind in (CodeDiffers, StoreUnavailable)}
@@ -46,61 +43,6 @@ class Listener(Protocol):
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
         """Hear of an event that the fold has taken in."""
-
-
-class EventDispatcher:
-    """Folds events and reports, and tells of them in one order.
-
-    It carries nothing out: it returns what is to be done, to the loop.
-
-    Args:
-        experiment: the fold.
-        deciders: are asked about each report, and hear of each event after the backend.
-        backend: hears of each event first, also once the deciders have failed and nobody else does.
-    """
-
-    def __init__(self, experiment: Experiment, deciders: Deciders, backend: BackendListener) -> None:
-        self._fold_report = experiment.apply_report
-        self._fold = experiment.apply
-        self._deciders = deciders
-        self._ask = deciders.on_report
-        self._backend = backend
-        self._listeners: Sequence[Listener] = (backend, deciders)
-        self._report_listeners: list[ReportListener] = []
-
-    def listen(self, *listeners: Listener) -> None:
-        """Have these listeners, and no others but backend and deciders, hear of events, in this order after them."""
-        self._listeners = (self._backend, self._deciders, *listeners)
-
-    def listen_to_reports(self, listener: ReportListener) -> None:
-        """Have *listener* called with each report once the deciders have seen it."""
-        self._report_listeners.append(listener)
-
-    def dispatch(self, event: Event) -> list[DriverAction]:
-        """Fold an event, tell the listeners in order, and return the actions that they want.
-
-        Raises:
-            InvalidTransition: the event can't follow what came before.
-            UserCodeFailed: a decider has raised an error; those after it hear nothing of the event.
-        """
-        self._fold(event)
-        listeners: Sequence[Listener] = (self._backend,) if self._deciders.is_broken else self._listeners
-        return [action for listener in listeners for action in listener.hear(event)]
-
-    def dispatch_report(self, report: Report) -> Verdict | None:
-        """Fold a report, ask the deciders and tell the listeners; return the verdict, or None for a report after a decision.
-
-        Raises:
-            InvalidTransition: there is no such trial.
-            UserCodeFailed: a decider has raised an error.
-        """
-        trial = self._fold_report(report)
-        if trial is None:
-            return None
-        verdict = self._ask(trial, report)
-        for listener in self._report_listeners:
-            listener(trial, report)
-        return verdict
 
 
 class BackendListener:
