@@ -78,7 +78,7 @@ def test_what_is_pinned_stays_until_it_is_not() -> None:
     references.hold("fork", id_of(1))
 
     assert rule.to_delete(checkpoints, references) == [id_of(3)]
-    assert references.release("fork") == id_of(1)
+    assert references.hold("fork", NOTHING) == id_of(1)
     assert rule.to_delete(checkpoints, references) == [id_of(1), id_of(3)]
 
 
