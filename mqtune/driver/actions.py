@@ -403,12 +403,7 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Event]:
 
 
 class Lockstep:
-    """Collects the trials that may go on after their reports, and releases them in one step.
-
-    Args:
-        restorer: of the experiment's journal.
-        is_on: whether trials wait at all.
-    """
+    """Collects the trials that may go on after their reports, and releases them in one step."""
 
     def __init__(self, restorer: Restorer, *, is_on: bool) -> None:
         self.is_on = is_on

@@ -51,12 +51,6 @@ class CheckpointGC:
     A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an attempt
     under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was asked for, is
     any of the best trial's.
-
-    Args:
-        experiment: the fold.
-        retention: which of a trial's own are kept.
-        store: where those that are folders lie; None where there is no store.
-        delete_checkpoints: which trials lose all of theirs at their end.
     """
 
     def __init__(

@@ -32,13 +32,6 @@ class Deciders:
     """Asks scheduler, stop rule and searcher, always in this order, in a replay as when it was new.
 
     They are code of users: the first error that one of them raises ends the run, and nothing is decided any more.
-
-    Args:
-        experiment: the fold, which has taken in already what they are asked about.
-        scheduler: bound to the metric.
-        searcher: fresh; a replay brings it to where it was.
-        rule: what stops trials and the experiment, or None.
-        screening: looks at each report first.
     """
 
     def __init__(

@@ -61,12 +61,7 @@ class BackendListener:
 
 
 class FailureWatch:
-    """Notices what ends an experiment early: trials that can't be started, or that fail where none may.
-
-    Args:
-        experiment: the fold.
-        fail_fast: what the first trial that fails for good does; see ``Tuner``.
-    """
+    """Notices what ends an experiment early: trials that can't be started, or that fail where none may."""
 
     def __init__(self, experiment: Experiment, fail_fast: FailFast) -> None:
         #: The error that ends the run, or None.
@@ -129,12 +124,7 @@ class FailureWatch:
 
 
 class CallbackListener:
-    """Tells callbacks of events; a trial or an attempt, as the fold has it by then.
-
-    Args:
-        experiment: the fold.
-        callbacks: are told, in a thread of their own.
-    """
+    """Tells callbacks of events; a trial or an attempt, as the fold has it by then."""
 
     def __init__(self, experiment: Experiment, callbacks: CallbackDispatcher) -> None:
         self._experiment = experiment

@@ -72,23 +72,6 @@ class Driver:
     An event takes one path, whether it was just written or is replayed: ``_apply`` folds it and tells the listeners, in their
     order. Who wants something done returns it as an action: the listeners, the slot filler, the timers,
     and the loop itself for a scheduler's decision. ``carry_out`` checks and journals each, and applies what it wrote.
-
-    Args:
-        journal: the experiment's.
-        backend: where its attempts run.
-        experiment: the fold, empty.
-        scheduler: bound to the metric.
-        searcher: fresh; a replay brings it to where it was.
-        limits: how far it goes.
-        checkpoints: which are kept.
-        is_lockstep: whether trials wait until their report is decided on.
-        copy: the local copy of the journal.
-        callbacks: who is told.
-        owner: a token that no other driver has.
-        clock: the time that everything here goes by.
-        interrupts: may end a wait.
-        reading: how reports are read.
-        space: what the configs of requests must fit.
     """
 
     def __init__(

@@ -80,11 +80,6 @@ class Requests:
     A request is *open* until the driver has answered it, or has queued the trial that it adds. ``set`` and ``end``
     are in force from their answer on, for later drivers too: until a script brings other limits, and until the experiment has
     finished.
-
-    Args:
-        experiment: the fold, which has the requests that no driver has answered.
-        slots: whose limits a request may change.
-        space: what configs must fit.
     """
 
     def __init__(self, experiment: Experiment, slots: SlotFiller, space: Space) -> None:

@@ -48,12 +48,7 @@ _FULL_BELOW_BYTES: Final = 2**20
 
 
 class Runner:
-    """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections.
-
-    Args:
-        plan: the experiment.
-        deployment: where it runs.
-    """
+    """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections."""
 
     def __init__(self, plan: Plan, deployment: Deployment) -> None:
         self.plan = plan

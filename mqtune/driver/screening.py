@@ -64,12 +64,6 @@ class Screening:
     fails. NaN is a number: what a scheduler makes of it is its rule.
 
     It is deterministic, so that a replay comes to the same.
-
-    Args:
-        experiment: the fold, which has taken the report in already.
-        scheduler: names the key of the time that it goes by.
-        rule: names the keys that it reads numbers from.
-        reading: what becomes of an odd report, and from when on the metric is expected.
     """
 
     def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, reading: Reading) -> None:

@@ -36,14 +36,7 @@ class Addition:
 
 
 class SlotFiller:
-    """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself.
-
-    Args:
-        experiment: the fold.
-        backend: says how many slots there are.
-        deciders: the scheduler, which chooses, and the searcher, which has new configs.
-        limits: how many trials the searcher is asked for, how many attempts may be live at once, and for how long.
-    """
+    """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself."""
 
     def __init__(self, experiment: Experiment, backend: BackendSession, deciders: Deciders, limits: Limits) -> None:
         self.exhausted = False

@@ -46,16 +46,7 @@ _LOST: Final = (
 
 
 class DriverTimers:
-    """Runs what is due from time to time; it returns the actions that it wants to the driver's loop.
-
-    Args:
-        restorer: of the experiment's journal.
-        backend: where its attempts run.
-        experiment: the fold.
-        owner: the driver's token.
-        clock: the time that the timers go by.
-        reader: how far the journal is read.
-    """
+    """Runs what is due from time to time; it returns the actions that it wants to the driver's loop."""
 
     def __init__(
         self,

@@ -5,47 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from mqtune.checkpoints import Checkpoint
 from mqtune.client import Answer, TrialHandle
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
-from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Trial, TrialId
-from mqtune.driver.loop import Driver
-from mqtune.driver.settings import Plan
+from mqtune.driver.runner import Runner
 from mqtune.journal.logs import LogStream
 from mqtune.results.checkpoints import Which, checkpoint_of, choose_checkpoint, fetch_checkpoint, import_checkpoint
 from mqtune.results.logs import AttemptOutput, attempt_of
 from mqtune.trainable.class_ import export_model
 
-__all__ = ["Driven", "DrivenTrial", "LocalSteering"]
+__all__ = ["DrivenTrial", "LocalSteering"]
 
 logger = logging.getLogger(__name__)
 
 
-class Driven(Protocol):
-    """An experiment that this process drives, or may begin to drive."""
-
-    plan: Plan
-    experiment: Experiment
-    folder: Path
-
-    def open(self) -> Driver:
-        """Return the driver; the first call connects."""
-
-    def look(self) -> Driver:
-        """Return the driver, also of an experiment that is closed: what it has seen stays."""
-
-
 class LocalSteering:
-    """Carries actions on an experiment out at once, in the process that drives it.
+    """Carries actions on an experiment out at once, in the process that drives it."""
 
-    Args:
-        driven: the experiment.
-    """
-
-    def __init__(self, driven: Driven) -> None:
+    def __init__(self, driven: Runner) -> None:
         self._driven = driven
 
     def steer(
@@ -94,7 +73,7 @@ class DrivenTrial(TrialHandle):
     trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. No call waits.
     """
 
-    def __init__(self, id: str, driven: Driven) -> None:  # noqa: A002 - as trials call it
+    def __init__(self, id: str, driven: Runner) -> None:  # noqa: A002 - as trials call it
         super().__init__(id, LocalSteering(driven))
         self._driven = driven
 
