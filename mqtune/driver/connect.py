@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from mqtune.backends.base import Backend, BackendSession
 from mqtune.backends.celery import CeleryBackend
-from mqtune.backends.local.worker import EmbeddedServer, ExternalServer, LocalWorker, binary_for, find_server
+from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
+from mqtune.backends.local.worker import LocalWorker
 from mqtune.backends.simulated import Simulated
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
@@ -108,7 +109,7 @@ class BrokerDeployment:
     @property
     def is_known(self) -> bool:
         """Whether there is a server without the experiment's folder."""
-        return self._broker is not None or isinstance(find_server(), ExternalServer)
+        return self._broker is not None or server_url() is not None
 
     @property
     def is_private(self) -> bool:
@@ -230,11 +231,11 @@ class BrokerDeployment:
         """Return the server's URL, whether a worker is to be started here, and whether the server is this run's own."""
         if self._broker is not None:
             return self._broker, False, False
-        found = find_server()
-        if isinstance(found, ExternalServer):
-            return found.url, True, False
+        if (url := server_url()) is not None:
+            return url, True, False
+        binary = find_binary(folder)
         make_folder(folder)
-        server = EmbeddedServer.start(folder, binary=binary_for(folder, found))
+        server = EmbeddedServer.start(folder, binary=binary)
         self._held.callback(server.stop)
         return server.url, True, True
 

