@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis as redis_transport
 
 from mqtune.core.clock import Clock
-from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
+from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
 from mqtune.core.resources import Resources, queue_name
@@ -40,7 +40,7 @@ _Key = tuple[TrialId, int]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """All fitting slots of one shape, and their queue."""
+    """All slots that offer the same, and their queue."""
 
     queue: str
     offer: Resources
@@ -72,7 +72,7 @@ class _Load:
             self.busy[queue] -= 1
 
     def free(self, shape: _Shape) -> int:
-        """Return the number of slots without an attempt of this experiment; negative if attempts wait."""
+        """Return the number of a shape's slots without an attempt of this experiment; negative if attempts wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[_Shape]) -> _Shape:
@@ -138,7 +138,11 @@ class CeleryBackend:
         self._digest = digest
         self._resources = resources
         self._workers: list[tuple[WorkerInfo, Resources]] = []
+        #: All slots that this driver can use, and those of them that offer what a trial asks for.
+        self._shapes: list[_Shape] = []
         self._fitting: list[_Shape] = []
+        #: By queue, the number of slots in which attempts of other experiments run.
+        self._taken: Counter[str] = Counter()
         #: By worker, why not all of its slots take trials, as of the last refresh.
         self._notes: dict[str, str] = {}
         self._load = _Load()
@@ -166,7 +170,8 @@ class CeleryBackend:
     def refresh(self) -> None:
         """Look up the workers in the fleet."""
         self._workers, self._barred = [], ""
-        fitting: Counter[tuple[str, Resources]] = Counter()
+        self._taken = Counter()
+        slots: Counter[tuple[str, Resources]] = Counter()
         for info in self._fleet.workers():
             if not fnmatchcase(self._experiment, info.experiments):
                 continue
@@ -179,9 +184,13 @@ class CeleryBackend:
                 logger.warning("worker %s is ignored: %s", info.name, error)
                 continue
             self._workers.append((info, offer))
-            if _is_usable(info) and self._resources.fits(offer):
-                fitting[info.queue, offer] += info.slots
-        self._fitting = [_Shape(queue, offer, slots) for (queue, offer), slots in fitting.items() if slots > 0]
+            self._taken[info.queue] += sum(
+                count for name, count in info.busy.items() if name != self._busy_as and type(count) is int
+            )
+            if _is_usable(info):
+                slots[info.queue, offer] += info.slots
+        self._shapes = [_Shape(queue, offer, count) for (queue, offer), count in slots.items()]
+        self._fitting = [shape for shape in self._shapes if shape.slots > 0 and self._resources.fits(shape.offer)]
         self._log_notes()
 
     def _may_use(self, queue: str) -> bool:
@@ -209,50 +218,27 @@ class CeleryBackend:
 
     def offered(self, resources: Resources) -> int:
         """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
-        return sum(self._offered(resources).values())
+        return sum(shape.slots for shape in self._shapes if resources.fits(shape.offer))
 
     def free(self, resources: Resources) -> int:
         """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh."""
-        others: Counter[str] = Counter()
-        for info, _ in self._workers:
-            counts = [count for name, count in info.busy.items() if name != self._busy_as and type(count) is int]
-            others[info.queue] += sum(counts)
-        found = self._offered(resources)
-        return sum(max(0, slots - self._load.busy[queue] - others[queue]) for queue, slots in found.items())
-
-    def _offered(self, resources: Resources) -> Counter[str]:
-        """Return the number of slots that offer *resources*, by queue."""
-        found: Counter[str] = Counter()
-        for info, offer in self._workers:
-            if _is_usable(info) and resources.fits(offer):
-                found[info.queue] += info.slots
-        return found
+        fitting = [shape for shape in self._shapes if resources.fits(shape.offer)]
+        return sum(max(0, self._load.free(shape) - self._taken[shape.queue]) for shape in fitting)
 
     def has_gpus(self) -> bool | None:
         """Return whether any slot has a GPU; None when there is no slot."""
-        offers = [offer for info, offer in self._workers if _is_usable(info)]
-        return any(offer.gpus > 0 for offer in offers) if offers else None
+        return any(shape.offer.gpus > 0 for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
         """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
-        usable = [(info, offer) for info, offer in self._workers if _is_usable(info)]
-        if not usable:
+        workers = sum(_is_usable(info) for info, _ in self._workers)
+        if not workers:
             return "no worker"
         slots: Counter[Resources] = Counter()
-        for info, offer in usable:
-            slots[offer] += info.slots
-        shapes = sorted(slots, key=lambda offer: (-offer.gpus, -offer.gpu_memory_gb, -offer.cpus, sorted(offer.tags)))
-        offers = "; ".join(f"{slots[offer]} × {offer}" for offer in shapes)
-        return f"{len(usable)} worker{'s' * (len(usable) > 1)}: {offers}"
-
-    def check_offer(self) -> None:
-        """Check, as of the last refresh, that at least one slot fits, free or not.
-
-        Raises:
-            InsufficientResources: none fits; the error says what was asked for and what the workers offer.
-        """
-        if not self._fitting:
-            raise InsufficientResources(self.why_no_slot())
+        for shape in self._shapes:
+            slots[shape.offer] += shape.slots
+        offers = sorted(slots, key=lambda offer: (-offer.gpus, -offer.gpu_memory_gb, -offer.cpus, sorted(offer.tags)))
+        return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
         """Return what was asked for, and what the workers offer instead."""

@@ -191,9 +191,8 @@ class BrokerDeployment:
             is_local=is_local,
         )
         stack.callback(backend.close)
-        if not plan.settings.run.queue_trials and not is_local:
-            backend.refresh()
-            backend.check_offer()
+        if not is_local:
+            _check_offer(plan, backend)
 
         def start_worker() -> LocalWorker | None:
             if not is_local:
@@ -265,10 +264,7 @@ class BackendDeployment:
         """
         backend = self._backend.open(plan.name, plan.resources)
         stack.callback(backend.close)
-        if not plan.settings.run.queue_trials:
-            backend.refresh()
-            if not backend.slots:
-                raise InsufficientResources(backend.why_no_slot())
+        _check_offer(plan, backend)
         journal = backend.journal
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
@@ -297,6 +293,14 @@ class BackendDeployment:
             start_worker=lambda: None,
             waits=not self.is_simulated,
         )
+
+
+def _check_offer(plan: Plan, backend: BackendSession) -> None:
+    """Check that a slot fits, free or not, if trials may not wait for one."""
+    if not plan.settings.run.queue_trials:
+        backend.refresh()
+        if not backend.slots:
+            raise InsufficientResources(backend.why_no_slot())
 
 
 def _store(plan: Plan, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
