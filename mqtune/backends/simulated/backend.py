@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
@@ -16,9 +15,6 @@ from mqtune.core.trial import Attempt, Config, Intent, TrialId
 from mqtune.journal.base import Assignment, Entry, Intended, Reconciled, Released
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
-
-if TYPE_CHECKING:
-    from mqtune.backends.simulated.fleet import SimulatedFleet
 
 __all__ = ["Delay", "Simulated", "SimulatedBackend", "SimulatedJournal"]
 
@@ -137,7 +133,6 @@ class SimulatedBackend:
         self._workers = workers
         self._resources = resources
         self._offer = offer if offer is not None else resources
-        self._takes_all = offer is None
         self._slots = 0
         #: The attempts that are queued or running.
         self._live: set[tuple[TrialId, int]] = set()
@@ -175,7 +170,7 @@ class SimulatedBackend:
 
     def offered(self, resources: Resources) -> int:
         """Return the number of slots, free or not, that offer *resources*."""
-        return self._fleet.alive if self._takes_all or resources.fits(self._offer) else 0
+        return self._fleet.alive if resources.fits(self._offer) else 0
 
     def free(self, resources: Resources) -> int:
         """Return the number of those that no attempt runs in or waits for."""

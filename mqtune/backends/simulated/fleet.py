@@ -178,25 +178,17 @@ class Run:
         claim, first = self.claim, self.sequence
         return Segment(claim, first, 1, timestamp, segment_bytes(claim.trial, claim.attempt, first, [packed]))
 
-    def ended_as_told(self, at: float) -> AttemptEnded:
-        """Return the end that follows from its intent."""
-        return self._ended(INTENTS[self.told].end, at)
-
-    def completed(self, at: float) -> AttemptEnded:
-        """Return the end of a trainable that has returned."""
-        return self._ended(AttemptEnd.COMPLETED, at)
-
-    def failed(self, at: float, error: Exception, *, outlived: bool = False) -> AttemptEnded:
-        """Return the end of a trainable that raised *error*, or ran for too long; with a traceback if there is one."""
-        text = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
-        kind = type(error).__name__
-        return self._ended(AttemptEnd.FAILED, at, kind, text or f"{kind}: {error}", outlived=outlived)
-
-    def _ended(
-        self, end: AttemptEnd, at: float, kind: str = "", error: str = "", *, outlived: bool = False
+    def ended(
+        self, end: AttemptEnd, at: float, error: Exception | None = None, *, outlived: bool = False
     ) -> AttemptEnded:
+        """Return the attempt's end; of an *error* with a traceback, if there is one."""
+        kind = text = ""
+        if error is not None:
+            kind = type(error).__name__
+            has_traceback = error.__traceback__ is not None
+            text = "".join(traceback.format_exception(error)) if has_traceback else f"{kind}: {error}"
         return AttemptEnded(
-            trial=self.claim.trial,
+            trial=self.trial,
             attempt=self.claim.attempt,
             end=end,
             at=at,
@@ -204,7 +196,7 @@ class Run:
             pid=self.worker.number,
             exit_code=int(end is AttemptEnd.FAILED),
             error_type=kind,
-            error=error,
+            error=text,
             outlived=outlived,
         )
 
@@ -552,10 +544,10 @@ class SimulatedFleet:
 
     def _return(self, run: Run) -> None:
         if not run.is_quiet:
-            self._end(run, run.completed(self.clock.time()))
+            self._end(run, run.ended(AttemptEnd.COMPLETED, self.clock.time()))
 
     def _fail(self, run: Run, error: Exception, *, outlived: bool = False) -> None:
-        self._end(run, run.failed(self.clock.time(), error, outlived=outlived))
+        self._end(run, run.ended(AttemptEnd.FAILED, self.clock.time(), error, outlived=outlived))
 
     def _time_out(self, run: Run) -> None:
         if not run.is_quiet:
@@ -564,7 +556,7 @@ class SimulatedFleet:
             self._in(self._conditions.stop_delay(), Order.HEARD, lambda _: self._fail(run, error, outlived=True))
 
     def _end_as_told(self, run: Run) -> None:
-        self._end(run, run.ended_as_told(self.clock.time()))
+        self._end(run, run.ended(INTENTS[run.told].end, self.clock.time()))
 
     def _end(self, run: Run, ended: AttemptEnded) -> None:
         """Journal an attempt's end, after all of its reports."""
