@@ -91,15 +91,15 @@ class _Channel(OneClient, redis_transport.Channel):
 
 
 class CeleryBackend:
-    """Publishes the attempts of one experiment to Celery queues.
+    """A driver's session with the workers of a broker: it publishes attempts to Celery queues.
 
-    Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A published
-    message may be lost; the driver then publishes it again.
+    Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A message that is
+    lost is published again by the driver.
 
     Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
-    attempt of this experiment uses. Another experiment may use that slot, or its worker may leave: ``queued`` then leaves out
-    an attempt that waits while another shape has room, and the driver publishes it again, to that queue too. The first
-    worker to claim it runs it.
+    attempt of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a
+    free slot, ``queued`` leaves the attempt out; the driver then publishes it to that queue too. The first worker to claim
+    it runs it.
 
     Args:
         client: a checked connection.
@@ -168,7 +168,6 @@ class CeleryBackend:
         self._producer: Any = None
 
     def refresh(self) -> None:
-        """Look up the workers in the fleet."""
         self._workers, self._barred = [], ""
         self._taken = Counter()
         slots: Counter[tuple[str, Resources]] = Counter()
@@ -213,11 +212,9 @@ class CeleryBackend:
 
     @property
     def slots(self) -> int:
-        """The number of fitting slots of all workers, as of the last refresh; other experiments may use them too."""
         return sum(shape.slots for shape in self._fitting)
 
     def offered(self, resources: Resources) -> int:
-        """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
         return sum(shape.slots for shape in self._shapes if resources.fits(shape.offer))
 
     def free(self, resources: Resources) -> int:
@@ -226,7 +223,6 @@ class CeleryBackend:
         return sum(max(0, self._load.free(shape) - self._taken[shape.queue]) for shape in fitting)
 
     def has_gpus(self) -> bool | None:
-        """Return whether any slot has a GPU; None when there is no slot."""
         return any(shape.offer.gpus > 0 for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
@@ -241,7 +237,6 @@ class CeleryBackend:
         return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
-        """Return what was asked for, and what the workers offer instead."""
         if self._is_local and not self._workers:
             return "starting the local worker"
         asked = f"no worker offers a slot with {self._resources}"
@@ -288,7 +283,6 @@ class CeleryBackend:
         self._load.put((trial, attempt), queue)
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Note that an attempt has ended, or was withdrawn: its slot counts as free."""
         self._load.drop((trial, attempt))
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
@@ -361,16 +355,9 @@ class CeleryBackend:
         }
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of an attempt's output, from the worker that has it.
-
-        Raises:
-            LogUnavailable: the worker is not connected, does not answer, or no longer has it.
-            BrokerUnavailable: no server answers.
-        """
         return self._logs.ask(worker, trial, attempt, stream, offset)
 
     def close(self) -> None:
-        """Close the connections to the broker."""
         self._disconnect()
         self._app.close()
 

@@ -26,7 +26,7 @@ import redis
 
 from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
-from mqtune.journal.connection import OLDEST_VERSION, open_client, redact
+from mqtune.journal.connection import OLDEST_VERSION, open_client
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"]
 
@@ -50,8 +50,8 @@ class ServerBinary:
 
     @property
     def version_text(self) -> str:
-        """The version as people write it."""
-        return _dotted(self.version)
+        """The version as text."""
+        return ".".join(map(str, self.version))
 
 
 def find_binary(folder: Path | None = None) -> ServerBinary:
@@ -120,12 +120,8 @@ def _version_of(path: Path) -> tuple[int, int]:
         raise ValueError("it does not say its version")
     version = int(found[1]), int(found[2])
     if version < OLDEST_VERSION:
-        raise ValueError(f"version {_dotted(version)} is older than {_dotted(OLDEST_VERSION)}")
+        raise ValueError("version {}.{} is older than {}.{}".format(*version, *OLDEST_VERSION))
     return version
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def _program_before(folder: Path) -> str:
@@ -296,9 +292,6 @@ class EmbeddedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def __repr__(self) -> str:
-        return f"<EmbeddedServer {redact(self.url)} pid={self.pid}>"
 
     def _withdraw_url(self) -> None:
         with contextlib.suppress(FileNotFoundError):

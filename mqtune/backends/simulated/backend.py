@@ -139,15 +139,12 @@ class SimulatedBackend:
 
     @property
     def slots(self) -> int:
-        """The number of fitting slots, as of the last refresh."""
         return self._slots
 
     def refresh(self) -> None:
-        """Count the workers that are alive."""
         self._slots = self.offered(self._resources)
 
     def why_no_slot(self) -> str:
-        """Return what is missing when there is no slot."""
         asked = f"no worker offers a slot with {self._resources}"
         return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
 
@@ -164,32 +161,25 @@ class SimulatedBackend:
         """Do nothing: there is nobody to notify."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Note that an attempt has ended, or was withdrawn."""
         self._live.discard((trial, attempt))
         self._fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        """Return the number of slots, free or not, that offer *resources*."""
         return self._fleet.alive if resources.fits(self._offer) else 0
 
     def free(self, resources: Resources) -> int:
-        """Return the number of those that no attempt runs in or waits for."""
         return max(0, self.offered(resources) - len(self._live))
 
     def resource_string(self) -> str:
-        """Return what all slots offer, for people."""
         return f"{self._fleet.alive} of {self._workers} simulated workers: each {self._offer}"
 
     def has_gpus(self) -> bool | None:
-        """Return whether the slots have GPUs; None when there is no slot."""
         return self._offer.gpus > 0 if self._fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
-        """Return the attempts that wait for a slot."""
         return set(self._fleet.queue)
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return an empty part: simulated trials print nothing."""
         return LogChunk(b"", 0, 0, is_open=False)
 
     def close(self) -> None:
