@@ -96,17 +96,11 @@ class Manifest:
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
             stored = json.loads(data)
-            version = stored["version"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CheckpointBroken(
-                f"{broken} has {len(data):,} bytes that are not a manifest: {type(error).__name__}: {error}"
-            ) from None
-        if version != _VERSION:
-            raise CheckpointVersionError(
-                f"checkpoint {id} has a manifest of version {reprlib.repr(version)} ({where}); this mqtune, {__version__}, reads "
-                f"version {_VERSION}: upgrade it"
-            )
-        try:
+            if stored["version"] != _VERSION:
+                raise CheckpointVersionError(
+                    f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this mqtune, "
+                    f"{__version__}, reads version {_VERSION}: upgrade it"
+                )
             body, expected = stored["checkpoint"], stored["sha256"]
             if (found := _seal(body)) != expected:
                 raise CheckpointBroken(f"{broken} was changed: its SHA-256 should be {expected}, and is {found}")
@@ -121,8 +115,10 @@ class Manifest:
             astray = next((path for path in paths if not _leads_inside(path)), None)
             if not isinstance(manifest.counters, dict) or any(not _is_described(file) for file in manifest.files):
                 raise TypeError("a file's size or hash, or the counters, are malformed")
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CheckpointBroken(f"{broken} lacks something: {type(error).__name__}: {error}") from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CheckpointBroken(
+                f"{broken} has {len(data):,} bytes that are not a manifest: {type(error).__name__}: {error}"
+            ) from None
         if manifest.id != id:
             raise CheckpointBroken(f"{broken} is that of checkpoint {manifest.id}")
         if astray is not None:

@@ -14,17 +14,8 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: The module of each command, which has it as ``command`` and is imported when it is called.
-COMMANDS: Final = {
-    "acl": "mqtune.cli.acl",
-    "demo": "mqtune.cli.demo",
-    "drain": "mqtune.cli.drain",
-    "list": "mqtune.cli.list",
-    "logs": "mqtune.cli.logs",
-    "resume": "mqtune.cli.resume",
-    "show": "mqtune.cli.show",
-    "worker": "mqtune.cli.worker",
-}
+#: Each is ``command`` in the module of its name, which is imported when it is called.
+COMMANDS: Final = ("acl", "demo", "drain", "list", "logs", "resume", "show", "worker")
 
 
 class _Commands(click.Group):
@@ -34,10 +25,9 @@ class _Commands(click.Group):
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
-            return None
-        command: click.Command = import_module(module).command
+        command: click.Command | None = None
+        if cmd_name in COMMANDS:
+            command = import_module(f"mqtune.cli.{cmd_name}").command
         return command
 
 

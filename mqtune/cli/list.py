@@ -25,7 +25,7 @@ from mqtune.results.results import SUMMARY_FILE, Results
 
 __all__ = ["command"]
 
-_HEADS: Final = ("name", "begun", "status", "trials", "best", "tags")
+_HEADS: Final = ("name", "started", "status", "trials", "best", "tags")
 _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
@@ -82,7 +82,7 @@ def _list_broker(url: str) -> None:
             ]
             for s in states
         )
-        _print_table(("name", "begun", "status", "metric"), rows)
+        _print_table(("name", "started", "status", "metric"), rows)
         click.echo("one of them: mqtune show --broker … NAME")
 
 

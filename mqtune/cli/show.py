@@ -134,8 +134,8 @@ def show_experiment(
 ) -> None:
     """Print an experiment: its state, its place, and its best trials, or all, or those with these labels."""
     experiment = results.experiment
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
-    console.print(Text(printable(results.name), "bold"), f"· {state} · begun {begun}")
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
+    console.print(Text(printable(results.name), "bold"), f"· {state} · started {started}")
     if experiment.reason:
         console.print(printable(experiment.reason), style="yellow")
     console.print(f"{counts_text(experiment)} · {experiment.reports} reports · {printable(place)}")

@@ -354,16 +354,12 @@ class Results:
         """
         if scope not in get_args(BestBy):
             raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(BestBy)))}")
-        best: TrialResult | None = None
         ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
-        for trial in ahead:
-            result = None if trial is None or trial.is_abandoned else self._result(trial, scope)
-            if result is None or math.isnan(result.value):
-                continue
-            if best is None or self.experiment.is_better(result.value, best.value):
-                best = result
-        if best is None:
+        results = [self._result(trial, scope) for trial in ahead if trial is not None and not trial.is_abandoned]
+        valued = [result for result in results if not math.isnan(result.value)]
+        if not valued:
             raise MetricMissing(self._why_no_best())
+        best = (min if self.experiment.mode == "min" else max)(valued, key=lambda result: result.value)
         if best.status is TrialStatus.FAILED and best.id not in self._told_of:
             self._told_of.add(best.id)
             logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)

@@ -51,7 +51,7 @@ def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
     shown = run("show", "shown")
 
     results = Results.load("shown")
-    assert shown.startswith("shown · finished · begun 20")
+    assert shown.startswith("shown · finished · started 20")
     assert "12 trials" in shown
     assert f"best loss={results.best.value:.4g} in trial {results.best.id}: x=" in shown
     rows = [line for line in shown.splitlines() if line[:4].isdigit()]
@@ -282,9 +282,9 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     rows = {line.split()[0]: line for line in listed.splitlines() if line.rstrip().endswith("loss")}
     assert "finished" in rows["done-there"]
     assert "running" in rows["driven-there"]
-    assert driven_shown.startswith("driven-there · running · begun 20")
+    assert driven_shown.startswith("driven-there · running · started 20")
     shown = run("show", "done-there")
-    assert shown.startswith("done-there · finished · begun 20")
+    assert shown.startswith("done-there · finished · started 20")
     assert f"best loss={done.best.value:.4g} in trial {done.best.id}" in shown
     assert len(run("show", "done-there", "--jsonl").splitlines()) == 27
     assert run("show", "--broker", broker, "done-there", "--trial", "1").startswith(
