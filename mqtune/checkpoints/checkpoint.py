@@ -93,11 +93,7 @@ class Checkpoint:
 
     @contextmanager
     def as_directory(self) -> Iterator[Path]:
-        """Yield ``path``, as the checkpoints of Ray do; the folder stays after the block.
-
-        Raises:
-            ConfigurationError: it is a dict.
-        """
+        """Yield ``path``, as the checkpoints of Ray do; the folder stays after the block."""
         yield self.path
 
     @property

@@ -149,11 +149,7 @@ class Arrival:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an OSError within the block into StoreUnavailable: the folder can't be written.
-
-        Raises:
-            StoreUnavailable: there was an OSError.
-        """
+        """Turn an OSError within the block into StoreUnavailable: the folder can't be written."""
         try:
             yield
         except OSError as error:

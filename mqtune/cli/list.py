@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.table import Table
@@ -22,6 +22,9 @@ from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
+
+if TYPE_CHECKING:
+    from mqtune.client import ExperimentState
 
 __all__ = ["command"]
 
@@ -73,17 +76,13 @@ def _list_broker(url: str) -> None:
         states = [state for experiment in there.experiments() if (state := experiment.state()) is not None]
         click.echo(f"\non {printable(there.place)}{':' if states else ': no experiments'}")
     if states:
-        rows = (
-            [
-                printable(s.name),
-                _time(s.created_at),
-                state_in_words(s.outcome, is_driven=s.is_driven, age_s=s.age_s),
-                printable(s.metric),
-            ]
-            for s in states
-        )
-        _print_table(("name", "started", "status", "metric"), rows)
-        click.echo("one of them: mqtune show --broker … NAME")
+        _print_table(("name", "started", "status", "metric"), map(_row_of, states))
+        click.echo("details: mqtune show --broker … NAME")
+
+
+def _row_of(state: ExperimentState) -> list[str]:
+    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+    return [printable(state.name), _time(state.created_at), words, printable(state.metric)]
 
 
 def _print_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -96,11 +96,7 @@ class AttemptOutput:
         return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
 
     def all(self, offset: int) -> bytes:
-        """Return everything from an offset on that has been printed so far.
-
-        Raises:
-            as ``chunk``.
-        """
+        """Return everything from an offset on that has been printed so far, in chunks as ``chunk`` returns them."""
         chunk = self.chunk(offset)
         found, end = [chunk.data], chunk.size
         while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
@@ -109,11 +105,7 @@ class AttemptOutput:
         return b"".join(found)
 
     def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
-        """Yield it from an offset on as it is printed, until *is_over* returns True for a chunk: no more will come.
-
-        Raises:
-            as ``chunk``.
-        """
+        """Yield chunks from an offset on as they are printed, until *is_over* returns True for one: no more will come."""
         chunk = self.chunk(offset)
         while True:
             at = chunk.offset + len(chunk.data)
