@@ -1,4 +1,4 @@
-"""The interface of schedulers, and FIFO, which stops nobody."""
+"""The interface of schedulers, and FIFO, which stops no trial."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class HyperBand(Halving[_Member]):
     slot as on many.
 
     - *Scores that count*: those of the round's trials that are paused when it is over. A trial that fails, is abandoned
-      or ends by itself before is out; it still counts in n, so that it takes nobody's place and leaves none empty
+      or ends by itself before is out; it still counts in n, so that it takes no other's place and leaves none empty
       as long as others have scores.
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.

@@ -15,7 +15,7 @@ from mqtune.core.registry import Description
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
-from mqtune.schedulers.population import Copying, Generations, Member, Pace, Turns
+from mqtune.schedulers.population import Generations, Member, Pace, Turns
 from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
 from mqtune.search.domains import domain_of
 from mqtune.search.space import Space, nested
@@ -50,9 +50,9 @@ class PBT(TimedScheduler[Member]):
     **Turns.** By default the population is as large as there are slots; further trials begin when others end. With
     *population_size* that many trials are under way at once, and where there are fewer slots they take turns: a trial
     that comes to a milestone while another has not begun, is paused, or waits in a queue, is paused. A free slot is for a
-    new trial as long as the population is not full, and then for the trial that has come least far; who is replaced
-    counts as far as what it copies. The first *population_size* trials may copy each other, whoever began first. Where
-    all have a slot, leave *population_size* out: then nobody pauses for nothing.
+    new trial as long as the population is not full, and then for the trial that has come least far; a replaced
+    trial counts as far as what it copies. The first *population_size* trials may copy each other, in whatever order they
+    began. Where all have a slot, leave *population_size* out: then no trial pauses for nothing.
 
     **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all *population_size*
     have come there, or have ended, the rule is applied to all of them at once, and all go on to the first milestone
@@ -95,7 +95,7 @@ class PBT(TimedScheduler[Member]):
         grace_period: no trial copies earlier.
         seed: the same seed gives the same decisions.
         population_size: how many trials are under way at once, in however many slots; at least 2.
-        synchronous: whether the population comes along in generations; it needs *population_size*.
+        synchronous: whether the population proceeds in generations; it needs *population_size*.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -138,14 +138,19 @@ class PBT(TimedScheduler[Member]):
         self._pace = self._made_pace()
 
     def _made_pace(self) -> Pace:
-        fraction, copying = exact(self._quantile_fraction), Copying(self._exploration, self._seed)
-        if not self._synchronous:
-            return Turns(self._progress, self._milestones, fraction, copying, self._size, time_attr=self._time_attr)
-        if self._size is None:
+        if self._synchronous and self._size is None:
             raise ConfigurationError(
                 "PBT: synchronous=True needs population_size=…: how many trials wait for each other"
             )
-        return Generations(self._progress, self._milestones, fraction, copying, self._size)
+        return (Generations if self._synchronous else Turns)(
+            self._progress,
+            self._milestones,
+            exact(self._quantile_fraction),
+            self._exploration,
+            self._seed,
+            self._size,
+            self._time_attr,
+        )
 
     def check_space(self, space: Space) -> None:
         """Refuse a space that lacks what may change.

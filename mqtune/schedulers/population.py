@@ -1,4 +1,4 @@
-"""The population of PBT: its members and their ranking, who copies whom, and when members are judged."""
+"""The population of PBT: its members and their ranking, which of them copy which, and when they are judged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
-from enum import Enum
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -27,18 +27,18 @@ from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting
 
-__all__ = ["Copy", "Copying", "Generations", "Member", "Pace", "Ranking", "Turns", "may_be_copied", "resume_of"]
+__all__ = ["Generations", "Member", "Pace", "Turns"]
 
 
 #: Of more than so many of the best, so many are looked at for one that may be copied: work for a report must not grow with
-#: the population, also where nobody has a checkpoint. The best quarter of 128 is looked at as a whole.
+#: the population, also where no member has a checkpoint. The best quarter of 128 is looked at as a whole.
 _LOOKED_AT: Final = 32
 
 
 class Copy(NamedTuple):
-    """A copy that a trial continues with when it is resumed: the source trial, its checkpoint, and the config."""
+    """A copy that a trial continues with when it is resumed: the source, its checkpoint, and the config."""
 
-    source: Trial
+    source: Member
     checkpoint: CheckpointId
     config: Config
     reason: str
@@ -58,13 +58,13 @@ class Member(Progress):
         #: Its rank at its last milestone, while it is in a ranking, and one that is to be in it once it has paused.
         self.rank: Rank | None = None
         self.score: Rank | None = None
-        #: The time at which it came to its last milestone, or whoever it copies came to that one's.
+        #: The time at which it came to its last milestone, or the one that it copies came to its own.
         self.reached: float = 0
         #: What it is to copy, from the decision until it is resumed.
         self.copy: Copy | None = None
         #: Whether what its rank was of has been given up for a copy of another's.
         self.is_replaced = False
-        #: Whether it was resumed, has not reported since, and nobody knows how far its checkpoint is.
+        #: Whether it was resumed, has not reported since, and the time of its checkpoint is not known.
         self.is_new = False
 
 
@@ -124,60 +124,48 @@ class Ranking:
         return None
 
 
-class Copying:
-    """Makes copies: what is drawn depends on the seed and what it is drawn for, and on nothing that came before.
-
-    Args:
-        exploration: makes the config of the copy.
-        seed: the same seed gives the same copies.
-    """
-
-    def __init__(self, exploration: Exploration, seed: int) -> None:
-        self._exploration = exploration
-        self._seed = seed
-
-    def drawn(self, ranking: Ranking, what_for: str, may_be: Callable[[Member], bool]) -> tuple[Member, Copy] | None:
-        """Return one of the best of *ranking*, for which *may_be* is true, and a copy of it; None if there is none."""
-        rng = random.Random(f"{self._seed} {what_for}")
-        drawn = ranking.drawn(rng, may_be)
-        if drawn is None:
-            return None
-        source = drawn.trial
-        config = self._exploration(source.attempt.config, rng)
-        return drawn, Copy(source, source.checkpoint, config, f"goes on from trial {source.id}")
-
-
+@dataclass(eq=False)
 class Pace(ABC):
     """Decides when the members of a population are judged, and which of them get the free slots.
+
+    What is drawn depends on the seed and what it is drawn for, and on nothing that came before.
 
     Args:
         members: the trials that have begun and not ended.
         milestones: where they are judged.
         fraction: the share that copies, and that is copied.
-        copying: makes the copies.
+        exploration: makes the configs of the copies.
+        seed: the same seed gives the same copies.
         size: how many members there may be at once; None for as many as there are slots.
+        time_attr: the key of the time in the reports.
     """
 
-    def __init__(
-        self,
-        members: Mapping[TrialId, Member],
-        milestones: Milestones,
-        fraction: Fraction,
-        copying: Copying,
-        size: int | None,
-    ) -> None:
-        self._members = members
-        self._milestones = milestones
-        self._fraction = fraction
-        self._copying = copying
-        self._size = size
+    members: Mapping[TrialId, Member]
+    milestones: Milestones
+    fraction: Fraction
+    exploration: Exploration
+    seed: int
+    size: int | None
+    time_attr: str
+
+    def __post_init__(self) -> None:
         #: Members that a person has paused.
         self._aside: set[TrialId] = set()
 
     @property
     def _has_room(self) -> bool:
         """Tells whether the population may have another member."""
-        return self._size is None or len(self._members) - len(self._aside) < self._size
+        return self.size is None or len(self.members) - len(self._aside) < self.size
+
+    def _copy(self, ranking: Ranking, what_for: str, may_be: Callable[[Member], bool]) -> Copy | None:
+        """Return a copy of one of the best of *ranking* for which *may_be* is true; None if none is found."""
+        rng = random.Random(f"{self.seed} {what_for}")
+        source = ranking.drawn(rng, may_be)
+        if source is None:
+            return None
+        trial = source.trial
+        config = self.exploration(trial.attempt.config, rng)
+        return Copy(source, trial.checkpoint, config, f"goes on from trial {trial.id}")
 
     @abstractmethod
     def enrolled(self, member: Member) -> None:
@@ -213,35 +201,22 @@ def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:
     """Return the choice to resume a member with what it is to copy, or else as it is and for this reason."""
     if copy is None:
         return Resume(member.trial.id, reason)
-    if not copy.source.checkpoints or copy.source.is_abandoned:
+    source = copy.source.trial
+    if not source.checkpoints or source.is_abandoned:
         return Resume(member.trial.id, "what it was to copy is gone")
-    return Resume(member.trial.id, copy.reason, copy.config, copy.source.id, copy.checkpoint)
+    return Resume(member.trial.id, copy.reason, copy.config, source.id, copy.checkpoint)
 
 
 _WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the population is paused that would go on")
 
 
 class Turns(Pace):
-    """Judges a member when it reaches a milestone, and pauses it there if others wait for a slot.
+    """Judges a member when it reaches a milestone, and pauses it there if others wait for a slot."""
 
-    Args:
-        time_attr: the key of the time in the reports.
-    """
-
-    def __init__(
-        self,
-        members: Mapping[TrialId, Member],
-        milestones: Milestones,
-        fraction: Fraction,
-        copying: Copying,
-        size: int | None,
-        *,
-        time_attr: str,
-    ) -> None:
-        super().__init__(members, milestones, fraction, copying, size)
-        self._time_attr = time_attr
-        self._ranking = Ranking(fraction)
-        #: Paused members that are to go on: who has come least far is first.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._ranking = Ranking(self.fraction)
+        #: Paused members that are to go on: the one that has come least far is first.
         self._waiting = Waiting()
         self._enrolled = 0
         #: The member that was staged last: while that waits in a queue, no slot is free.
@@ -250,12 +225,10 @@ class Turns(Pace):
         self._has_no_more = False
 
     def enrolled(self, member: Member) -> None:
-        """Add a new member."""
         self._enrolled += 1
         self._has_no_more = False
 
     def staged(self, member: Member) -> None:
-        """Hear that a member runs, or waits in a queue."""
         self._newest = member
         self._aside.discard(member.trial.id)
         if member.trial.id in self._waiting:
@@ -266,19 +239,18 @@ class Turns(Pace):
 
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
         """Replace a member that is among the worst, or pause it if its turn is over."""
-        member.next_level = self._milestones.after(member.time)
+        member.next_level = self.milestones.after(member.time)
         member.reached = member.time
         member.is_replaced = False
         self._ranking.put(member, rank)
         if member.peers is None:
-            member.peers = max(self._enrolled, self._size or 0)
+            member.peers = max(self._enrolled, self.size or 0)
         decision = self._replaced(member, member.peers, report)
         if decision is CONTINUE and self._others_wait:
             return Decision(Action.PAUSE, f"its turn is over at {member.time}: others wait for a slot")
         return decision
 
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Queue a member to be resumed, unless a user has paused it."""
         if by_hand:
             self._aside.add(member.trial.id)
             self._ranking.drop(member)
@@ -287,18 +259,16 @@ class Turns(Pace):
         self._waiting.add(member.trial.id, (member.reached, member.order))
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the member with the least progress; a new one has none."""
         first = self._waiting.first
-        # Without a size there is always room, and who was replaced must not wait for ever.
-        if can_start and (first is None if self._size is None else self._has_room):
+        # Without a size there is always room, and a replaced member must not wait for ever.
+        if can_start and (first is None if self.size is None else self._has_room):
             return START
         if first is None:
             return _WAIT_FOR_TURN
-        member = self._members[first]
+        member = self.members[first]
         return resume_of(member, member.copy, f"its turn, from {member.reached} on")
 
     def ended(self, member: Member) -> None:
-        """Remove a member."""
         self._ranking.drop(member)
         self._waiting.discard(member.trial.id)
         self._aside.discard(member.trial.id)
@@ -306,7 +276,7 @@ class Turns(Pace):
     @property
     def _others_wait(self) -> bool:
         """Tells whether members take turns and one needs a slot: it is paused, queued, or has not begun."""
-        if self._size is None:
+        if self.size is None:
             return False
         is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.STAGED
         return is_queued or len(self._waiting) > 0 or (self._has_room and not self._has_no_more)
@@ -315,44 +285,35 @@ class Turns(Pace):
         if not self._ranking.is_among_worst(member):
             return CONTINUE
         what_for = f"{report.trial} {report.attempt} {report.sequence}"
-        found = self._copying.drawn(self._ranking, what_for, lambda other: may_be_copied(other) and other.order < peers)
-        if found is None:
+        copy = self._copy(self._ranking, what_for, lambda other: may_be_copied(other) and other.order < peers)
+        if copy is None:
             return CONTINUE
-        source, member.copy = found
+        member.copy = copy
         member.is_replaced = True
         place = f"among the worst {self._ranking.share} of {len(self._ranking)} at {member.time}"
-        member.reached = source.reached
-        return Decision(Action.PAUSE, f"{place}: {member.copy.reason}", source.trial.id)
+        member.reached = copy.source.reached
+        return Decision(Action.PAUSE, f"{place}: {copy.reason}", copy.source.trial.id)
 
     def _go_on(self, member: Member, copy: Copy) -> None:
         """Set the progress of a member that was to copy another; a user may have resumed it without the copy."""
         attempt = member.trial.attempt
-        if attempt.source != copy.source.id:
+        if attempt.source != copy.source.trial.id:
             member.is_replaced = False
             return
-        time = self._time_of(attempt.checkpoint, copy.source)
+        time = self._time_of(attempt.checkpoint, copy.source.trial)
         member.is_new = time is None
-        member.next_level = -math.inf if time is None else self._milestones.after(time)
+        member.next_level = -math.inf if time is None else self.milestones.after(time)
 
     def _time_of(self, checkpoint: CheckpointId, source: Trial) -> float | None:
         """Return the time of the report that a checkpoint was saved with, or None where that is not known."""
-        owner = self._members.get(trial_of(checkpoint))
+        owner = self.members.get(trial_of(checkpoint))
         saved = (owner.trial if owner is not None else source).checkpoints.get(checkpoint)
-        time = None if saved is None else saved.metrics.get(self._time_attr)
+        time = None if saved is None else saved.metrics.get(self.time_attr)
         is_time = isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)
         return time if is_time else None
 
 
 _WAIT_FOR_GENERATION: Final = Wait("no new trial can start, and the generation waits for members that are under way")
-
-
-class _Place(Enum):
-    """A member's state in its generation."""
-
-    UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
-    SCORED = "scored"  #: it is paused with its score until the generation is complete
-    READY = "ready"  #: it is paused, and goes on in the next generation when a slot is free
-    LEFT_ALONE = "left alone"  #: a person has paused it, and the generation goes on without it
 
 
 class _Part(NamedTuple):
@@ -390,21 +351,12 @@ class Generations(Pace):
     is full are the next population. When a member ends, the others go on without it.
     """
 
-    def __init__(
-        self,
-        members: Mapping[TrialId, Member],
-        milestones: Milestones,
-        fraction: Fraction,
-        copying: Copying,
-        size: int,
-    ) -> None:
-        super().__init__(members, milestones, fraction, copying, size)
-        self._capacity = size
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._opened = 0
         self._open: _Cohort | None = None
         self._cohorts: dict[TrialId, _Cohort] = {}
-        self._places: dict[TrialId, _Place] = {}
-        #: What members that are ready go on with, and their order.
+        #: What paused members go on with when a slot is free, and their order.
         self._parts: dict[TrialId, _Part] = {}
         self._ready = Waiting()
 
@@ -413,35 +365,29 @@ class Generations(Pace):
         cohort = self._open
         if cohort is None:
             self._opened += 1
-            cohort = self._open = _Cohort(self._opened, self._milestones.lowest, self._fraction)
+            cohort = self._open = _Cohort(self._opened, self.milestones.lowest, self.fraction)
         cohort.begun += 1
         cohort.missing += 1
-        if cohort.begun == self._capacity:
+        if cohort.begun == self.size:
             cohort.is_filling = False
             self._open = None
         self._cohorts[member.trial.id] = cohort
-        self._places[member.trial.id] = _Place.UNDER_WAY
 
     def staged(self, member: Member) -> None:
         """Let a member run to the milestone of its generation."""
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
-        place = self._places[trial]
-        if place is _Place.SCORED and self._may_complete(cohort) and trial == self._first_of(cohort).member.trial.id:
+        has_scored = member.rank is not None
+        if has_scored and self._may_complete(cohort) and member is self._parts_of(cohort)[0].member:
             # Nothing new could start when this member was chosen.
             self._complete(cohort)
-        elif place is _Place.SCORED:
+        elif has_scored or trial in self._aside:
             cohort.ranking.drop(member)
             cohort.missing += 1
-        elif place is _Place.LEFT_ALONE:
-            cohort.missing += 1
-        self._ready.discard(trial)
-        self._parts.pop(trial, None)
+        self._drop_part(trial)
         self._aside.discard(trial)
-        self._places[trial] = _Place.UNDER_WAY
         member.next_level = cohort.level
 
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
-        """Pause a member."""
         cohort = self._cohorts[report.trial]
         member.next_level = math.inf
         member.reached = member.time
@@ -451,13 +397,11 @@ class Generations(Pace):
     def paused(self, member: Member, *, by_hand: bool) -> None:
         """Count a member that has scored, and continue without one that a user has paused."""
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
-        if self._places[trial] is not _Place.UNDER_WAY:
+        if member.rank is not None or trial in self._parts or trial in self._aside:
             return
         if by_hand or member.score is None:
-            self._places[trial] = _Place.LEFT_ALONE
             self._aside.add(trial)
         else:
-            self._places[trial] = _Place.SCORED
             cohort.ranking.put(member, member.score)
             cohort.reached = max(cohort.reached, member.reached)
         self._count_off(cohort)
@@ -471,20 +415,23 @@ class Generations(Pace):
         if can_start and self._has_room:
             return START
         if not can_start and self._open is not None and self._may_complete(self._open):
-            part = self._first_of(self._open)
+            part = self._parts_of(self._open)[0]
             return resume_of(part.member, part.copy, part.reason)
         return _WAIT_FOR_GENERATION
 
     def ended(self, member: Member) -> None:
-        """Continue without a member."""
         trial = member.trial.id
-        cohort, place = self._cohorts.pop(trial), self._places.pop(trial)
+        cohort = self._cohorts.pop(trial)
+        is_missing = member.rank is None and trial not in self._aside
         cohort.ranking.drop(member)
-        self._ready.discard(trial)
-        self._parts.pop(trial, None)
+        self._drop_part(trial)
         self._aside.discard(trial)
-        if place in (_Place.UNDER_WAY, _Place.READY):
+        if is_missing:
             self._count_off(cohort)
+
+    def _drop_part(self, trial: TrialId) -> None:
+        self._parts.pop(trial, None)
+        self._ready.discard(trial)
 
     def _may_complete(self, cohort: _Cohort) -> bool:
         """Return whether a population that is not full could continue if no new trial started."""
@@ -502,19 +449,15 @@ class Generations(Pace):
             self._open = None
         parts = self._parts_of(cohort)
         cohort.generation += 1
-        cohort.level = self._milestones.after(max(cohort.level, cohort.reached))
+        cohort.level = self.milestones.after(max(cohort.level, cohort.reached))
         cohort.missing = len(parts)
         for position, part in enumerate(parts):
             trial = part.member.trial.id
             cohort.ranking.drop(part.member)
             part.member.score = None
             part.member.copy = part.copy
-            self._places[trial] = _Place.READY
             self._parts[trial] = part
             self._ready.add(trial, (cohort.number, cohort.generation, position))
-
-    def _first_of(self, cohort: _Cohort) -> _Part:
-        return self._parts_of(cohort)[0]
 
     def _parts_of(self, cohort: _Cohort) -> list[_Part]:
         """Return the part in the next generation of each member that has scored.
@@ -525,14 +468,13 @@ class Generations(Pace):
         where = f"generation {cohort.generation}:"
         copies, others = [], []
         for member in ranking.members:
-            found = None
+            copy = None
             if ranking.is_among_worst(member):
                 what_for = f"{member.trial.id} {member.attempt} {cohort.generation}"
-                found = self._copying.drawn(ranking, what_for, may_be_copied)
-            if found is None:
+                copy = self._copy(ranking, what_for, may_be_copied)
+            if copy is None:
                 others.append(_Part(member, None, f"{where} all have come to {cohort.level}"))
             else:
                 place = f"{where} among the worst {ranking.share} of {len(ranking)} at {cohort.level}"
-                copy = found[1]
                 copies.append(_Part(member, copy._replace(reason=f"{place}, {copy.reason}"), ""))
         return copies + others

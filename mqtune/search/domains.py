@@ -50,9 +50,9 @@ __all__ = [
 class Domain(ABC):
     """The values that one entry of a config may have; immutable, so that several spaces may share it."""
 
-    @abstractmethod
     def sample(self, rng: random.Random) -> object:
         """Return one value; the same state of *rng* gives the same value."""
+        return self.at(rng.random())
 
     @abstractmethod
     def at(self, share: float) -> object:
@@ -119,9 +119,6 @@ class Interval(Domain):
     low: float
     high: float
     log: bool
-
-    def sample(self, rng: random.Random) -> float:
-        return self.at(rng.random())
 
     def at(self, share: float) -> float:
         if not self.log:
@@ -297,9 +294,6 @@ class Derived(Domain):
     """A value that a function computes from the rest of the config; only the driver ever calls it."""
 
     function: Callable[[Mapping[str, object]], object]
-
-    def sample(self, rng: random.Random) -> object:
-        raise SpaceError(f"{self} has no value of its own; a Space computes it")
 
     def at(self, share: float) -> object:
         raise SpaceError(f"{self} has no value of its own; a Space computes it")
@@ -566,14 +560,14 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
     for function in (
         choice,
         grid_search,
-        lograndint,
-        loguniform,
         normal,
-        qloguniform,
-        qrandint,
-        quniform,
         randint,
+        lograndint,
+        qrandint,
         uniform,
+        loguniform,
+        quniform,
+        qloguniform,
     )
 }
 

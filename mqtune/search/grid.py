@@ -63,5 +63,4 @@ class GridSearcher(Searcher):
         self._avoided.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:
-        """Avoid its config."""
         self.avoid(trial.config)

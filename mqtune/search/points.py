@@ -90,7 +90,10 @@ class PointsFirst(Searcher):
         self._searcher.bind(space, seed)
         # A stream of its own, apart from a searcher with the same seed.
         rng = random.Random(f"points {seed}")
-        self._points = [_complete(space, index, point, rng) for index, point in enumerate(self._given)]
+        self._points: list[Config] = []
+        for index, point in enumerate(self._given):
+            with _named(index):
+                self._points.append(space.complete(point, rng))
         for config in self._points:
             self._searcher.avoid(config)
 
@@ -113,11 +116,9 @@ class PointsFirst(Searcher):
         return None
 
     def avoid(self, config: Config) -> None:
-        """Tell the other searcher."""
         self._searcher.avoid(config)
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Tell the other searcher."""
         self._searcher.on_report(trial, report)
 
     def on_abandon(self, trial: Trial) -> None:
@@ -126,7 +127,6 @@ class PointsFirst(Searcher):
         self._searcher.on_abandon(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Tell the other searcher."""
         self._searcher.on_trial_end(trial)
 
     def describe(self) -> Description:
@@ -140,11 +140,6 @@ def _named(index: int) -> Iterator[None]:
         yield
     except SpaceError as error:
         raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
-
-
-def _complete(space: Space, index: int, point: Mapping[str, object], rng: random.Random) -> Config:
-    with _named(index):
-        return space.complete(point, rng)
 
 
 def searcher_of(description: Description, space: Space) -> Searcher:

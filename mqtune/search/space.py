@@ -173,11 +173,9 @@ class Space:
         return f"Space({', '.join(f'{path}: {entry}' for path, entry in self._entries.items())})"
 
     def _match(self, config: Mapping[str, object]) -> dict[str, object]:
-        given: dict[str, object] = {}
-        self._match_branch(config, self._tree, "", given)
-        return given
+        return dict(self._matched(config, self._tree, ""))
 
-    def _match_branch(self, config: object, tree: _Tree, prefix: str, given: dict[str, object]) -> None:
+    def _matched(self, config: object, tree: _Tree, prefix: str) -> Iterator[tuple[str, object]]:
         if not isinstance(config, Mapping):
             raise SpaceError(f"{prefix.rstrip(SEPARATOR) or 'the config'}: {config!r} is not a dict")
         for key, value in config.items():
@@ -186,12 +184,13 @@ class Space:
             path = prefix + key
             branch = tree[key]
             if isinstance(branch, dict):
-                self._match_branch(value, branch, path + SEPARATOR, given)
+                yield from self._matched(value, branch, path + SEPARATOR)
                 continue
             try:
-                given[path] = self._entries[path].check(value)
+                checked = self._entries[path].check(value)
             except SpaceError as error:
                 raise SpaceError(f"{path}: {error}") from None
+            yield path, checked
 
     def _build(self, fixed: Mapping[str, object], fill: Callable[[Domain], object] | None = None) -> Config:
         values: dict[str, object] = {}
