@@ -271,9 +271,9 @@ class ScriptRun:
                 self._report(request["metrics"], checkpoint, math.inf)
             case "save":
                 current.save(_content(request["checkpoint"]))
-            case "wishes":
+            case "save_wanted":
                 return {"save_wanted": current.save_wanted}
-            case "wanted":
+            case "action":
                 return {"action": self._told.action if self._told is not None else "stop"}
             case "draft":
                 return {"folder": str(current.draft())}

@@ -288,11 +288,7 @@ def imported_on_worker(path: Path) -> Iterator[None]:
 
 
 def refuse_on_import() -> None:
-    """Refuse to run an experiment while a worker imports user code.
-
-    Raises:
-        TrainableNotFound: a worker imports user code; the message names the file and the line that it lacks.
-    """
+    """Raise TrainableNotFound if a worker imports user code, which must not run an experiment then."""
     if _importing:
         raise TrainableNotFound(f"{_importing[-1]} runs an experiment when it is imported, and {_WAY_OUT}")
 

@@ -343,6 +343,7 @@ def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_as
         ("mqtune.report({'loss': 1}, checkpoint='.')", "ConfigurationError"),
         ("mqtune.report({'loss': 1}, checkpoint={'a': 'x' * 2_000_000})", "ConfigurationError"),
         ("mqtune.report({'loss': 'x' * (2 << 20)})", "ReportTooLarge"),
+        ("mqtune.save_checkpoint(None)", "TypeError"),
     ],
 )
 def test_what_can_not_be_reported_is_an_error_in_the_script(trial: Trial, call: str, kind: str):

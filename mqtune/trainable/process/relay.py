@@ -4,7 +4,7 @@ The script sends a request, a map with ``do``, and waits for the answer, a map w
 carried out, so that a report in lockstep waits for its decision:
 
 - ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``.
-- ``wishes``: answered with ``save_wanted``. ``wanted``: answered with ``action``.
+- ``save_wanted``: answered with ``save_wanted``. ``action``: answered with ``action``.
 - ``fetch``: answered with ``checkpoint``, a map or None. ``draft``: answered with ``folder``.
 
 ``is`` is "done", "told" (with ``action``: the trial should end), or "error" (with ``type`` and ``text``).
@@ -99,7 +99,7 @@ class RelayedSession:
     @property
     def save_wanted(self) -> bool:
         """Whether a checkpoint was asked for, and none saved since."""
-        return bool(self._ask({"do": "wishes"})["save_wanted"])
+        return bool(self._ask({"do": "save_wanted"})["save_wanted"])
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that this attempt starts from; see the function of the same name."""
@@ -151,7 +151,7 @@ class RelayedSession:
     def _handle_signal(self) -> None:
         if self._signalled and not self._was_told:
             self._was_told = True
-            action: Told = self._ask({"do": "wanted"})["action"]
+            action: Told = self._ask({"do": "action"})["action"]
             raise StopTrial(action)
 
 

@@ -41,7 +41,7 @@ class ReusableSession(Session):
     def __init__(self, message: StartMessage) -> None:
         super().__init__(message, _NO_PIPES)
         #: Threads that earlier attempts have left.
-        self._strangers = frozenset(threading.enumerate()) - {threading.main_thread()}
+        self._left_threads = frozenset(threading.enumerate()) - {threading.main_thread()}
         self._busy = True
 
     def connect(self, pipes: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class ReusableSession(Session):
         return super().save(checkpoint, counters)
 
     def _check_caller(self, what: str) -> None:
-        if self._strangers and threading.current_thread() in self._strangers:
+        if self._left_threads and threading.current_thread() in self._left_threads:
             raise RuntimeError(
                 f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
             )

@@ -127,7 +127,8 @@ class Session:
         self._signalled = False
         self._saving = False
         self._cleared = 0
-        self._wishes = self._wishes_met = 0
+        #: The number of the newest request to save a checkpoint, and of the newest that was carried out.
+        self._saves_requested = self._saves_done = 0
         #: Whether the trial has fetched the checkpoint that it starts from; its counters go on from that.
         self._goes_on = False
         self._iterations_before = 0
@@ -182,7 +183,7 @@ class Session:
         if _forks == self._forks:
             with self._undisturbed():
                 self._read_control()
-        return self._wishes > self._wishes_met
+        return self._saves_requested > self._saves_done
 
     def report(
         self,
@@ -318,7 +319,7 @@ class Session:
                 elif kind == PAUSE:
                     self._told = self._told or "pause"
                 elif kind == SAVE:
-                    self._wishes = max(self._wishes, number)
+                    self._saves_requested = max(self._saves_requested, number)
                 elif kind == CLEARED:
                     self._cleared = max(self._cleared, number)
             if not data:
@@ -372,7 +373,7 @@ class Session:
 
     def _save(self, checkpoint: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
         """Save a checkpoint; a pause that comes meanwhile waits until it is saved, a stop does not."""
-        wishes, is_main = self._wishes, threading.get_ident() == self._main
+        requested, is_main = self._saves_requested, threading.get_ident() == self._main
         if is_main:
             self._saving = True
         try:
@@ -380,7 +381,7 @@ class Session:
         finally:
             if is_main:
                 self._saving = False
-        self._wishes_met = max(self._wishes_met, wishes)
+        self._saves_done = max(self._saves_done, requested)
         return saved
 
     def _send(self, kind: int, body: bytes) -> None:
