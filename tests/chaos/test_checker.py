@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 import redis
-from campaign import recoveries
+from campaign import is_another, recoveries
 from checker import check
 from claims import NOBODY_DRIVES
 from counting import row, term
@@ -414,6 +414,26 @@ def test_a_recovery_lasts_from_the_death_of_a_worker_to_the_next_report_of_its_t
     events = [(float(id_.split("-")[0]) / 1000, kind, body) for id_, kind, body in good_entries()]
 
     assert recoveries(events, [("w1", 7.5)]) == [10.5]
+
+
+ENDED = {"status": "COMPLETED", "checkpoints": ["m-0001-1-1"]}
+
+
+@pytest.mark.parametrize(
+    ("second", "may_grow", "expected"),
+    [
+        ({"0001": ENDED}, False, False),
+        ({"0001": ENDED | {"checkpoints": []}}, True, True),
+        ({"0001": ENDED, "0002": ENDED}, False, True),
+        ({"0001": ENDED, "0002": ENDED}, True, False),
+        # The best trial is another one now.
+        ({"0001": ENDED | {"checkpoints": []}, "0002": ENDED}, True, False),
+        ({"0001": ENDED | {"status": "FAILED"}, "0002": ENDED}, True, True),
+        ({"0002": ENDED}, True, True),
+    ],
+)
+def test_an_experiment_that_is_read_again_only_grows(second: dict[str, Any], may_grow: bool, expected: bool) -> None:
+    assert is_another({"0001": ENDED}, second, may_grow=may_grow) is expected
 
 
 ASKED = {"id": "r1", "action": "stop", "trial": "0001", "arguments": {}}
