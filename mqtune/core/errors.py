@@ -19,6 +19,7 @@ __all__ = [
     "InsufficientResources",
     "InvalidTransition",
     "JournalGone",
+    "LogUnavailable",
     "MessageVersionError",
     "MetricMissing",
     "MqtuneError",

@@ -15,10 +15,11 @@ import hashlib
 import logging
 import reprlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast, get_args
 
 from mqtune.core.codec import (
     REPORTS,
@@ -68,18 +69,18 @@ __all__ = [
     "decode_event",
     "driver_events",
     "events_in_order",
-    "fields_of",
-    "known_fields",
 ]
 
 
 #: The type of a field's encoded value, by the field's annotation.
 _SHAPES: Final[dict[str, type | UnionType]] = {
+    "ActionName": str,
     "AttemptEnd": str,
     "Config": dict,
     "Cursor": list | tuple,
     "Cursor | None": list | tuple | None,
     "Intent": str,
+    "StatusName": str,
     "CheckpointId": str,
     "Restart | None": dict,
     "TrialId": str,
@@ -97,27 +98,23 @@ _SHAPES: Final[dict[str, type | UnionType]] = {
 #: The lowest value of a number, by its field's name.
 _LEAST: Final = {"attempt": 1, "sequence": 0, "slots": 0}
 
-_FIELDS: Final[dict[type, tuple[tuple[str, type | UnionType], ...]]] = {}
+
+@cache
+def _fields_of(kind: type) -> dict[str, str]:
+    """Return the annotations of a message's fields by their names."""
+    return {each.name: str(each.type) for each in dataclasses.fields(kind)}
 
 
-def fields_of(kind: type) -> tuple[tuple[str, type | UnionType], ...]:
-    """Return the names and the types of a message's fields; cached for each kind of message."""
-    fields = _FIELDS.get(kind)
-    if fields is None:
-        found = dataclasses.fields(cast("type[_Body]", kind))
-        fields = _FIELDS[kind] = tuple((each.name, _SHAPES[cast("str", each.type)]) for each in found)
-    return fields
-
-
-def known_fields(kind: type, body: Body) -> Body:
+def _known_fields(kind: type, body: Body) -> Body:
     """Return the fields of a message's body that this version knows.
 
     Raises:
         TypeError: a value has the wrong type, or there is no body.
     """
     known = {}
-    for name, shape in fields_of(kind):
+    for name, annotation in _fields_of(kind).items():
         if name in body:
+            shape = _SHAPES[annotation]
             value = known[name] = body[name]
             # A list is always one of texts.
             if not (isinstance(value, shape) and (shape is not list or _are_texts(value))):
@@ -168,8 +165,6 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
-    #: Fields whose values are converted or checked.
-    RICH: ClassVar[frozenset[str]] = frozenset({"action", "cursor", "end", "intent", "restart", "status"})
 
     def encode(self) -> bytes:
         """Encode the event.
@@ -177,57 +172,73 @@ class _Body:
         Raises:
             TypeError: a value is not what its field holds, or can't be encoded.
         """
-        body = {name: getattr(self, name) for name, _ in fields_of(type(self))}
-        for name in self.RICH & body.keys():
-            body[name] = _plain(name, body[name])
-        known_fields(type(self), body)
+        body = _plain_fields(type(self), self)
+        _known_fields(type(self), body)
         return encode_value([VERSION, self.KIND, body])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
         """Return the event that *body* describes; fields that are not known are ignored."""
-        values = known_fields(cls, body)
-        for name in cls.RICH & values.keys():
-            values[name] = _rich(name, values[name])
-        return cls(**values)
+        return cls(**_converted(cls, _known_fields(cls, body)))
 
 
-#: The values that such fields may have. Attempts, unlike trials, may also be requeued.
-_NAMED: Final = {
-    "action": frozenset({*(action.value for action in Action), Intent.HAND_BACK.value}),
-    "status": frozenset(status.value for status in TrialStatus),
+#: The name of an action or a status, which stays a text, and must be one that the fold knows. Attempts, unlike trials, may also
+#: be requeued.
+ActionName = str
+StatusName = str
+_ACTIONS: Final = frozenset({*(action.value for action in Action), Intent.HAND_BACK.value})
+
+
+def _action(value: str) -> str:
+    if value not in _ACTIONS:
+        raise ValueError(f"action={reprlib.repr(value)}")
+    return value
+
+
+def _cursor(value: Any) -> Cursor | None:
+    if value is None:
+        return None
+    entry, reports = value
+    if type(entry) is not str or type(reports) is not int:
+        raise TypeError(f"cursor={reprlib.repr(value)}")
+    return Cursor(entry, reports)
+
+
+def _restart(value: Body) -> Restart | None:
+    values = _known_fields(Restart, value)
+    return Restart(**{**values, "source": values.get("source") or None}) if value else None
+
+
+#: What makes a field's value of what was decoded, by the field's annotation.
+_CONVERTED: Final[dict[str, Callable[[Any], Any]]] = {
+    "ActionName": _action,
+    "AttemptEnd": AttemptEnd,
+    "Cursor": _cursor,
+    "Cursor | None": _cursor,
+    "Intent": Intent,
+    "Restart | None": _restart,
+    "StatusName": lambda value: TrialStatus(value).value,
 }
 
 
-def _rich(name: str, value: Any) -> Any:
-    """Convert a decoded field to its type."""
-    if name == "cursor" and value is not None:
-        entry, reports = value
-        if type(entry) is not str or type(reports) is not int:
-            raise TypeError(f"cursor={reprlib.repr(value)}")
-        return Cursor(entry, reports)
-    if name in _NAMED:
-        # It stays a text, which must be one that the fold knows.
-        if value not in _NAMED[name]:
-            raise ValueError(f"{name}={reprlib.repr(value)}")
-        return value
-    if name == "restart":
-        return _restart(value) if value else None
-    return AttemptEnd(value) if name == "end" else Intent(value) if name == "intent" else value
+def _converted(kind: type, values: Body) -> Body:
+    """Return a message's fields, each of its type."""
+    for name, annotation in _fields_of(kind).items():
+        if name in values and annotation in _CONVERTED:
+            values[name] = _CONVERTED[annotation](values[name])
+    return values
 
 
-def _restart(value: Body) -> Restart:
-    values = known_fields(Restart, value)
-    return Restart(**{**values, "source": values.get("source") or None})
+def _plain_fields(kind: type, message: object) -> Body:
+    """Return a message's fields as plain values."""
+    return {name: _plain(name, getattr(message, name)) for name in _fields_of(kind)}
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Convert a field to a plain value."""
+    if isinstance(value, Restart):
+        return {**_plain_fields(Restart, value), "source": value.source or ""}
     if name == "restart":
-        if value is None:
-            return {}
-        fields = {field: getattr(value, field) for field, _ in fields_of(Restart)}
-        return {**fields, "source": value.source or ""}
+        return {}
     return value.value if isinstance(value, AttemptEnd | Intent) else value
 
 
@@ -298,7 +309,7 @@ class DecisionTaken(_Body):
     trial: TrialId
     attempt: int
     sequence: int
-    action: str
+    action: ActionName
     intent: Intent
     reason: str
     at: float
@@ -338,7 +349,7 @@ class TrialClosed(_Body):
 
     KIND: ClassVar[str] = "trial_closed"
     trial: TrialId
-    status: str
+    status: StatusName
     reason: str
     by: str
     at: float
@@ -415,7 +426,6 @@ class Requested(_Body):
     """
 
     KIND: ClassVar[str] = "requested"
-    RICH: ClassVar[frozenset[str]] = frozenset()
     #: Chosen by who asks; the same id is the same request.
     id: str
     action: str
@@ -481,24 +491,7 @@ Event = (
     | Reports
 )
 
-_KINDS: Final[dict[str, type[_Body]]] = {
-    kind.KIND: kind
-    for kind in (
-        ExperimentCreated,
-        TrialStaged,
-        AttemptStarted,
-        DecisionTaken,
-        AttemptEnded,
-        CheckpointSaved,
-        CheckpointsDropped,
-        TrialClosed,
-        Labelled,
-        DriverStarted,
-        ExperimentEnded,
-        Requested,
-        RequestAnswered,
-    )
-}
+_KINDS: Final[dict[str, type[_Body]]] = {kind.KIND: kind for kind in get_args(Event) if kind is not Reports}
 
 
 def decode_event(data: bytes, entry: str = "") -> Event | None:
@@ -633,7 +626,7 @@ class WorkerInfo:
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )
         try:
-            return cls(**known_fields(cls, body))
+            return cls(**_known_fields(cls, body))
         except (TypeError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
 

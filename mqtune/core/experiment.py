@@ -180,11 +180,8 @@ class Experiment:
             case TrialClosed():
                 self._close(event)
             case Labelled():
-                labels = Labels(tuple(event.tags), event.notes)
-                if event.trial:
-                    self.trials[TrialId(event.trial)].labels = labels
-                else:
-                    self.labels = labels
+                labelled = self.trials[TrialId(event.trial)] if event.trial else self
+                labelled.labels = Labels(tuple(event.tags), event.notes)
             case Reports():
                 self.unreadable += event.unreadable
                 for report in event:
@@ -272,10 +269,7 @@ class Experiment:
             )
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
-        else:
-            for waiting in (self.to_retry, self.to_restart):
-                if waiting and event.trial in waiting:
-                    waiting.remove(event.trial)
+        self._no_longer_waits(trial)
         self._advance(trial, TrialStatus.STAGED, event.reason, event.by, event.at)
         trial.config = event.config
         trial.ttl_s = event.ttl_s
@@ -347,11 +341,14 @@ class Experiment:
     def _close(self, event: TrialClosed) -> None:
         self._driven_at = event.at
         trial = self.trials[event.trial]
+        self._no_longer_waits(trial)
+        trial.restart = None
+        self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
+
+    def _no_longer_waits(self, trial: Trial) -> None:
         for waiting in (self.to_retry, self.to_restart):
             if trial.id in waiting:
                 waiting.remove(trial.id)
-        trial.restart = None
-        self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
 
     def _answer(self, event: RequestAnswered) -> None:
         self._driven_at = event.at

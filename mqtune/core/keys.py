@@ -117,21 +117,6 @@ def control_channel(worker: str) -> str:
 class ExperimentKeys:
     """The keys of one experiment."""
 
-    __slots__ = (
-        "_asked",
-        "_log",
-        "_restored",
-        "_trial",
-        "checkpoints",
-        "driver",
-        "journal",
-        "leases",
-        "meta",
-        "metrics",
-        "requests",
-        "staged",
-    )
-
     def __init__(self, experiment: str) -> None:
         prefix = f"mqtune:x:{{{experiment}}}"
         self.meta = f"{prefix}:meta"

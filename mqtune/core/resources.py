@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from mqtune.core.checks import number, whole_number
@@ -61,12 +61,8 @@ class Resources:
             raise ConfigurationError(
                 f"resources: gpu_memory_gb={memory!r} without a GPU can't be had; add gpus=1, or leave it out"
             )
-        for name, value in (
-            ("gpus", gpus),
-            ("cpus", cpus),
-            ("gpu_memory_gb", memory),
-            ("tags", _checked_tags(self.tags)),
-        ):
+        plain = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
+        for name, value in plain.items():
             object.__setattr__(self, name, value)
 
     def fits(self, offer: Resources) -> bool:
@@ -84,12 +80,7 @@ class Resources:
 
     def encode(self) -> Body:
         """Return plain values for a message."""
-        return {
-            "gpus": self.gpus,
-            "cpus": self.cpus,
-            "gpu_memory_gb": self.gpu_memory_gb,
-            "tags": sorted(self.tags),
-        }
+        return {**asdict(self), "tags": sorted(self.tags)}
 
     @classmethod
     def decode(cls, body: Body) -> Resources:
@@ -98,7 +89,7 @@ class Resources:
         Raises:
             ConfigurationError: a value can't be had.
         """
-        return cls(**{name: body[name] for name in ("gpus", "cpus", "gpu_memory_gb", "tags") if name in body})
+        return cls(**{each.name: body[each.name] for each in fields(cls) if each.name in body})
 
     def __str__(self) -> str:
         parts = [f"{self.cpus} CPU" + "s" * (self.cpus != 1)]

@@ -16,6 +16,7 @@ __all__ = [
     "ACTIONS",
     "ALLOWED",
     "CONTINUE",
+    "FORGOTTEN",
     "INTENTS",
     "ITERATION",
     "NO_LABELS",
@@ -77,7 +78,7 @@ class TrialStatus(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether nothing can follow."""
-        return not ALLOWED[self]
+        return self in _TERMINAL
 
     @property
     def expecting_data(self) -> bool:
@@ -130,40 +131,21 @@ class TrialStatus(Enum):
         return self is TrialStatus.ABANDONED
 
 
+_TERMINAL: Final = frozenset(
+    {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
+)
 #: What may follow each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
     TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
     # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one that
     # waits in a queue while its trial is paused, stopped or completed is taken back.
-    TrialStatus.STAGED: frozenset(
-        {
-            TrialStatus.RUNNING,
-            TrialStatus.STAGED,
-            TrialStatus.PAUSED,
-            TrialStatus.FAILED,
-            TrialStatus.COMPLETED,
-            TrialStatus.EARLY_STOPPED,
-            TrialStatus.ABANDONED,
-        }
-    ),
-    TrialStatus.RUNNING: frozenset(
-        {
-            TrialStatus.STAGED,
-            TrialStatus.PAUSED,
-            TrialStatus.COMPLETED,
-            TrialStatus.EARLY_STOPPED,
-            TrialStatus.FAILED,
-            TrialStatus.ABANDONED,
-        }
-    ),
+    TrialStatus.STAGED: _TERMINAL | {TrialStatus.STAGED, TrialStatus.RUNNING, TrialStatus.PAUSED},
+    TrialStatus.RUNNING: _TERMINAL | {TrialStatus.STAGED, TrialStatus.PAUSED},
     # A paused trial that its scheduler will never resume is stopped early, where it is; a person may have it fail.
     TrialStatus.PAUSED: frozenset(
         {TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
     ),
-    TrialStatus.COMPLETED: frozenset(),
-    TrialStatus.EARLY_STOPPED: frozenset(),
-    TrialStatus.FAILED: frozenset(),
-    TrialStatus.ABANDONED: frozenset(),
+    **dict.fromkeys(_TERMINAL, frozenset()),
 }
 
 _EXPECTING_DATA: Final = frozenset(
@@ -555,7 +537,7 @@ class Trial:
     @property
     def is_busy(self) -> bool:
         """Whether it holds a place: from STAGED until its attempt's process group is gone."""
-        return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
+        return self.status.is_deployed
 
     @property
     def is_abandoned(self) -> bool:

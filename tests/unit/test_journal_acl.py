@@ -50,8 +50,7 @@ def test_every_key_of_an_experiment_is_a_drivers():
     keys = ExperimentKeys("*")
     whole = " ".join(str(rule) for rule in rules_of("driver"))
 
-    for name in ExperimentKeys.__slots__:
-        made = getattr(keys, name)
+    for name, made in vars(keys).items():
         key = made + "*" if name.startswith("_") else made
         assert f"{key} " in f"{whole} ", name
 
