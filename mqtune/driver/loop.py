@@ -288,7 +288,7 @@ class Driver:
         self._pending = self._restorer.catch_up()
         self._decided_to = max(map(_place, self._pending), default=_place(START))
         self._awaited = {cursor.entry for cursor in self._pending}
-        for number, entry in enumerate(self._reader.again()):
+        for number, entry in enumerate(self._reader.read()):
             self._take(entry)
             if not number % _LOOK_EVERY:
                 self._timers.keep_lock_if_due()

@@ -177,7 +177,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     client = open_client(url, connect_timeout_s=timeout_s, role=role)
     outcome: list[Mapping[str, Any] | BaseException] = []
     # A thread, because neither name resolution nor a peer that sends single bytes obeys a socket timeout.
-    prober = threading.Thread(target=_probe, args=(client, outcome), name="mqtune-connect", daemon=True)
+    prober = threading.Thread(target=_probe, args=(client, url, outcome), name="mqtune-connect", daemon=True)
     prober.start()
     prober.join(timeout_s)
     if not outcome:
@@ -186,13 +186,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
         )
     answer = outcome[0]
     if isinstance(answer, BaseException):
-        client.close()
         raise _explain(answer, url) from None
-    try:
-        _check_version(answer, url)
-    except BrokerTooOld:
-        client.close()
-        raise
     _warn_of_eviction(answer, url)
     if role in _TRUSTING:
         _warn_of_open_doors(url)
@@ -330,21 +324,24 @@ def _check_options(url: str, address: dict[str, Any], *, is_tls: bool) -> None:
             raise ConfigurationError(f"the broker URL {redact(url)}: ssl_cert_reqs must be required, optional or none")
 
 
-def _probe(client: RedisClient, outcome: list[Mapping[str, Any] | BaseException]) -> None:
+def _probe(client: RedisClient, url: str, outcome: list[Mapping[str, Any] | BaseException]) -> None:
     try:
         client.ping()
-        try:
-            outcome.append(client.info())
-        except redis.exceptions.NoPermissionError:
-            outcome.append({})
+        info: Mapping[str, Any] = {}
+        with contextlib.suppress(redis.exceptions.NoPermissionError):
+            info = client.info()
+        _check_version(info, url)
+        outcome.append(info)
     except BaseException as error:  # noqa: BLE001  (handed to the thread that waits)
-        outcome.append(error)
         client.close()
+        outcome.append(error)
 
 
 def _explain(error: BaseException, url: str) -> BaseException:
     place, reason = redact(url), _without_password(str(error), url) or type(error).__name__
     match error:
+        case BrokerTooOld():
+            return error
         case redis.RedisError() if "without any password" in reason or "no password is set" in reason:
             return BrokerRefused(f"the Redis at {place} has no password set; leave the password out of the URL")
         case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():

@@ -195,7 +195,7 @@ class JournalReader:
         return driver_events(self._rest())
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries that were read so far, for results.
+        """Yield the entries that were read so far.
 
         Raises:
             CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
@@ -206,14 +206,6 @@ class JournalReader:
                 f"{self._copy.path} lacks the end of experiment {name!r}, as it could not be written: make room, and "
                 f"`mqtune resume {name}` or the same script fills it in from Redis"
             )
-        return self.again()
-
-    def close(self) -> None:
-        """Stop reading from the journal; the copy can still be read."""
-        self._is_closed = True
-
-    def again(self) -> Iterator[Entry]:
-        """Yield the entries that were read so far."""
         if not self._is_behind:
             yield from self._copy.read()
             return
@@ -222,6 +214,10 @@ class JournalReader:
                 yield entry
                 if entry.id == self.last:
                     return
+
+    def close(self) -> None:
+        """Stop reading from the journal; the copy can still be read."""
+        self._is_closed = True
 
     def keep(self, entries: Sequence[Entry]) -> None:
         """Note that these entries were read, and append them to the copy.

@@ -133,27 +133,21 @@ class Fleet:
 
     def leave(self, worker: str) -> None:
         """Remove a worker and wake all drivers; a no-op when another process has its name."""
-        with contextlib.suppress(NameTaken):
-            self.take_name(worker, 0)
-            self._remove(worker)
 
-    def _remove(self, worker: str) -> None:
-        def write() -> None:
+        def remove() -> None:
             with self._client.pipeline() as pipe:
                 pipe.delete(worker_key(worker))
                 pipe.zrem(WORKERS, worker)
                 pipe.execute()
 
-        self._retrying(write)
-        self.announce(worker, "left")
+        with contextlib.suppress(NameTaken):
+            self.take_name(worker, 0)
+            self._retrying(remove)
+            self.announce(worker, "left")
 
     def announce(self, worker: str, what: str) -> None:
         """Wake all drivers: a worker has joined, left, or changed its description."""
-
-        def write() -> None:
-            self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
-
-        self._retrying(write)
+        self._retrying(lambda: self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH))
 
     def workers(self) -> list[WorkerInfo]:
         """Return the workers whose heartbeat has not expired, by name."""

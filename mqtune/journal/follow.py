@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import redis
 
@@ -37,12 +36,12 @@ class Follower:
     connection breaks, when a replica takes over. Each message names its entry and the one before, so what is missing
     is noticed and read from the journal. Any number of followers cost the experiment nothing.
 
-    One thread uses it. It is a context manager that closes its connections.
+    One thread uses it.
 
     Args:
         url: the broker's.
         experiment: the experiment's name.
-        after: the id of the entry to begin after; by default from the journal's beginning, None: from now.
+        from_start: whether to begin with the journal's first entry, or with the next one.
         patience_s: how long it tries to reach a server that is away.
 
     Raises:
@@ -50,9 +49,7 @@ class Follower:
         ConfigurationError: it has no such experiment, or the URL is malformed.
     """
 
-    def __init__(
-        self, url: str, experiment: str, *, after: str | None = START.entry, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, url: str, experiment: str, *, from_start: bool = True, patience_s: float = PATIENCE_S) -> None:
         # redis-py types answers as what any setting might give; with ours they are bytes.
         self._client: Any = connect(url, role="follower")
         self._keys = ExperimentKeys(experiment)
@@ -69,7 +66,7 @@ class Follower:
         except BaseException:
             self._client.close()
             raise
-        self._last = newest.id if after is None else after
+        self._last = START.entry if from_start else newest.id
 
     def read(self, timeout_s: float) -> list[Entry]:
         """Return the next entries, at most a page; wait up to *timeout_s* seconds for the first, and return none then.
@@ -95,14 +92,6 @@ class Follower:
         """Close the connections."""
         self._hang_up()
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _look_up(self) -> list[Entry]:
         """Return the next page of the journal."""
@@ -169,7 +158,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
         ConfigurationError: it has no such experiment.
         MessageVersionError: a later version of mqtune writes the journal.
     """
-    with Follower(url, experiment, after=START.entry if from_start else None) as follower:
+    with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
         # An experiment that has ended may have gone on since: the journal says so at once.

@@ -148,6 +148,11 @@ class MemoryJournal(Journal):
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
+    def _attempt(self, trial: TrialId, attempt: int, state: str) -> TrialState | None:
+        """Return an attempt if it is a trial's last one and in this state."""
+        found = self._state.trials.get(trial)
+        return found if found is not None and (found.attempt, found.state) == (attempt, state) else None
+
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
             state, now = self._state, self._server.clock()
@@ -238,18 +243,17 @@ class MemoryJournal(Journal):
     def request_save(self, trial: TrialId, attempt: int) -> bool:
         with self._lock:
             self._check_epoch()
-            state = self._state.trials.get(trial)
-            if state is None or (state.attempt, state.state) != (attempt, "running"):
-                return False
-            state.saves += 1
-            return True
+            state = self._attempt(trial, attempt, "running")
+            if state is not None:
+                state.saves += 1
+            return state is not None
 
     def release(self, released: Sequence[Released]) -> None:
         with self._lock:
             self._check_epoch()
             for trial, attempt, sequence in released:
-                state = self._state.trials.get(trial)
-                if state is not None and (state.attempt, state.state) == (attempt, "running"):
+                state = self._attempt(trial, attempt, "running")
+                if state is not None:
                     state.cleared = max(state.cleared, sequence)
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
@@ -410,8 +414,8 @@ class MemoryJournal(Journal):
         with self._lock:
             now = self._server.clock()
             for trial, attempt, worker, importing_s in held:
-                state = self._state.trials.get(trial)
-                if state is not None and (state.attempt, state.state) == (attempt, "staged"):
+                state = self._attempt(trial, attempt, "staged")
+                if state is not None:
                     state.held_until, state.held_by = now + hold_s, worker
                     state.imports_at = None if importing_s is None else now - importing_s
 
@@ -435,9 +439,8 @@ class MemoryJournal(Journal):
             return Grant(Assignment.decode(state.assignment), state.timestamp)
 
     def _held(self, claim: Claim) -> TrialState | None:
-        state = self._state.trials.get(claim.trial)
-        held = state is not None and state.state == "running"
-        return state if held and state and (state.attempt, state.token) == claim[1:] else None
+        state = self._attempt(claim.trial, claim.attempt, "running")
+        return state if state is not None and state.token == claim.token else None
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         with self._lock:

@@ -237,10 +237,8 @@ class RedisJournal(Journal):
             ) from None
 
     def lock(self, owner: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
         lock = owner, description, round(hold_s * 1000)
-        args = [*lock, self.experiment, self._epoch, dead, *self._loss()]
-        epoch, holder, left_ms, since_ms = self._unless_stale(lambda: self._run("lock", keys, args))
+        epoch, holder, left_ms, since_ms = self._unless_stale(lambda: self._hold_lock(*lock, dead))
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {holder.decode()}, which took it {since_ms / 1000:.0f} s ago; "
@@ -252,11 +250,12 @@ class RedisJournal(Journal):
             self._epoch, self._lock = epoch, lock
 
     def unlock(self, owner: str) -> None:
-        keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
-        self._run("lock", keys, [owner, "", 0, self.experiment, self._epoch, "", *self._loss()])
+        self._hold_lock(owner, "", 0, "")
 
-    def _loss(self) -> tuple[str, int]:
-        return self.on_loss.policy, round(self.on_loss.grace_s * 1000)
+    def _hold_lock(self, owner: str, description: str, hold_ms: int, dead: str) -> Any:
+        keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
+        loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
+        return self._run("lock", keys, [owner, description, hold_ms, self.experiment, self._epoch, dead, *loss])
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))

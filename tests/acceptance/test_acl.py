@@ -129,7 +129,7 @@ def test_an_experiment_in_lockstep_is_followed_by_a_monitor(crew: Team, tune: Tu
     }
     tuner = tune(trainables.steady, name="team-a-lockstep", **options)
     eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 30)
-    with Follower(crew.monitor, tuner.name) as follower:
+    with contextlib.closing(Follower(crew.monitor, tuner.name)) as follower:
         tuner.run()
         seen = []
         eventually(

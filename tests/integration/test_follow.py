@@ -64,7 +64,7 @@ def writer(redis_client: redis.Redis) -> Writer:
 
 @pytest.fixture
 def follower(redis_server: EmbeddedServer, writer: Writer) -> Iterator[Follower]:
-    with Follower(redis_server.url, NAME) as following:
+    with contextlib.closing(Follower(redis_server.url, NAME)) as following:
         yield following
 
 
@@ -112,7 +112,7 @@ def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: W
     monkeypatch.setattr(module, "SILENCE_S", 1000)
     writer.stage(99)
 
-    with Follower(redis_server.url, NAME) as follower:
+    with contextlib.closing(Follower(redis_server.url, NAME)) as follower:
         pages = [follower.read(1) for _ in range(10)]
 
     assert [len(page) for page in pages] == [10] * 10
@@ -122,7 +122,7 @@ def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: W
 def test_from_now_leaves_out_what_was(redis_server: EmbeddedServer, writer: Writer):
     writer.stage(10)
 
-    with Follower(redis_server.url, NAME, after=None) as follower:
+    with contextlib.closing(Follower(redis_server.url, NAME, from_start=False)) as follower:
         assert follower.read(0) == []
         writer.stage(1)
         assert read_until(follower, writer.ids[-1]) == writer.ids[-1:]
@@ -296,7 +296,7 @@ def test_an_experiment_that_the_broker_does_not_have_is_named_beside_those_it_ha
 def test_a_server_that_goes_away_ends_the_following_after_a_while(tmp_path: Path):
     with EmbeddedServer.start(tmp_path) as server, contextlib.closing(connect(server.url)) as client:
         Writer(client).stage(1)
-        with Follower(server.url, NAME, patience_s=0.2) as follower:
+        with contextlib.closing(Follower(server.url, NAME, patience_s=0.2)) as follower:
             listening(follower)
             server.stop()
 
@@ -311,7 +311,11 @@ def test_a_server_that_comes_back_is_followed_on(tmp_path: Path):
         follower = Follower(server.url, NAME, patience_s=10)
         listening(follower)
         before = len(writer.ids)
-    with EmbeddedServer.start(tmp_path) as again, contextlib.closing(connect(again.url)) as client, follower:
+    with (
+        EmbeddedServer.start(tmp_path) as again,
+        contextlib.closing(connect(again.url)) as client,
+        contextlib.closing(follower),
+    ):
         # A new server has a new password; the follower is the same in all else.
         follower._client.close()
         follower._client = connect(again.url)

@@ -103,7 +103,7 @@ def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, clock: Cloc
     pending = reader.catch_up()
 
     assert [event.outcome for event in pending.get(START, [])] == [str(n) for n in range(1, size)]  # type: ignore[union-attr]
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     assert reader.last == writer.entries[-1].id
     copy.close()
     assert list(copy.read()) == writer.entries
@@ -115,7 +115,7 @@ def test_an_empty_journal_gives_an_empty_copy(path: Path, clock: Clock) -> None:
 
     assert reader.catch_up() == {}
 
-    assert list(reader.again()) == []
+    assert list(reader.read()) == []
     copy.close()
 
 
@@ -133,7 +133,7 @@ def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path,
     pending = reader.catch_up()
 
     assert len(pending[START]) == kept + 6
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     copy.close()
     assert list(copy.read()) == writer.entries
     assert path.stat().st_ino == node
@@ -179,7 +179,7 @@ def test_a_copy_of_another_journal_is_replaced(path: Path, clock: Clock, spoil) 
     pending = reader.catch_up()
 
     assert len(pending[START]) == 9
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     copy.close()
     assert list(copy.read()) == writer.entries
 
@@ -208,7 +208,7 @@ def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_ha
 
     assert reader.catch_up() == {START: [staged]}
 
-    assert [entry.id for entry in reader.again()] == ["1-0"]
+    assert [entry.id for entry in reader.read()] == ["1-0"]
     copy.close()
 
 
@@ -232,7 +232,7 @@ def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(
     assert [record.levelno for record in caplog.records if record.levelno >= logging.WARNING] == [logging.WARNING]
     assert f"the local copy {path} can't be written ([Errno 28] No space left on device)" in caplog.text
     assert list(copy.read()) == writer.entries[:3]
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     assert not reader.complete()
     copy.close()
 
@@ -289,7 +289,7 @@ def test_a_driver_begins_on_a_full_disk_and_the_copy_comes_later(path: Path, clo
     pending = reader.catch_up()
 
     assert len(pending[START]) == 39
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     assert not reader.complete()
     copy.is_full = False
     assert reader.complete()
@@ -308,7 +308,7 @@ def test_a_disk_that_is_full_while_the_rest_is_fetched_leaves_what_the_copy_had(
     pending = reader.catch_up()
 
     assert len(pending[START]) == 9
-    assert list(reader.again()) == writer.entries
+    assert list(reader.read()) == writer.entries
     assert list(copy.read()) == writer.entries[:5]
     copy.is_full = False
     assert reader.complete()
