@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
 from signal import SIGKILL
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from celery import Celery, bootsteps, platforms
 from celery.apps.worker import Worker
@@ -65,7 +65,6 @@ from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shut
 from mqtune.worker.uplink import Wake
 
 __all__ = [
-    "Consumer",
     "ConsumerWatch",
     "TrialApp",
     "TrialChannel",
@@ -73,13 +72,12 @@ __all__ = [
     "TrialTransport",
     "TrialWorker",
     "create_app",
-    "watch_consumer",
 ]
 
 logger = logging.getLogger(__name__)
 
-#: The longest that one thread computes while another has something to pass on: Python's own 5 ms would be most of the
-#: time in which a trial is stopped.
+#: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it
+#: takes to stop a trial.
 SWITCH_INTERVAL_S: Final = 0.0005
 #: Remote commands that would change a setting which trials ignore, and what to use instead.
 _REFUSED_COMMANDS: Final = {
@@ -105,8 +103,9 @@ class TrialPool(BasePool):
         #: How many tasks have come so far, and those that are here, each by its number.
         self.taken = 0
         self.tasks: dict[int, str] = {}
-        self._runs: dict[str, AttemptRun] = {}
-        self._terminated: set[str] = set()
+        #: The runs of the tasks that are here, by task id, and the ids of those that a person has terminated.
+        self.runs: dict[str, AttemptRun] = {}
+        self.terminated: set[str] = set()
         self._futures: set[Future[None]] = set()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -141,50 +140,37 @@ class TrialPool(BasePool):
                     accept_callback(token, time.monotonic())
                 result = target(*(args or ()), **(kwargs or {}))
                 # Celery has already recorded a terminated task as revoked.
-                if callback is not None and correlation_id not in self._terminated:
+                if callback is not None and correlation_id not in self.terminated:
                     callback(result)
             except Exception:
                 logger.exception("task %s: Celery's own bookkeeping failed", correlation_id)
             finally:
                 self.tasks.pop(token, None)
-                self._runs.pop(correlation_id, None)
-                self._terminated.discard(correlation_id)
+                self.runs.pop(correlation_id, None)
+                self.terminated.discard(correlation_id)
                 self.wake.set()
 
-        future = self.submit(work)
-        # Celery calls it after terminate_job, which has done everything already.
-        future.terminate = lambda *_: None  # type: ignore[attr-defined]
-        return future
-
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run *work* in a thread of the pool."""
         assert self._executor is not None  # noqa: S101 - Celery starts a pool before it uses it
         future = self._executor.submit(work)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
+        # Celery calls it after terminate_job, which has done everything already.
+        future.terminate = lambda *_: None  # type: ignore[attr-defined]
         return future
 
     def terminate_job(self, token: int, signal: int | None = None) -> None:
         """End one task's trial because a person said so (``revoke(terminate=True)``, Flower's Terminate)."""
         task_id = self.tasks.get(token)
         if task_id is not None:
-            self._terminated.add(task_id)
-            if run := self._runs.get(task_id):
+            self.terminated.add(task_id)
+            if run := self.runs.get(task_id):
                 run.terminate(kill=signal == SIGKILL)
-
-    def run_of(self, task_id: str) -> AttemptRun | None:
-        """Return the run of a task that is here."""
-        return self._runs.get(task_id)
 
     def enter(self, run: AttemptRun) -> None:
         """Register a run, so that it ends when its task is terminated, or was terminated a moment ago."""
-        self._runs[run.task_id] = run
-        if self.was_terminated(run):
+        self.runs[run.task_id] = run
+        if run.task_id in self.terminated:
             run.terminate(kill=False)
-
-    def was_terminated(self, run: AttemptRun) -> bool:
-        """Whether a person has terminated a run."""
-        return run.task_id in self._terminated
 
     def grow(self, n: int = 1) -> None:
         """Refuse this remote command; the error's text is the answer."""
@@ -217,7 +203,7 @@ class TrialRequest(Request):
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         """Return Celery's description of it, with the trial's config and the pid of the trial's process."""
-        run = self.app.trials.run_of(self.id)
+        run = self.app.trials.runs.get(self.id)
         shown = {"kwargs": self.kwargsrepr, "worker_pid": run.pid if run is not None else None}
         return {**super().info(safe), **shown}
 
@@ -231,7 +217,7 @@ def _refusing(command: str, reason: str) -> Callable[..., Any]:
 
 
 class TrialWorker(Worker):
-    """Celery's worker, without the parts that don't scale to hundreds of workers, and only with the settings that trials need."""
+    """Celery's worker without the parts that don't scale to hundreds of workers; it refuses settings that harm trials."""
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
@@ -360,10 +346,6 @@ class RuntimeStep(bootsteps.StartStopStep):
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
-    def __init__(self, worker: Any, **kwargs: Any) -> None:
-        super().__init__(worker, **kwargs)
-        self._runtime: WorkerRuntime | None = None
-
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
@@ -373,7 +355,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
-        self._runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
+        runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
             app.client,
             name=worker.hostname,
             plan=app.plan,
@@ -385,20 +367,20 @@ class RuntimeStep(bootsteps.StartStopStep):
             show=rows.running,
             token=app.token,
         )
-        self._runtime.start()
-        watch_consumer(worker, self._runtime, is_leaving=lambda: state.should_stop is not None)
+        runtime.start()
+        ConsumerWatch(worker, runtime).start()
 
     def stop(self, worker: Any) -> None:
-        if self._runtime is not None:
+        if worker.pool.runtime is not None:
             worker.app.requeue_all()
             if tasks := worker.consumer.task_consumer:
                 # A message that Redis delivers in this moment returns to the queue now, not when all trials have ended.
                 ignore_errors(worker.consumer, tasks.channel.close)
-            self._runtime.close(grace_s=stop_s(worker.app.settings.grace_s))
+            worker.pool.runtime.close(grace_s=stop_s(worker.app.settings.grace_s))
 
     def terminate(self, worker: Any) -> None:
-        if self._runtime is not None:
-            self._runtime.close(grace_s=0)
+        if worker.pool.runtime is not None:
+            worker.pool.runtime.close(grace_s=0)
 
 
 def create_app(settings: WorkerSettings) -> TrialApp:
@@ -442,7 +424,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
     except BrokerUnavailable as error:
         # Raised only when the worker is shutting down: until then the journal tries again.
         raise Ignore(f"its end could not be journaled ({error}); the driver will count it as lost") from None
-    app.rows.end(run, outcome, by_hand=pool.was_terminated(run))
+    app.rows.end(run, outcome, by_hand=run.task_id in pool.terminated)
     if outcome.end is AttemptEnd.COMPLETED:
         return Text(latest_report(run))
     if outcome.end is AttemptEnd.FAILED:
@@ -478,101 +460,71 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-#: How often it is looked whether trials wait; one short command each time.
+#: How often the queue is checked for waiting trials; one short command each time.
 LOOK_S: Final = 10.0
-#: So many looks in a row, a minute, at which trials waited and nothing was taken since the first. A worker in order takes
-#: what waits within milliseconds, and after an outage of Redis within half a minute. They are looks and no time, because
-#: no time has passed for a worker that was frozen.
+#: So many checks in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker takes
+#: what waits within milliseconds, and after an outage of Redis within half a minute. Checks are counted, not seconds,
+#: because no time has passed for a worker that was frozen.
 LOOKS: Final = 6
 
 
-class Consumer(Protocol):
-    """Takes a worker's tasks off the queue."""
-
-    @property
-    def taken(self) -> int:
-        """How many tasks it has taken so far."""
-
-    @property
-    def should_take(self) -> bool:
-        """Whether a slot is free, and nobody has cancelled the consumer."""
-
-    def waiting(self) -> int:
-        """Return how many tasks wait; while Redis is unreachable it blocks.
-
-        Raises:
-            BrokerUnavailable: the worker is shutting down.
-        """
-
-    def reconnect(self) -> None:
-        """Close its connection and open a new one; running trials go on."""
-
-    def restart(self) -> None:
-        """Requeue the running trials and restart the whole process."""
-
-
 class ConsumerWatch:
-    """Counts the checks in a row at which trials waited and nothing was taken. One thread uses it."""
+    """Checks regularly, in a thread of its own, whether a worker takes the trials that wait.
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._taken = consumer.taken
+    After ``LOOKS`` checks in a row at which it did not, the worker reconnects; after as many more its process restarts.
+
+    Args:
+        worker: Celery's own, with mqtune's pool.
+        runtime: the worker behind it.
+    """
+
+    def __init__(self, worker: Any, runtime: WorkerRuntime) -> None:
+        self._worker = worker
+        self._runtime = runtime
+        self._taken = worker.pool.taken
         self._in_a_row = 0
 
+    def start(self) -> None:
+        """Start checking; it ends when the worker shuts down."""
+        threading.Thread(target=self._run, name="mqtune-consuming", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._runtime.closing.wait(LOOK_S):
+            try:
+                self.look()
+            except BrokerUnavailable:
+                return
+            except Exception:
+                logger.exception("the check whether this worker takes trials failed; it is tried again")
+
     def look(self) -> None:
-        """Check whether the consumer works; after ``LOOKS`` failures in a row reconnect, after as many more restart.
+        """Check once.
 
         Raises:
             BrokerUnavailable: the worker is shutting down.
         """
-        consumer = self._consumer
-        is_stuck = consumer.should_take and consumer.waiting() > 0 and consumer.taken == self._taken
-        self._taken = consumer.taken
+        pool = self._worker.pool
+        is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
+        self._taken = pool.taken
         self._in_a_row = self._in_a_row + 1 if is_stuck else 0
         if self._in_a_row == LOOKS:
             logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", LOOKS * LOOK_S)
-            consumer.reconnect()
+            # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
+            self._worker.consumer.hub.call_soon(_lose_connection)
         elif self._in_a_row == 2 * LOOKS:
             logger.error("nothing was taken for %.0f s more: this worker restarts", LOOKS * LOOK_S)
-            consumer.restart()
+            self._restart()
 
-
-class _CelerysConsumer:
-    """The consumer of a Celery worker.
-
-    Args:
-        worker: Celery's own.
-        runtime: the worker behind it.
-        is_leaving: whether an operator has told it to end.
-    """
-
-    def __init__(self, worker: Any, runtime: WorkerRuntime, is_leaving: Callable[[], bool]) -> None:
-        self._worker = worker
-        self._runtime = runtime
-        self._is_leaving = is_leaving
-
-    @property
-    def taken(self) -> int:
-        return int(self._worker.pool.taken)
-
-    @property
-    def should_take(self) -> bool:
+    def _should_take(self) -> bool:
+        """Whether a slot is free, and nobody has cancelled the consumer (``celery control cancel_consumer``)."""
         # By the tasks in the pool, not by Celery's own count, which may be wrong.
         has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
-        # It is left out once somebody has said ``celery control cancel_consumer``.
         return has_room and self._runtime.queue in self._worker.app.amqp.queues.consume_from
 
-    def waiting(self) -> int:
-        return self._runtime.waiting()
-
-    def reconnect(self) -> None:
-        # Raised in the consumer's own loop, it has the effect of a failed connection.
-        self._worker.consumer.hub.call_soon(_lose_connection)
-
-    def restart(self) -> None:
+    def _restart(self) -> None:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")
         self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
-        if not self._is_leaving():
+        if state.should_stop is None:
             _restart_process()
 
 
@@ -594,25 +546,3 @@ def _restart_process() -> NoReturn:
     except OSError as error:
         logger.critical("this worker can't restart (%s) and ends", error)
         os._exit(os.EX_TEMPFAIL)
-
-
-def watch_consumer(worker: Any, runtime: WorkerRuntime, *, is_leaving: Callable[[], bool]) -> None:
-    """Check regularly, in a thread of its own, whether a worker takes trials, until it shuts down.
-
-    Args:
-        worker: Celery's own, with mqtune's pool.
-        runtime: the worker behind it.
-        is_leaving: whether an operator has told it to end.
-    """
-    watch = ConsumerWatch(_CelerysConsumer(worker, runtime, is_leaving))
-
-    def look_now_and_then() -> None:
-        while not runtime.closing.wait(LOOK_S):
-            try:
-                watch.look()
-            except BrokerUnavailable:
-                return
-            except Exception:
-                logger.exception("the check whether this worker takes trials failed; it is tried again")
-
-    threading.Thread(target=look_now_and_then, name="mqtune-consuming", daemon=True).start()
