@@ -8,14 +8,17 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mqtune.cli.output import broker_option, say
-from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from mqtune.worker.settings import WorkerSettings
+
+__all__ = ["command", "settings_from_environment"]
 
 #: An option that an environment variable can set: MQTUNE_ and its name.
 _setting: Final = partial(click.option, show_default=True, show_envvar=True)
@@ -33,11 +36,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
 @_setting("--slots", type=int, help="Trials at once on a machine without GPUs; by default one per core.")
 @_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
-@_setting(
-    "--code-root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder that contains the trainables; by default the current one.",
-)
+@_setting("--code-root", type=_FOLDER, help="Folder that contains the trainables; by default the current one.")
 @_setting("--log-root", type=_FOLDER, help="Folder for the output of trials; by default ~/mqtune.")
 @_setting(
     "--grace",
@@ -62,16 +61,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 )
 @_option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @_setting("--owner-fd", type=int, hidden=True)
-def command(
-    broker: str,
-    code_root: Path | None,
-    log_root: Path | None,
-    user: str,
-    name: str | None,
-    check: bool,
-    loglevel: str,
-    **settings: Any,
-) -> None:
+def command(broker: str, name: str | None, check: bool, loglevel: str, **options: Any) -> None:
     """Run trials on this machine, one per slot.
 
     This is Celery's own worker: `celery inspect`, `celery control` and Flower work with it. Ctrl-C requeues its trials.
@@ -80,19 +70,40 @@ def command(
         say(_check(broker, name))
         return
     from mqtune.worker.app import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
-    from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415
 
-    app = create_app(
-        WorkerSettings(
-            broker=broker,
-            code_root=(code_root or Path.cwd()).absolute(),
-            log_root=(log_root or default_log_root(user)).absolute(),
-            user=user,
-            **settings,
-        )
-    )
+    app = create_app(_settings(broker=broker, **options))
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
     sys.exit(app.worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))
+
+
+def settings_from_environment() -> WorkerSettings:
+    """Return the settings of a worker that Celery's own command starts: this command's options, from their variables.
+
+    Raises:
+        ConfigurationError: the broker is missing, or a value is invalid.
+    """
+    if not os.environ.get("MQTUNE_BROKER"):
+        raise ConfigurationError(
+            "MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0"
+        )
+    try:
+        options = command.make_context("mqtune worker", []).params
+    except click.ClickException as error:
+        raise ConfigurationError(error.format_message()) from None
+    for own in ("name", "check", "loglevel"):
+        del options[own]
+    return _settings(**options)
+
+
+def _settings(*, code_root: Path | None, log_root: Path | None, user: str, **others: Any) -> WorkerSettings:
+    from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
+
+    return WorkerSettings(
+        code_root=(code_root or Path.cwd()).absolute(),
+        log_root=(log_root or default_log_root(user)).absolute(),
+        user=user,
+        **others,
+    )
 
 
 def _check(broker: str, name: str | None) -> str:

@@ -19,7 +19,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
-from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Config, Intent, TrialId, is_in_memory
+from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
 from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, StartMessage, Told
 from mqtune.worker.logs import Logs
@@ -47,8 +47,7 @@ class ControlPipe:
         os.set_blocking(self.read_end, False)
         os.set_blocking(self._write, False)
         self._lock = threading.Lock()
-        self._saves = 0
-        self._cleared = 0
+        self._sent = {SAVE: 0, CLEARED: 0}
         self._closed = False
 
     def tell(self, told: Told) -> None:
@@ -58,17 +57,17 @@ class ControlPipe:
 
     def request_save(self, number: int) -> None:
         """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
-        with self._lock:
-            if number > self._saves:
-                self._saves = number
-                self._put(SAVE, number)
+        self._put_if_higher(SAVE, number)
 
     def release(self, sequence: int) -> None:
         """In lockstep, let the trial go on after this report; a no-op when it may go further already."""
+        self._put_if_higher(CLEARED, sequence)
+
+    def _put_if_higher(self, kind: bytes, number: int) -> None:
         with self._lock:
-            if sequence > self._cleared:
-                self._cleared = sequence
-                self._put(CLEARED, sequence)
+            if number > self._sent[kind]:
+                self._sent[kind] = number
+                self._put(kind, number)
 
     def _put(self, kind: bytes, number: int) -> None:
         if not self._closed:
@@ -99,8 +98,8 @@ GONE_S: Final = 60.0
 _GO_S: Final = 1.0
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
-#: The reason of a trial whose task a person has revoked or terminated.
-REVOKED: Final = "terminated by hand"
+#: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
+REVOKED: Final = "terminated by an operator through Celery"
 
 
 def stop_s(grace_s: float) -> float:
@@ -152,7 +151,7 @@ class RunResult:
 
 
 class AttemptRun:
-    """Runs one attempt. One thread calls ``run``; any thread may call the other methods."""
+    """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
 
     def __init__(self, services: WorkerServices, journal: Journal, claim: Claim, definition: Mapping[str, Any]) -> None:
         self._worker = services
@@ -160,6 +159,7 @@ class AttemptRun:
         self.claim = claim
         self.definition = definition
         self._reuses = bool(definition.get("reuse"))
+        #: Empty until it is claimed.
         self.assignment = Assignment({})
         self._keep = str(definition.get("keep_working_dir", "always"))
         #: The trial's own working directory; None for the worker's.
@@ -179,8 +179,8 @@ class AttemptRun:
         self._control = ControlPipe()
         #: The zygote of the trial's process and its pid, while it may be signalled.
         self._process: tuple[ZygoteHandle, int] | None = None
-        #: The pid of its last process; 0 when there was none.
-        self._pid = 0
+        #: The pid of its last process.
+        self.pid: int | None = None
         #: When the next signal is due (SIGTERM, then SIGKILL), and when the trial's time to live ends.
         self._rung_at = math.inf
         self._over_at = math.inf
@@ -188,14 +188,10 @@ class AttemptRun:
         self._forced = False
         #: Whether only its end remains to be journaled.
         self._is_over = False
-        self._is_running = False
+        #: Whether this worker has claimed it, and not ended it yet.
+        self.is_running = False
         self._noise = ""
         self._lock = threading.Lock()
-
-    @property
-    def config(self) -> Config:
-        """The trial's config; empty until the attempt is claimed."""
-        return self.assignment.config
 
     @property
     def held(self) -> Held:
@@ -208,16 +204,6 @@ class AttemptRun:
     def is_importing(self) -> bool:
         """Whether it waits for its trainable's module to be imported."""
         return self._imports_since is not None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether this worker has claimed it, and not ended it yet."""
-        return self._is_running
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of its last process; None before there is one."""
-        return self._pid or None
 
     @property
     def is_ending(self) -> bool:
@@ -282,7 +268,7 @@ class AttemptRun:
         self._hurry(self._worker.grace_s)
 
     def terminate(self, *, kill: bool) -> None:
-        """End the attempt because a person said so."""
+        """End the attempt because an operator has terminated its task."""
         self._reason = REVOKED
         self._want(Intent.STOP, kill=kill)
 
@@ -336,8 +322,11 @@ class AttemptRun:
         finally:
             turn.end()
             self._offer_slot()
-            self._wake.close()
-            self._control.close()
+
+    def close(self) -> None:
+        """Close the pipes; later answers have no effect."""
+        self._wake.close()
+        self._control.close()
 
     def _run(self, slot: Slot, turn: Turn) -> RunResult:
         zygote, problem = self._worker.zygotes.find(turn, self.journal.experiment, self.definition, self._note_import)
@@ -365,7 +354,7 @@ class AttemptRun:
         if isinstance(grant, str):
             return RunResult(None, f"not run: {grant}")
         self.assignment = grant.assignment
-        self._is_running = True
+        self.is_running = True
         try:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
             self._is_over = True
@@ -373,7 +362,7 @@ class AttemptRun:
                 self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
             counted = self.journal.end(self.claim, ended.encode())
         finally:
-            self._is_running = False
+            self.is_running = False
         if not counted:
             return RunResult(None, "superseded: its end was refused")
         return RunResult(ended.end, ended.error or self._reason)
@@ -411,7 +400,7 @@ class AttemptRun:
                 problem = (type(error).__name__, text)
             finally:
                 self._worker.scratch.remove(folder)
-        if problem[0] and not self._pid and self._intent is Intent.RUN:
+        if problem[0] and self.pid is None and self._intent is Intent.RUN:
             self._worker.slots.back_off.note_problem(f"{problem[0]}: {problem[1]}")
         return self._ended(status, problem, stdout, stderr)
 
@@ -454,7 +443,7 @@ class AttemptRun:
             if self.assignment.ttl_s is not None:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
             while True:
-                self._pid = pid
+                self.pid = pid
                 self._worker.slots.back_off.note_started()
                 with self._lock:
                     self._process = zygote, pid
@@ -566,7 +555,7 @@ class AttemptRun:
             attempt=self.claim.attempt,
             end=end,
             at=self._worker.clock.time(),
-            pid=self._pid,
+            pid=self.pid or 0,
             exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
@@ -593,19 +582,12 @@ def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: 
             action=Action.ABANDON.value,
             trial=trial,
             arguments={"reason": REVOKED},
-            by=f"Celery's revoke, by worker {services.name}",
+            by=f"an operator through Celery, told by worker {services.name}",
             at=now,
         )
     )
     claim = Claim(trial, attempt, uuid.uuid4().hex)
-    started = AttemptStarted(
-        trial=trial,
-        attempt=attempt,
-        worker=services.name,
-        host=services.host,
-        devices=[],
-        at=now,
-    )
+    started = AttemptStarted(trial=trial, attempt=attempt, worker=services.name, host=services.host, devices=[], at=now)
     if isinstance(journal.claim(claim, services.name, services.lease_s, started.encode()), str):
         return
     ended = AttemptEnded(trial=trial, attempt=attempt, end=AttemptEnd.STOPPED, at=now, error=f"{REVOKED} before it ran")

@@ -63,7 +63,7 @@ class Rows:
 
     def end(self, run: AttemptRun, outcome: RunResult, *, by_hand: bool) -> None:
         """Show an attempt's last state, if Celery has none for it; a row that was never claimed belongs to another worker."""
-        if not run.config and outcome.end is None:
+        if not run.assignment.config and outcome.end is None:
             return
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             # Celery's own event follows, which has neither config nor metrics.
@@ -109,8 +109,8 @@ class Rows:
             "received": None,
             "started": since,
         }
-        if run.config:
-            fields["kwargs"] = in_words(run.config)
+        if run.assignment.config:
+            fields["kwargs"] = in_words(run.assignment.config)
         # Celery itself sends the run time of a completed task, and Flower adds them up.
         if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and since is not None:
             fields["runtime"] = time.time() - since

@@ -222,6 +222,7 @@ class WorkerRuntime:
             return self._run(run)
         finally:
             self._here.discard(run)
+            run.close()
 
     def _run(self, run: AttemptRun) -> RunResult:
         while (slot := self._slots.acquire(_SLOT_POLL_S)) is None:

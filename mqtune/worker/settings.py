@@ -94,41 +94,6 @@ class WorkerSettings:
             tags=[tag.strip() for tag in self.tags.split(",") if tag.strip()],
         )
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> WorkerSettings:
-        """Return the settings in the environment.
-
-        They are MQTUNE_BROKER, MQTUNE_GPUS, MQTUNE_SLOTS_PER_GPU, MQTUNE_GPUS_PER_SLOT, MQTUNE_GPU_MEMORY, MQTUNE_CPUS,
-        MQTUNE_SLOTS, MQTUNE_TAGS, MQTUNE_CODE_ROOT, MQTUNE_LOG_ROOT, MQTUNE_GRACE, MQTUNE_EXPERIMENTS, MQTUNE_USER and
-        MQTUNE_REMOTE_CONTROL (0 switches it off).
-
-        Raises:
-            ConfigurationError: the broker is missing, or a number is not one.
-        """
-        get = environment.get
-        broker, user = get("MQTUNE_BROKER"), get("MQTUNE_USER") or ""
-        if not broker:
-            raise ConfigurationError(
-                "MQTUNE_BROKER is not set; give the Redis that the drivers use: redis://:password@head:6379/0"
-            )
-        return cls(
-            broker=broker,
-            gpus=get("MQTUNE_GPUS") or "auto",
-            slots_per_gpu=_number(environment, "MQTUNE_SLOTS_PER_GPU") or 1,
-            gpus_per_slot=_number(environment, "MQTUNE_GPUS_PER_SLOT") or 1,
-            cpus=_number(environment, "MQTUNE_CPUS"),
-            slots=_number(environment, "MQTUNE_SLOTS"),
-            gpu_memory=get("MQTUNE_GPU_MEMORY") or "auto",
-            tags=get("MQTUNE_TAGS") or "",
-            code_root=Path(get("MQTUNE_CODE_ROOT") or Path.cwd()).absolute(),
-            log_root=Path(get("MQTUNE_LOG_ROOT") or default_log_root(user)).absolute(),
-            user=user,
-            grace_s=_seconds(environment, "MQTUNE_GRACE", GRACE_S),
-            experiments=get("MQTUNE_EXPERIMENTS") or EVERY,
-            remote_control=_number(environment, "MQTUNE_REMOTE_CONTROL") != 0,
-            owner_fd=_number(environment, "MQTUNE_OWNER_FD"),
-        )
-
 
 def default_log_root(user: str) -> Path:
     """Return where the output of trials goes that run as this user, or as who starts the worker.
@@ -137,23 +102,6 @@ def default_log_root(user: str) -> Path:
         ConfigurationError: there is no such user.
     """
     return home_of(user) / "mqtune" if user and not os.environ.get("MQTUNE_HOME") else mqtune_home()
-
-
-def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:
-    text = environment.get(name, "").strip()
-    try:
-        return float(text) if text else otherwise
-    except ValueError:
-        raise ConfigurationError(f"{name}={text!r} is not a number of seconds") from None
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "").strip()
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise ConfigurationError(f"{name}={text!r} is not a whole number")
-    return int(text)
 
 
 #: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.

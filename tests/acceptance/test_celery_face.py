@@ -119,7 +119,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
         (trial,) = tuner.get_trials()
         assert trial.status is TrialStatus.ABANDONED
-        assert trial.reason == "terminated by hand"
+        assert trial.reason == "terminated by an operator through Celery"
 
 
 def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker: str, tmp_path: Path, tune_here: Tune):
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker
 
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20, "the driver would offer it again and again")
         assert second.status is TrialStatus.ABANDONED
-        assert second.reason.startswith("terminated by hand")
+        assert second.reason.startswith("terminated by an operator through Celery")
         assert second.reports == 0
 
 

@@ -291,7 +291,8 @@ class Attempt:
         self._thread = machine.threads.submit(self._supervise)
 
     def _supervise(self) -> None:
-        self.outcome = self.run.run(self.machine.slot)
+        with contextlib.closing(self.run):
+            self.outcome = self.run.run(self.machine.slot)
 
     def of(self, kind: type) -> list[Any]:
         """What the journal has of this attempt."""
@@ -370,7 +371,11 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_ends_what_wait
     (request,) = (event for event in events if isinstance(event, Requested))
     assert (request.action, request.trial) == ("abandon", "0001")
     (ended,) = (event for event in events if isinstance(event, AttemptEnded))
-    assert (ended.end, ended.error, ended.pid) == (AttemptEnd.STOPPED, "terminated by hand before it ran", 0)
+    assert (ended.end, ended.error, ended.pid) == (
+        AttemptEnd.STOPPED,
+        "terminated by an operator through Celery before it ran",
+        0,
+    )
     assert machine.attempt(1).ended_unclaimed() == "not run: ended"
 
 
@@ -382,7 +387,7 @@ def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(mac
     assert [event.trial for event in machine.events() if isinstance(event, Requested)] == ["0001", "0002"]
     assert not one.of(AttemptEnded)
     one.run.terminate(kill=False)
-    assert one.ended().error == "terminated by hand"
+    assert one.ended().error == "terminated by an operator through Celery"
 
 
 def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from mqtune.journal.base import Assignment, Claim, Grant
 from mqtune.journal.connection import RedisClient
 from mqtune.journal.redis import RedisJournal
 from mqtune.worker import runtime as module
-from mqtune.worker.attempt import AttemptRun
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.runtime import WorkerRuntime
 
@@ -54,13 +54,6 @@ def created(client: redis.Redis, name: str) -> RedisJournal:
     return journal
 
 
-def never_run(run: AttemptRun) -> AttemptRun:
-    """The attempt without its pipes, which its run would have closed."""
-    run._wake.close()
-    run._control.close()
-    return run
-
-
 def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
@@ -73,7 +66,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         started = AttemptStarted(trial=TRIAL, attempt=1, worker="w", host="h", devices=[], at=1.0)
         assert isinstance(journal.claim(claim, "w", 0.1, started.encode()), Grant)
         run = runtime.attempt(name, TRIAL, 1, "token", "digest")
-        run._is_running = True
+        run.is_running = True
         runtime._here.add(run)
     broken, *others = names
     redis_client.delete(ExperimentKeys(broken).leases)
@@ -92,12 +85,27 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
 ) -> None:
     created(redis_client, "e")
     for number in range(500):
-        never_run(runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}"))
+        runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}").close()
     for number in range(100):
         created(redis_client, f"e{number}")
-        never_run(runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest"))
+        runtime.attempt(f"e{number}", TRIAL, 1, "token", "digest").close()
 
     assert runtime.remembered <= 3 * module.REMEMBERED
-    again = [never_run(runtime.attempt("e99", TRIAL, number, "token", "digest")) for number in (1, 2)]
+    again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
     assert again[0].definition is again[1].definition
     assert again[0].journal is again[1].journal
+    for run in again:
+        run.close()
+
+
+def test_attempts_that_are_not_run_leave_no_open_files(runtime: WorkerRuntime, redis_client: RedisClient) -> None:
+    created(redis_client, "e")
+    runtime.requeue_all("a test")
+    before = len(os.listdir("/proc/self/fd"))
+
+    for _ in range(50):
+        result = runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest"))
+        assert result.note == "not run: the worker is shutting down"
+
+    # Some threads connect meanwhile.
+    assert len(os.listdir("/proc/self/fd")) < before + 50

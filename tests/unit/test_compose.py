@@ -23,6 +23,7 @@ from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
 from mqtune.cli import group
+from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import BrokerRefused, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal.connection import connect
@@ -195,8 +196,10 @@ def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
     assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"}
 
 
-def test_the_values_in_the_example_are_taken_as_they_stand() -> None:
-    settings = WorkerSettings.from_environment({**example_settings(), "MQTUNE_GPUS": "0", "MQTUNE_USER": ""})
+def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**example_settings(), "MQTUNE_GPUS": "0", "MQTUNE_USER": ""}.items():
+        monkeypatch.setenv(name, value)
+    settings = settings_from_environment()
 
     assert settings.code_root == Path("/srv/mqtune")
     assert settings.plan().offer == Resources(cpus=2, tags=["a100", "nvlink"])

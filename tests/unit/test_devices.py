@@ -259,16 +259,9 @@ def test_every_slot_has_the_workers_tags() -> None:
     assert plan_slots(TWO, tags=["a100", "nvlink"]).offer.tags == {"a100", "nvlink"}
 
 
-def test_the_environment_says_memory_and_tags() -> None:
-    settings = WorkerSettings.from_environment(
-        {
-            "MQTUNE_BROKER": "redis://h/0",
-            "MQTUNE_GPUS": "0,1",
-            "MQTUNE_SLOTS_PER_GPU": "2",
-            "MQTUNE_GPU_MEMORY": "24",
-            "MQTUNE_TAGS": " nvlink, a100,",
-            "MQTUNE_CPUS": "8",
-        }
+def test_a_worker_offers_the_memory_and_tags_that_it_is_given() -> None:
+    settings = WorkerSettings(
+        broker="redis://h/0", gpus="0,1", slots_per_gpu=2, gpu_memory="24", tags=" nvlink, a100,", cpus=8
     )
 
     assert settings.plan().offer == Resources(gpus=0.5, cpus=2, gpu_memory_gb=12, tags=["a100", "nvlink"])

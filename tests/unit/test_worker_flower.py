@@ -9,6 +9,7 @@ import pytest
 
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
+from mqtune.journal.base import Assignment
 from mqtune.worker.attempt import RunResult
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 
@@ -51,7 +52,7 @@ def run() -> Any:
         task_id="mnist/0007/2",
         journal=SimpleNamespace(experiment="mnist"),
         definition={"trainable": {"name": "train"}},
-        config={"lr": 0.000123456, "width": 64},
+        assignment=Assignment({"lr": 0.000123456, "width": 64}),
         is_abandoned=False,
         is_running=True,
         is_importing=False,
@@ -84,7 +85,7 @@ def test_a_row_says_what_an_attempt_does_before_its_first_report(
 ) -> None:
     run.stream, run.is_importing, run.is_running = None, importing, running
     if not running:
-        run.config = {}
+        run.assignment = Assignment({})
 
     rows.begin(run)
     rows.running(run)
@@ -160,7 +161,7 @@ def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
 
 
 def test_an_attempt_that_another_worker_has_is_not_this_ones_row(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
-    run.config = {}
+    run.assignment = Assignment({})
     rows.end(run, RunResult(None, "not run: taken"), by_hand=False)
 
     assert dispatcher.sent == []
@@ -174,7 +175,7 @@ def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows
 
 def test_nothing_is_put_together_when_nobody_watches(run: Any) -> None:
     dispatcher = Dispatcher("worker")
-    run.config = None
+    run.assignment = None
 
     Rows(lambda: dispatcher).running(run)
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from mqtune.cli import group
-from mqtune.cli.worker import command
+from mqtune.cli.worker import command, settings_from_environment
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.machine import describe_process, process_mark, started_at
 from mqtune.worker.settings import (
@@ -34,9 +35,37 @@ from mqtune.worker.settings import (
 BROKER = "redis://head:6379/0"
 
 
-def test_the_grace_is_what_the_environment_says() -> None:
-    assert WorkerSettings.from_environment({"MQTUNE_BROKER": BROKER, "MQTUNE_GRACE": "92.5"}).grace_s == 92.5
-    assert WorkerSettings.from_environment({"MQTUNE_BROKER": BROKER}).grace_s == GRACE_S
+Given = Callable[..., WorkerSettings]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    """Returns the settings of an environment with some of a worker's variables."""
+
+    def settings(**values: str) -> WorkerSettings:
+        for variable in [name for name in os.environ if name.startswith("MQTUNE_")]:
+            monkeypatch.delenv(variable)
+        for name, value in {"broker": BROKER, **values}.items():
+            monkeypatch.setenv(f"MQTUNE_{name.upper()}", value)
+        return settings_from_environment()
+
+    return settings
+
+
+def test_the_environment_without_a_broker_is_refused(given: Given) -> None:
+    with pytest.raises(ConfigurationError, match="MQTUNE_BROKER is not set"):
+        given(broker="")
+
+
+def test_variables_that_are_empty_are_not_given(given: Given) -> None:
+    names = "gpus slots_per_gpu cpus slots gpu_memory tags code_root log_root user grace experiments owner_fd remote_control"
+
+    assert given(**dict.fromkeys(names.split(), "")) == given() == WorkerSettings(broker=BROKER)
+
+
+def test_the_grace_is_what_the_environment_says(given: Given) -> None:
+    assert given(grace="92.5").grace_s == 92.5
+    assert given().grace_s == GRACE_S
 
 
 def test_the_command_has_the_same_grace() -> None:
@@ -51,14 +80,15 @@ def test_a_grace_may_be_none_and_may_be_long(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "120000"])
-def test_a_grace_that_makes_no_sense_is_refused(value: str) -> None:
+def test_a_grace_that_makes_no_sense_is_refused(given: Given, value: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--grace .* is invalid.*from 0 to 86400"):
-        WorkerSettings.from_environment({"MQTUNE_BROKER": BROKER, "MQTUNE_GRACE": value})
+        given(grace=value)
 
 
-def test_a_grace_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="MQTUNE_GRACE='2 min' is not a number of seconds"):
-        WorkerSettings.from_environment({"MQTUNE_BROKER": BROKER, "MQTUNE_GRACE": "2 min"})
+@pytest.mark.parametrize("name", ["grace", "slots", "cpus", "slots_per_gpu", "gpus_per_slot", "remote_control"])
+def test_a_number_that_is_none_is_refused_with_the_name_of_its_option(given: Given, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--{name.replace('_', '-')}.*'2 min' is not a valid"):
+        given(**{name: "2 min"})
 
 
 def test_the_command_refuses_it_before_it_connects() -> None:
@@ -249,11 +279,9 @@ def test_a_worker_without_remote_control_sends_events_without_being_asked() -> N
         check_settings(SimpleNamespace(**on), off)
 
 
-def test_the_environment_switches_remote_control_off_and_names_experiments() -> None:
-    given = {"MQTUNE_BROKER": "redis://h", "MQTUNE_REMOTE_CONTROL": "0", "MQTUNE_EXPERIMENTS": "team-a-*"}
-    settings = WorkerSettings.from_environment(given)
+def test_the_environment_switches_remote_control_off_and_names_experiments(given: Given) -> None:
+    settings = given(remote_control="0", experiments="team-a-*")
 
     assert (settings.remote_control, settings.experiments) == (False, "team-a-*")
-    assert WorkerSettings.from_environment({"MQTUNE_BROKER": "redis://h"}).remote_control
     with pytest.raises(ConfigurationError, match="can't be names of experiments"):
-        WorkerSettings.from_environment({**given, "MQTUNE_EXPERIMENTS": "team/a"})
+        given(experiments="team/a")
