@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
+from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
 
@@ -354,7 +355,7 @@ class GpuProbe:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-        _kill_group(process)
+        _kill(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GONE_S)
 
@@ -363,18 +364,17 @@ class GpuProbe:
         self._asks_from = float("inf")
         process = self._process
         if process is not None:
-            _kill_group(process)
+            _kill(process)
         if self._lock.acquire(timeout=_GONE_S):
             self._asks_from = float("inf")
             self._end()
             self._lock.release()
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and the nvidia-smi that it may have started."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
 
 
 #: How much more memory a device may have in use than before a trial: displays and monitoring vary by some ten MiB, while the

@@ -22,7 +22,7 @@ from mqtune.core.machine import process_stat
 from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER, are_current
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import children_of
+from mqtune.trainable.process.descendants import children_of, signal_group
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
 from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
@@ -49,34 +49,33 @@ _REMEMBERED: Final = 64
 
 
 class CodeManifests:
-    """Writes each experiment's manifest, which lists the files of its code, once below the log folder. Any thread may call it.
-
-    Args:
-        log_root: the worker's log folder.
-        code_root: the folder below which the code is.
-    """
+    """Writes each experiment's manifest, which lists the files of its code, once below the log folder. Any thread may call it."""
 
     def __init__(self, log_root: Path, code_root: Path) -> None:
         self._log_root = log_root
         self._code_root = code_root
         #: For each experiment the definition that its manifest was made from, and the manifest's path.
         self._known: dict[str, tuple[Mapping[str, Any], Path]] = {}
-        #: Slots may ask at the same time, and would replace the draft of one another.
+        #: Slots may ask at the same time, and would write to the same draft.
         self._lock = threading.Lock()
 
     def of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
         """Return the path of an experiment's manifest; None when the files of its code are unknown."""
         with self._lock:
-            return self._of(experiment, definition)
+            known = self._known.get(experiment)
+            if known is not None and known[0] is definition:
+                return known[1]
+            files = resolve(
+                TrainableSpec.decode(definition["trainable"]), self._code_root, definition.get("code_files")
+            )
+            manifest = self._write(experiment, encode_value(files)) if files else None
+            if manifest is not None:
+                while len(self._known) >= _REMEMBERED:
+                    del self._known[next(iter(self._known))]
+                self._known[experiment] = definition, manifest
+            return manifest
 
-    def _of(self, experiment: str, definition: Mapping[str, Any]) -> Path | None:
-        known = self._known.get(experiment)
-        if known is not None and known[0] is definition:
-            return known[1]
-        files = resolve(TrainableSpec.decode(definition["trainable"]), self._code_root, definition.get("code_files"))
-        if not files:
-            return None
-        content = encode_value(files)
+    def _write(self, experiment: str, content: bytes) -> Path | None:
         folder = self._log_root / experiment / CODE_FOLDER
         manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
         try:
@@ -90,9 +89,6 @@ class CodeManifests:
                 "experiment %s: its code can't be frozen (%s); later changes to it take effect", experiment, error
             )
             return None
-        while len(self._known) >= _REMEMBERED:
-            self._known.pop(next(iter(self._known)), None)
-        self._known[experiment] = definition, manifest
         return manifest
 
 
@@ -139,7 +135,7 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ZygoteKey:
-    """Identifies the trials that one zygote can run; others need another zygote.
+    """Identifies the trials that one zygote can run.
 
     ``reuse`` is the experiment and its definition if processes are kept for further trials of it, and empty otherwise. ``code`` is
     the name of the manifest, which is a hash of its content: the same for experiments with the same code.
@@ -173,10 +169,14 @@ class ZygoteHandle:
 
     def __init__(self, key: ZygoteKey, environment: Mapping[str, str], log: Path) -> None:
         self.key = key
+        #: How many turns use it, and when the last of them began or ended; kept by ``KeptZygotes``.
+        self.users = 0
+        self.used_at = 0.0
         #: The versions of the imported packages; empty until it is ready.
         self.environment: dict[str, Any] = {}
         self._trial: int | None = None
-        self._pidfd: int | None = None
+        #: The descriptor that is readable once the trial's process has ended, where there are pidfds.
+        self.pidfd: int | None = None
         self._telling = threading.Lock()
         self._files: list[tuple[str, int]] | None = None
         self._is_ended = False
@@ -199,12 +199,12 @@ class ZygoteHandle:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The zygote's process id."""
         return self._process.pid
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is known to have imported the trainable."""
+        """Whether it has imported the trainable, as far as is known."""
         return self._files is not None
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -215,7 +215,7 @@ class ZygoteHandle:
             ZygoteDied: the import ended the process.
             ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
-        if self._files is not None:
+        if self.is_ready:
             return
         self._wait_for_import(timeout_s)
         message, _ = self._receive()
@@ -269,22 +269,17 @@ class ZygoteHandle:
         started, pidfds = self._receive()
         with self._telling:
             self._trial = started["pid"]
-            self._pidfd = pidfds[0] if pidfds else None
+            self.pidfd = pidfds[0] if pidfds else None
         return self._trial
-
-    @property
-    def pidfd(self) -> int | None:
-        """The descriptor that is readable once the trial's process has ended, where there are pidfds."""
-        return self._pidfd
 
     def tell(self, pid: int) -> None:
         """Send the stop signal to the trial *pid*; a no-op once it has ended."""
         with self._telling:
             if pid != self._trial:
                 return
-            if self._pidfd is not None:
+            if self.pidfd is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, STOP_SIGNAL)
+                    signal.pidfd_send_signal(self.pidfd, STOP_SIGNAL)
                 return
         self._channel.send({"do": "tell", "pid": pid})
 
@@ -300,18 +295,16 @@ class ZygoteHandle:
         with self._telling:
             if pid != self._trial:
                 return
-            direct = self._pidfd is not None
+            direct = self.pidfd is not None
             # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
             self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
-            if self._pidfd is None or _is_readable(self._pidfd):
+            if self.pidfd is None or _is_readable(self.pidfd):
                 return
             # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, number)
-                return
-            # It may not have created its group yet.
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
+            if not signal_group(pid, number):
+                # It may not have created its group yet.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.pidfd, number)
 
     def drop(self) -> None:
         """End the process that is kept, so that the next trial gets a fresh one."""
@@ -327,7 +320,7 @@ class ZygoteHandle:
         if message["is"] == "sweeping":
             return None
         is_over = message["is"] == "ended"
-        if is_over and not message["stays"] and self._pidfd is not None and not _is_readable(self._pidfd):
+        if is_over and not message["stays"] and self.pidfd is not None and not _is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
         self._forget_trial()
         return Gone(message["status"]) if is_over else Gone(None, again=True)
@@ -341,7 +334,7 @@ class ZygoteHandle:
         Raises:
             ZygoteSilent: the trial had not ended by itself.
         """
-        had_ended = self._pidfd is not None and _is_readable(self._pidfd)
+        had_ended = self.pidfd is not None and _is_readable(self.pidfd)
         silent = ZygoteSilent(f"the zygote of {self.key.spec} {why} and was killed; it may have been frozen")
         logger.warning("%s", silent)
         status = self._reap()
@@ -352,9 +345,9 @@ class ZygoteHandle:
     def _forget_trial(self) -> None:
         with self._telling:
             self._trial = None
-            if self._pidfd is not None:
-                os.close(self._pidfd)
-                self._pidfd = None
+            if self.pidfd is not None:
+                os.close(self.pidfd)
+                self.pidfd = None
 
     def _receive(self) -> tuple[Message, list[int]]:
         received = self._channel.receive()
@@ -371,22 +364,15 @@ class ZygoteHandle:
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
-            self._kill_group(trial)
+            # Processes that have left its group stay.
+            deadline = time.monotonic() + CLOSE_TIMEOUT_S
+            while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
+                time.sleep(0.001)
         left = reaper.clear(CLOSE_TIMEOUT_S)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
         self._forget_trial()
         return status
-
-    def _kill_group(self, group: int) -> None:
-        """Kill what is left of a trial on systems without subreapers; processes that have left its group stay."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                return
-            time.sleep(0.001)
 
     def end(self) -> None:
         """Make the zygote kill whatever it runs, and end; whoever waits for its trial gets ZygoteDied. Any thread may call it."""
@@ -416,15 +402,6 @@ DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A zygote, the number of turns that use it, and when the last of them began or ended."""
-
-    zygote: ZygoteHandle
-    used_at: float
-    users: int = 1
-
-
 class KeptZygotes:
     """One slot's zygotes: those of the trainables that it ran last, so that experiments can take turns without importing again.
 
@@ -451,13 +428,13 @@ class KeptZygotes:
         self._on_close = on_close
         self._lock = threading.Lock()
         #: By key, in the order of their last use.
-        self._kept: dict[ZygoteKey, _Kept] = {}
+        self._kept: dict[ZygoteKey, ZygoteHandle] = {}
 
     @property
     def all(self) -> list[ZygoteHandle]:
-        """The zygotes, in the order of their last use."""
+        """All zygotes, in the order of their last use."""
         with self._lock:
-            return [kept.zygote for kept in self._kept.values()]
+            return list(self._kept.values())
 
     def use(self, key: ZygoteKey, wait: Callable[[], None]) -> ZygoteHandle:
         """Return a zygote for this trainable and the current code: a kept one, or a new one.
@@ -467,34 +444,35 @@ class KeptZygotes:
             wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
         """
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None and kept.zygote.is_current():
-                kept.users += 1
-                kept.used_at = time.monotonic()
-                self._kept[key] = self._kept.pop(key)
-                return kept.zygote
-        if kept is not None:
+            zygote = self._kept.get(key)
+            if zygote is not None and zygote.is_current():
+                self._begin_use(zygote)
+                return zygote
+        if zygote is not None:
             wait()
-            self.drop(kept.zygote)
+            self.drop(zygote)
         zygote = ZygoteHandle(key, self._environment, self._log)
         with self._lock:
-            self._kept[key] = _Kept(zygote, time.monotonic())
+            self._begin_use(zygote)
         self.trim()
         return zygote
+
+    def _begin_use(self, zygote: ZygoteHandle) -> None:
+        zygote.users += 1
+        zygote.used_at = time.monotonic()
+        self._kept.pop(zygote.key, None)
+        self._kept[zygote.key] = zygote
 
     def leave(self, zygote: ZygoteHandle) -> None:
         """Record that a turn that used this zygote has ended."""
         with self._lock:
-            kept = self._kept.get(zygote.key)
-            if kept is not None and kept.zygote is zygote:
-                kept.users -= 1
-                kept.used_at = time.monotonic()
+            zygote.users -= 1
+            zygote.used_at = time.monotonic()
 
-    def drop(self, zygote: ZygoteHandle) -> None:
-        """Close a zygote; a no-op if it is closed already."""
+    def drop(self, zygote: ZygoteHandle, *, if_unused: bool = False) -> None:
+        """Close a zygote, unless it is closed already, or *if_unused* and a turn uses it."""
         with self._lock:
-            kept = self._kept.get(zygote.key)
-            if kept is None or kept.zygote is not zygote:
+            if self._kept.get(zygote.key) is not zygote or (if_unused and zygote.users):
                 return
             del self._kept[zygote.key]
         zygote.close()
@@ -502,16 +480,14 @@ class KeptZygotes:
 
     def trim(self, idle_s: float | None = None) -> None:
         """Close zygotes beyond the number and the memory allowed, and those unused for *idle_s* seconds; the oldest first."""
-        now = time.monotonic()
-        with self._lock:
-            count = len(self._kept)
-            idle = [kept for kept in self._kept.values() if not kept.users]
-        sizes = [_own_bytes(kept.zygote) for kept in idle]
+        now, count = time.monotonic(), len(self._kept)
+        idle = [zygote for zygote in self.all if not zygote.users]
+        sizes = [_own_bytes(zygote) for zygote in idle]
         total = sum(sizes)
-        for kept, size in zip(idle, sizes, strict=True):
+        for zygote, size in zip(idle, sizes, strict=True):
             is_too_much = count > 1 and (count > KEPT or total > self._most_bytes)
-            if is_too_much or (idle_s is not None and now - kept.used_at > idle_s):
-                self._drop_unused(kept)
+            if is_too_much or (idle_s is not None and now - zygote.used_at > idle_s):
+                self.drop(zygote, if_unused=True)
                 count, total = count - 1, total - size
 
     def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
@@ -520,11 +496,9 @@ class KeptZygotes:
 
     def make_way(self, but: ZygoteHandle | None) -> None:
         """Close all unused zygotes except *but* that keep a process or have a GPU open, so that a trial has the GPU to itself."""
-        with self._lock:
-            others = [kept for kept in self._kept.values() if kept.zygote is not but and not kept.users]
-        for kept in others:
-            if kept.zygote.key.reuse or _has_device(kept.zygote.pid):
-                self._drop_unused(kept)
+        for zygote in self.all:
+            if zygote is not but and not zygote.users and (zygote.key.reuse or _has_device(zygote.pid)):
+                self.drop(zygote, if_unused=True)
 
     def drop_all(self) -> None:
         """Close all zygotes; none may be running a trial."""
@@ -535,14 +509,6 @@ class KeptZygotes:
         """Make all zygotes kill whatever they run, and end; doesn't wait for it."""
         for zygote in self.all:
             zygote.end()
-
-    def _drop_unused(self, kept: _Kept) -> None:
-        with self._lock:
-            if kept.users or self._kept.get(kept.zygote.key) is not kept:
-                return
-            del self._kept[kept.zygote.key]
-        kept.zygote.close()
-        self._on_close(kept.zygote)
 
 
 def _own_bytes(zygote: ZygoteHandle) -> int:

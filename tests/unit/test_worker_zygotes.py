@@ -26,6 +26,7 @@ class Zygote:
         self.key = key
         self.pid = id(self)
         self.is_closed = self.is_stale = False
+        self.users, self.used_at = 0, 0.0
 
     def is_current(self) -> bool:
         return not self.is_stale

@@ -15,9 +15,9 @@ __all__ = [
     "become_subreaper",
     "children_of",
     "die_with_parent",
-    "group_exists",
     "has_descendants",
     "own_children",
+    "signal_group",
 ]
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -65,10 +65,10 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
     return False
 
 
-def group_exists(group: int) -> bool:
-    """Whether there is a process in this process group, a dead one that is not reaped included."""
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group, 0 for none; return whether the group has a process, a dead one that is not reaped included."""
     try:
-        os.killpg(group, 0)
+        os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:

@@ -46,9 +46,9 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import (
     become_subreaper,
     die_with_parent,
-    group_exists,
     has_descendants,
     own_children,
+    signal_group,
 )
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage, describe_error
@@ -409,7 +409,7 @@ class Zygote:
             for child in orphans:
                 _kill(child, signal.SIGKILL)
                 _reap_if_dead(child)
-            if not orphans and not group_exists(group):
+            if not orphans and not signal_group(group, 0):
                 return
             if time.monotonic() >= say_at:
                 self._channel.send({"is": "sweeping"})
@@ -435,11 +435,9 @@ def _reap_if_dead(child: int) -> None:
 
 def _kill_group(pid: int, number: int) -> None:
     """Send a signal to a process and its group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
-        return
-    # A process that has just been started may not have made its group yet.
-    _kill(pid, number)
+    if not signal_group(pid, number):
+        # A process that has just been started may not have made its group yet.
+        _kill(pid, number)
 
 
 def _kill(pid: int, number: int) -> None:
