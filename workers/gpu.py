@@ -14,7 +14,7 @@ from mqtune.worker.app import create_app
 
 try:
     # Celery's own variable for it.
-    os.environ.setdefault("MQTUNE_BROKER", os.environ.get("CELERY_BROKER_URL", ""))
+    os.environ["MQTUNE_BROKER"] = os.environ.get("MQTUNE_BROKER") or os.environ.get("CELERY_BROKER_URL", "")
     app = create_app(settings_from_environment())
 except MqtuneError as error:
     # One line instead of the traceback that Celery prints for an app that it can't import.

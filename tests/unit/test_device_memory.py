@@ -318,7 +318,7 @@ def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(
     assert not watched.memory.quarantined, "what is in use is the process that stays"
 
     key = ZygoteKey(TrainableSpec("Job", module="m", kind="class"), tmp_path, "fork", b"reused")
-    monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0)))
+    monkeypatch.setattr(zygotes, "ZygoteHandle", Mock(return_value=Mock(key=key, pid=0, users=0)))
     slots[0].zygotes.leave(slots[0].zygotes.use(key, lambda: None))
     slots[0].zygotes.drop_all()
     last = slots[1].next_turn()
