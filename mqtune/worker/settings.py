@@ -32,18 +32,18 @@ __all__ = [
     "take_name",
 ]
 
-#: How long trials have to save and to leave when their worker is told to go: some clouds leave a machine 30 s in all.
+#: How long trials have to save and end when their worker shuts down; some clouds give a machine 30 s in all.
 GRACE_S: Final = 10.0
-#: A day: whoever asks for more has taken seconds for something else.
+#: A day; a longer grace is a mistake in the unit.
 LONGEST_GRACE_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One worker's broker, devices and folders.
+    """The settings that an operator gives a worker; ``mqtune worker`` has an option for each.
 
     Raises:
-        ConfigurationError: the grace, or what stands for names of experiments, is invalid.
+        ConfigurationError: the grace, or the pattern for names of experiments, is invalid.
     """
 
     broker: str
@@ -53,20 +53,20 @@ class WorkerSettings:
     cpus: int | None = None
     slots: int | None = None
     gpu_memory: str = "auto"
-    #: Names, with commas between them.
+    #: Separated by commas.
     tags: str = ""
-    #: Trainables must be below it.
+    #: The folder below which trainables must be.
     code_root: Path = field(default_factory=Path.cwd)
     log_root: Path = field(default_factory=mqtune_home)
-    #: How long trials have, once the worker is told to go, to save and to leave.
+    #: How long trials have to save and end when the worker shuts down.
     grace_s: float = GRACE_S
-    #: The names of the experiments that it takes trials of, with * for any letters.
+    #: The names of the experiments whose trials it runs, with * for any characters.
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
-    #: Who the worker becomes, and its trials with it, before it does anything; empty for who starts it.
+    #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
-    #: A pipe whose other end the driver that started this worker holds.
+    #: The read end of a pipe whose write end the driver that started this worker holds.
     owner_fd: int | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class WorkerSettings:
         """Return the worker's slots.
 
         Raises:
-            ConfigurationError: the numbers don't go together, or a tag is no name.
+            ConfigurationError: the numbers don't match, or a tag is no valid name.
         """
         gpus = find_gpus(self.gpus)
         return plan_slots(
@@ -96,7 +96,7 @@ class WorkerSettings:
 
 
 def default_log_root(user: str) -> Path:
-    """Return where the output of trials goes that run as this user, or as who starts the worker.
+    """Return the default log folder of a worker that runs as this user, or as the user who starts it.
 
     Raises:
         ConfigurationError: there is no such user.
@@ -104,16 +104,16 @@ def default_log_root(user: str) -> Path:
     return home_of(user) / "mqtune" if user and not os.environ.get("MQTUNE_HOME") else mqtune_home()
 
 
-#: What a worker of trials that run for hours needs of Celery on Redis; it doesn't start with anything else.
+#: The settings of Celery that trials depend on; a worker doesn't start with others.
 OWNED_SETTINGS: Final[dict[str, Any]] = {
-    # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot for ever.
+    # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot forever.
     "result_backend": None,
     "task_ignore_result": True,
     "task_track_started": False,
-    # A message is taken off the queue when it is received: late acks are redelivered after the visibility timeout,
-    # which would start healthy long trials a second time. A message that is lost is published again by the driver.
+    # A message is removed from the queue when it is received. With late acks it would be delivered again after the
+    # visibility timeout, which would start long trials a second time. The driver publishes lost messages again.
     "task_acks_late": False,
-    # A task goes to a worker that has a slot for it, never to one that has it wait.
+    # A worker takes a task only when it has a slot for it.
     "worker_disable_prefetch": True,
     "worker_prefetch_multiplier": 1,
     "worker_pool": "mqtune.worker.app:TrialPool",
@@ -127,7 +127,7 @@ OWNED_SETTINGS: Final[dict[str, Any]] = {
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
-    # A Redis that is full refuses a worker that connects again, which must wait then, and not end with its trials.
+    # A full Redis refuses a worker that reconnects; the worker must wait then, and not end with its trials.
     "broker_channel_error_retry": True,
     "worker_pool_restarts": False,
     "worker_disable_rate_limits": True,
@@ -142,18 +142,18 @@ TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
     "socket_timeout": 30,
     "visibility_timeout": 3600,
 }
-#: How often it is looked whether another worker keeps its name, which it does every few seconds.
+#: How often a name that another worker holds is checked; its owner keeps it every few seconds.
 _LOOK_AGAIN_S: Final = 0.5
-_BY_SHAPE: Final = "the queue's name says what the slots offer"
+_BY_SHAPE: Final = "the queue is that of the slots' resources"
 _OWN_PROCESS: Final = "each trial has a process of its own"
-_BY_SCHEDULER: Final = "how long a trial may take is its scheduler's to say"
-#: Options of ``celery worker`` that would do harm, or nothing, and why.
+_BY_SCHEDULER: Final = "the experiment limits how long a trial may take: ttl_s= of the Tuner, or its scheduler"
+#: Options of ``celery worker`` that would do harm, or have no effect, and why.
 _REFUSED_OPTIONS: Final = {
     "pool": "trials need mqtune's own pool",
     "autoscale": "a worker has as many slots as it has devices",
     "queues": _BY_SHAPE,
     "exclude_queues": _BY_SHAPE,
-    "prefetch_multiplier": "a task goes to a worker that has a slot for it",
+    "prefetch_multiplier": "a worker takes a task only when it has a slot for it",
     "time_limit": _BY_SCHEDULER,
     "soft_time_limit": _BY_SCHEDULER,
     "max_tasks_per_child": _OWN_PROCESS,
@@ -163,11 +163,11 @@ _REFUSED_OPTIONS: Final = {
 
 
 def owned_settings(settings: WorkerSettings) -> dict[str, Any]:
-    """Return the settings of Celery that a worker must have."""
+    """Return the settings of Celery that this worker must have."""
     return {
         **OWNED_SETTINGS,
         "worker_enable_remote_control": settings.remote_control,
-        # Flower switches events on when it looks; where it can't, they cost and perhaps reach nobody.
+        # Flower enables events by remote control; without that they are always sent.
         "worker_send_task_events": not settings.remote_control,
     }
 
@@ -184,26 +184,14 @@ def celery_settings(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def check_options(is_given: Callable[[str], bool]) -> None:
-    """Check the options of the ``celery worker`` that is being run.
-
-    Raises:
-        WorkerStartError: one that can't be used with trials is given.
-    """
+    """Raise WorkerStartError if ``celery worker`` was given an option that can't be used with trials."""
     for name, reason in _REFUSED_OPTIONS.items():
         if is_given(name):
             raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
 
 
 def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None:
-    """Check that the owned settings are in force.
-
-    Args:
-        conf: Celery's settings as they are.
-        owned: what they must be.
-
-    Raises:
-        WorkerStartError: something has changed one of them.
-    """
+    """Raise WorkerStartError if one of Celery's settings *conf* is not what it must be."""
     for name, value in owned.items():
         found = getattr(conf, name)
         if found != value:
@@ -215,11 +203,7 @@ def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None
 
 
 def check_concurrency(concurrency: object, slots: int) -> None:
-    """Check that Celery, if it was told a number of threads, was told the number of slots.
-
-    Raises:
-        WorkerStartError: it was told another.
-    """
+    """Raise WorkerStartError if Celery was given a number of threads that is not the number of slots."""
     if concurrency not in (None, 0, slots):
         raise WorkerStartError(
             f"--concurrency {concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or "
@@ -228,11 +212,7 @@ def check_concurrency(concurrency: object, slots: int) -> None:
 
 
 def check_folders(code_root: Path, log_root: Path) -> None:
-    """Check that trainables can be found and output be written; makes the folder for output.
-
-    Raises:
-        ConfigurationError: one of the folders is not there, or can't be.
-    """
+    """Create the log folder; raise ConfigurationError if it can't be written to, or the code folder does not exist."""
     if not code_root.is_dir():
         raise ConfigurationError(f"the code root {code_root} is not a folder: give the one below which trainables are")
     try:
@@ -247,11 +227,7 @@ def check_folders(code_root: Path, log_root: Path) -> None:
 
 
 def check_broker(broker: str, celerys: str) -> None:
-    """Check that Celery hands out attempts from the broker that has the journal.
-
-    Raises:
-        WorkerStartError: they are two.
-    """
+    """Raise WorkerStartError if Celery's broker is not the one that has the journal."""
     if celery_url(celerys) != celery_url(broker):
         raise WorkerStartError(
             f"Celery's broker is {redact(celerys)} (--broker or CELERY_BROKER_URL) and mqtune's is {redact(broker)}: "
@@ -260,35 +236,28 @@ def check_broker(broker: str, celerys: str) -> None:
 
 
 def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Take a worker's name, which no other worker may have; one that was killed is replaced as soon as that is sure.
+    """Take a worker's name for *hold_s* seconds, also from a worker that was killed.
 
-    On this machine it is at once. Whether a worker of another machine or container lives shows in that it keeps its name.
-
-    Args:
-        fleet: the register.
-        name: the worker's.
-        hold_s: how long the name is held, unless it is kept.
-        sleep: waits for some seconds.
+    On this machine such a worker is recognized at once; one on another machine, or in another container, when its hold expires.
 
     Raises:
-        WorkerStartError: a living worker has it.
+        WorkerStartError: a running worker has the name.
     """
     dead, due_s = "", math.inf
     while True:
         try:
             fleet.take_name(name, hold_s, dead=dead)
+            return
         except NameTaken as taken:
             process = taken.holder.rpartition(" ")[0]
-            # One that has restarted in place, as by exec, is the same process.
+            # A worker that has restarted in place (exec) is this process.
             if not dead and (is_gone(process) or process == describe_process()):
                 dead = taken.holder
                 continue
-            # Kept in between, or seen to live.
+            # It runs, or it has renewed its hold since the last check.
             if is_here(process) or taken.left_s > due_s:
                 raise WorkerStartError(
                     f"{taken}; call this one otherwise: --name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
                 ) from None
             due_s = taken.left_s
             sleep(_LOOK_AGAIN_S)
-        else:
-            return

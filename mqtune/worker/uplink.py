@@ -31,10 +31,10 @@ __all__ = ["Stream", "Uplink", "Wake"]
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes taken from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
+#: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
-#: After so many bytes of reports a new entry is begun: a script that appends more would hold up everybody else's, and a few hundred
-#: slots would come near the longest value that Redis accepts (512 MB).
+#: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred slots would
+#: come near the longest value that Redis accepts (512 MB).
 _ENTRY_BYTES: Final = 4 * 2**20
 #: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel for memory,
 #: which takes ten times as long as the read.
@@ -426,28 +426,22 @@ class Uplink:
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:
-            answers = _tried(journal, len(reporting), lambda: journal.report([segment for _, segment in reporting]))
-            for (stream, _), answer in zip(reporting, answers, strict=True):
-                if answer:
-                    stream.listener.on_answer(answer)
+            segments = [segment for _, segment in reporting]
+            _tried([stream for stream, _ in reporting], lambda: journal.report(segments))
         for stream, cut in batch:
             if cut.saved is not None:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
         """Store a checkpoint in Redis; False if that failed, and nothing may name it then."""
-        journal = stream.journal
-        (answer,) = _tried(journal, 1, lambda: [journal.put_checkpoint(stream.claim, checkpoint, data)], closing=GAP)
-        if answer:
-            stream.listener.on_answer(answer)
+        journal, claim = stream.journal, stream.claim
+        (answer,) = _tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP)
 
     def _announce(self, stream: Stream, checkpoint: CheckpointId) -> None:
-        journal, claim = stream.journal, stream.claim
+        claim = stream.claim
         event = CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=self._clock.time())
-        (answer,) = _tried(journal, 1, lambda: [journal.saved(claim, checkpoint, event.encode())])
-        if answer:
-            stream.listener.on_answer(answer)
+        _tried([stream], lambda: [stream.journal.saved(claim, checkpoint, event.encode())])
 
 
 def _read(stream: Stream) -> Cut | None:
@@ -470,17 +464,25 @@ def _check_end(body: bytes) -> None:
         raise TypeError(f"that it ended so: {reprlib.repr(said)}")
 
 
-def _tried(journal: Journal, count: int, write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
-    """Return the *count* answers to a write; if it fails, GAP for each, which ends the attempts."""
+def _tried(streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
+    """Write data of these streams, pass the answers on, and return them.
+
+    If the write fails the answer is GAP, which ends the attempts, or *closing* when the worker is shutting down.
+    """
+    experiment = streams[0].journal.experiment
     try:
-        return write()
+        answers = write()
     except BrokerUnavailable:
         # Raised only when the worker is shutting down: until then the journal tries again.
         logger.warning(
-            "experiment %s: data of %d trials was not written: the worker is shutting down", journal.experiment, count
+            "experiment %s: data of %d trials was not written: the worker is shutting down", experiment, len(streams)
         )
-        return [closing] * count
+        answers = [closing] * len(streams)
     except Exception:
         # One experiment's broken keys must not end the reports of all others.
-        logger.exception("experiment %s: data of trials could not be written; their attempts end", journal.experiment)
-        return [GAP] * count
+        logger.exception("experiment %s: data of trials could not be written; their attempts end", experiment)
+        answers = [GAP] * len(streams)
+    for stream, answer in zip(streams, answers, strict=True):
+        if answer:
+            stream.listener.on_answer(answer)
+    return answers

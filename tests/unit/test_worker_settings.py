@@ -104,7 +104,7 @@ def test_the_command_refuses_it_before_it_connects() -> None:
         ("pool", "--pool can't be used, because trials need mqtune's own pool"),
         ("queues", "--queues can't be used"),
         ("exclude_queues", "--exclude-queues can't be used"),
-        ("time_limit", "--time-limit can't be used, because how long a trial may take is its scheduler's to say"),
+        ("time_limit", "--time-limit can't be used, because the experiment limits how long a trial may take"),
         ("max_tasks_per_child", "--max-tasks-per-child can't be used, because each trial has a process of its own"),
         ("prefetch_multiplier", "--prefetch-multiplier can't be used"),
     ],
