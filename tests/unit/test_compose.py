@@ -112,7 +112,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("argv", [pytest.param(argv, id=name) for name, argv in commands()])
-def test_the_program_takes_the_command_line(argv: list[str]) -> None:
+def test_the_program_takes_the_command_line(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", BROKER)
     check_command(argv)
 
 
@@ -183,7 +184,8 @@ def test_every_variable_of_the_worker_is_an_option_of_it() -> None:
 
 def worker_variables() -> set[str]:
     command = subcommand(group, click.Context(group), "worker")
-    return {str(parameter.envvar) for parameter in command.params if getattr(parameter, "envvar", None)}
+    options = [each for each in command.params if isinstance(each, click.Option) and each.allow_from_autoenv]
+    return {str(each.envvar or f"MQTUNE_{each.name}".upper()) for each in options}
 
 
 def example_settings() -> dict[str, str]:
