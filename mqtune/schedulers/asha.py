@@ -140,10 +140,9 @@ class PromotionASHA(RungHalving[_Climb]):
 
     def on_stage(self, trial: Trial) -> None:
         """Send a new trial to the lowest rung, and one that waited at a rung to the next."""
-        known = self._progress.get(trial.id)
-        if known is not None and trial.attempt.number <= known.attempt:
+        climb = self._staged(trial)
+        if climb is None:
             return
-        climb = self._begin(trial, trial.attempt.number)
         if not climb.is_under_way:
             climb.is_under_way = True
             if climb.rank is not None:
@@ -152,7 +151,6 @@ class PromotionASHA(RungHalving[_Climb]):
                 climb.rank = None
             self._rungs[climb.index].coming += 1
         climb.next_level = self._levels[climb.index]
-        climb.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Queue *trial* at the rung that it has entered; one that a person paused before is left alone."""

@@ -151,10 +151,9 @@ class HyperBand(Halving[_Member]):
 
     def on_stage(self, trial: Trial) -> None:
         """Assign a new trial to a bracket, and start the round of one that was chosen."""
-        known = self._progress.get(trial.id)
-        if known is not None and trial.attempt.number <= known.attempt:
+        member = self._staged(trial)
+        if member is None:
             return
-        member = self._begin(trial, trial.attempt.number)
         bracket = member.bracket
         if member.place is _Place.WAITING and self._may_close(bracket) and trial.id == bracket.best:
             # Nothing new could start when this trial was chosen.
@@ -165,7 +164,6 @@ class HyperBand(Halving[_Member]):
         elif member.place is not _Place.UNDER_WAY:
             self._leave(trial.id, member)
         member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
-        member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Have *trial* wait for the end of its round."""

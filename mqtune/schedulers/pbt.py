@@ -162,13 +162,11 @@ class PBT(TimedScheduler[Member]):
 
     def on_stage(self, trial: Trial) -> None:
         """Let a new trial, or one that has copied another, run to its next milestone."""
-        known = self._progress.get(trial.id)
-        if known is not None and trial.attempt.number <= known.attempt:
+        member = self._staged(trial)
+        if member is None:
             return
-        member = self._begin(trial, trial.attempt.number)
         self._pace.staged(member)
         member.copy = None
-        member.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Queue *trial* to be resumed, unless a user has paused it."""

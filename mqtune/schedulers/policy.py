@@ -10,7 +10,7 @@ from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import CheckpointSaved, Event, Reports, TrialStaged
 from mqtune.core.registry import Description
-from mqtune.core.trial import CONTINUE, ITERATION, Action, Config, Decision, Report, Trial, TrialId, is_number
+from mqtune.core.trial import ITERATION, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
 from mqtune.search.domains import copy_value, is_same
@@ -181,17 +181,16 @@ class PBTReplay(TimedScheduler[_Course]):
         Raises:
             ConfigurationError: the searcher's config is not the policy's first.
         """
-        known = self._progress.get(trial.id)
-        follows = known is not None or is_same(trial.attempt.config, self._policy[0].config)
+        follows = trial.id in self._progress or is_same(trial.attempt.config, self._policy[0].config)
         by_hand = bool(trial.history) and trial.history[0].by == "user"
         if not follows and not by_hand:
             raise ConfigurationError(
                 f"PBTReplay: trial {trial.id} begins with {trial.attempt.config!r}, and the policy with "
                 f"{self._policy[0].config!r}; give replay.config as the space"
             )
-        if known is not None and trial.attempt.number <= known.attempt:
+        course = self._staged(trial)
+        if course is None:
             return
-        course = self._begin(trial, trial.attempt.number)
         if trial.id in self._waiting:
             self._waiting.discard(trial.id)
             course.index += 1
@@ -200,7 +199,6 @@ class PBTReplay(TimedScheduler[_Course]):
             course.index = len(self._policy)
         course.is_due = False
         course.next_level = self._time_of(course.index + 1)
-        course.decision = CONTINUE
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Queue *trial* to be resumed if a step is due."""

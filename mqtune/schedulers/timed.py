@@ -105,6 +105,15 @@ class TimedScheduler(Scheduler, Generic[P]):
     def _reach(self, trial: Trial, report: Report, progress: P) -> Decision:
         """Decide on a trial that has reached its next level, and set the level after that."""
 
+    def _staged(self, trial: Trial) -> P | None:
+        """Return the progress of *trial* at the beginning of the attempt that was staged; None if that has begun before."""
+        known = self._progress.get(trial.id)
+        if known is not None and trial.attempt.number <= known.attempt:
+            return None
+        progress = self._begin(trial, trial.attempt.number)
+        progress.decision = CONTINUE
+        return progress
+
     def _begin(self, trial: Trial, attempt: int) -> P:
         """Return the progress of *trial*, at the beginning of an attempt."""
         if not self.metric:
