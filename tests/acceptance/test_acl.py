@@ -35,7 +35,7 @@ from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.follow import Follower
 from mqtune.journal.redis import RedisJournal, script
-from mqtune.results import logs
+from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
 
 TEAM = "team-a-*"
@@ -109,7 +109,7 @@ def test_a_whole_experiment_runs_and_nothing_that_it_does_is_refused(
     tuner.trial(first).abandon("enough")
     drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
     # As on a machine that doesn't share the worker's folder.
-    monkeypatch.setattr(logs, "here", lambda attempt, path: False)
+    monkeypatch.setattr(AttemptOutput, "is_here", False)
     assert tuner.trial(first).stdout() == tuner.trial(second).stderr() == []
     tuner.close()
 

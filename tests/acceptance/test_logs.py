@@ -15,14 +15,14 @@ from waiting import DEADLINE_S, eventually
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.results import logs
+from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
 
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a worker's is on this machine."""
-    monkeypatch.setattr(logs, "here", lambda attempt, path: False)
+    monkeypatch.setattr(AttemptOutput, "is_here", False)
 
 
 @pytest.fixture
