@@ -19,9 +19,9 @@ __all__ = ["NewSearcher", "SearcherContract"]
 #: Returns a new searcher over the contract's space, made with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
 
-#: The suggestions that are looked at.
+#: The number of suggestions that a test asks for.
 _SUGGESTIONS: Final = 30
-#: What trials report: a number, none, and those that are no use.
+#: The losses that trials report: numbers, none, and values that no searcher can use.
 _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.25)
 
 

@@ -96,7 +96,7 @@ def _bound(rule: StopRule) -> StopRule:
 
 
 def _answers(rule: StopRule) -> list[str]:
-    """Return what it answers to the reports of three trials by turns, some of which lack values or have odd ones."""
+    """Return a rule's answers to the reports of three trials, some of which have missing or odd values."""
     rng = random.Random(0)
     trials = [Trial(TrialId(f"{n:04d}"), {}, TrialStatus.RUNNING, [Attempt(1, 0.0, {})]) for n in (1, 2, 3)]
     answers = []

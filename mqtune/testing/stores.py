@@ -1,4 +1,4 @@
-"""What every store of checkpoints must keep."""
+"""The contract of checkpoint stores; subclass ``StoreContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mqtune.core.trial import CheckpointId, checkpoint_id
 
 __all__ = ["Damage", "StoreContract", "files_in", "saved_id", "write_files"]
 
-#: Changes the largest file of a checkpoint behind the store's back; a change that returns None removes it.
+#: Changes the content of a checkpoint's largest file, without the store; a change that returns None deletes the file.
 Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
-#: Files of all kinds: nested, empty, executable, with names that are no plain words, or mean something elsewhere.
+#: Files with all kinds of paths: nested, long, hidden, not ASCII, and with characters that are special elsewhere.
 FILES = {
     "model.bin": bytes(range(256)) * 40,
     "empty": b"",
@@ -55,9 +55,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 class StoreContract:
-    """Subclass it and override ``store`` with a fixture that returns an empty store on which ``create`` was called.
+    """The tests that a checkpoint store must pass.
 
-    To have damage found too, override ``damage``.
+    A subclass whose name pytest collects overrides the fixture ``store`` with one that returns an empty store, after
+    ``create``; and the fixture ``damage``, for the tests that damaged files are found, which are skipped without it.
     """
 
     @pytest.fixture
@@ -70,7 +71,7 @@ class StoreContract:
 
     @pytest.fixture(autouse=True)
     def _temporary_files(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-        # What is staged and never saved is its caller's to remove.
+        # Staged folders that are never saved stay: their caller removes them.
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
     def test_what_was_saved_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, with a deadline, and never for a time."""
+"""Waiting in tests: for a condition, with a deadline, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["DEADLINE_S", "eventually"]
 
 T = TypeVar("T")
 
-#: How long a test waits for what should come at once: some hundred times what it takes on a busy machine.
+#: The deadline of what should happen at once: some hundred times what that takes on a busy machine.
 DEADLINE_S: Final = 10.0
 _POLL_S: Final = 0.002
 
 
 def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
-    """Return what *condition* returns as soon as that is true; fail after *deadline_s* seconds, saying *why* it matters."""
+    """Return the first true value that *condition* returns; fail, with *why*, after *deadline_s* seconds."""
     deadline = time.monotonic() + deadline_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {why or condition}"

@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["LocalWorker"]
 
-#: A worker that shuts down requeues its trials, which takes at most the 15 s of the stop ladder.
+#: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
 #: Environment variables of ``mqtune worker`` that are set by operators for workers of their own.
 _OF_OPERATORS: Final = frozenset(
@@ -48,7 +48,7 @@ class LocalWorker:
         self.log = folder / "worker.log"
         ours_read, self._owner = os.pipe()
         environment = {
-            # An operator's settings for other workers are not meant for this one.
+            # Settings for an operator's own workers do not apply to this one.
             **{name: value for name, value in os.environ.items() if name not in _OF_OPERATORS},
             "MQTUNE_BROKER": broker,
             "MQTUNE_CODE_ROOT": str(code_root),
@@ -56,7 +56,7 @@ class LocalWorker:
             "MQTUNE_OWNER_FD": str(ours_read),
         }
         command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
-        # The lines for each task say nothing that the journal doesn't have.
+        # What Celery logs of each task is in the journal.
         command += ["--loglevel", "WARNING"]
         try:
             with self.log.open("ab") as output:
