@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import click
 import pytest
 
 from mqtune.backends.local import worker as local
@@ -29,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def offered(options: list[str]) -> tuple[Resources, int]:
     """Return what a worker with these options offers, by the way that they really go, and its slots."""
-    parsed = command.make_context("worker", list(options)).params
+    parsed = command.make_context("worker", ["--broker", "redis://x", *options]).params
     keys = ("gpus", "slots_per_gpu", "gpus_per_slot", "cpus", "slots", "gpu_memory", "tags")
     plan = WorkerSettings(broker="redis://x", **{key: parsed[key] for key in keys}).plan()
     return plan.offer, len(plan.devices)
@@ -106,7 +107,10 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
 
 
 def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one() -> None:
-    of_workers = {name for option in command.params for name in [option.envvar] if isinstance(name, str)}
+    settings = [each for each in command.params if isinstance(each, click.Option) and each.allow_from_autoenv]
+    of_workers = {
+        str(each.envvar) if isinstance(each.envvar, str) else f"MQTUNE_{each.name}".upper() for each in settings
+    }
     elsewhere = {"MQTUNE_BROKER", "MQTUNE_CODE_ROOT", "MQTUNE_LOG_ROOT", "MQTUNE_OWNER_FD"}
 
     assert of_workers - elsewhere == local._OF_OPERATORS
