@@ -254,10 +254,7 @@ class _NoAnswer(Exception):
 class GpuProbe:
     """Asks NVIDIA's driver through a process of its own, started for the first question and again when it has died.
 
-    Every answer has a deadline, so a driver that hangs holds up nobody. Any thread may ask; close it at the end.
-
-    Args:
-        command: the process.
+    Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask; close it at the end.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:

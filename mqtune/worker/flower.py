@@ -40,10 +40,8 @@ class Rows:
 
     Flower takes a row's state from the event's name and everything else from its fields. Every event carries the complete row, so
     a missed event, before Flower was started or while its connection was down, leaves no gap. A running row is STARTED, the one
-    state for which Flower has a filter and a button to end it.
-
-    Args:
-        dispatcher: returns Celery's event dispatcher; None while there is no connection.
+    state for which Flower has a filter and a button to end it. *dispatcher* returns Celery's event dispatcher, or None while there
+    is no connection.
     """
 
     def __init__(self, dispatcher: Callable[[], Any]) -> None:

@@ -196,12 +196,7 @@ class LogServer:
     """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
 
     Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that, according to
-    Redis, a worker of its name has claimed. Requests never contain paths.
-
-    Args:
-        worker: the worker's name.
-        logs: the files.
-        exchange: returns the channel for an experiment's questions and answers.
+    Redis, a worker of its name has claimed. Requests never contain paths. *exchange* returns the channel for an experiment's questions and answers.
     """
 
     def __init__(self, worker: str, logs: Logs, exchange: Callable[[str], LogExchange]) -> None:

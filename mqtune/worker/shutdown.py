@@ -31,10 +31,7 @@ def shutdown_s(grace_s: float) -> float:
 class Shutdown:
     """Handles the signals that end a worker. A second Ctrl-C, and SIGQUIT, end it at once.
 
-    Args:
-        stop: ends the main loop; safe in a signal handler.
-        requeue: requeues all trials.
-        within_s: the longest time for the whole shutdown.
+    *stop*, which ends the main loop, must be safe in a signal handler. The whole shutdown takes at most *within_s* seconds.
     """
 
     def __init__(self, stop: Callable[[], None], requeue: Callable[[], None], within_s: float) -> None:

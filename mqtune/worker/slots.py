@@ -87,12 +87,7 @@ IMPORT_TIMEOUT_S: Final = 600.0
 
 
 class Turn:
-    """One attempt's turn in a slot; it begins when the turn before it is over.
-
-    Args:
-        slot: whose turn it is.
-        before: set when the turn before it is over.
-    """
+    """One attempt's turn in a slot; it begins when the turn before it is over, and *before* is set."""
 
     def __init__(self, slot: Slot, before: threading.Event) -> None:
         self.slot = slot
@@ -210,8 +205,8 @@ class Slots:
     Args:
         plan: the slots.
         log_root: the folder for their zygotes' output.
-        memory: watches their devices; None where there are none.
-        most_bytes: how much memory the zygotes that wait in all slots may have.
+        memory: watches their devices; None without devices.
+        most_bytes: how much memory the unused zygotes of all slots may have.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
 class Wake:
-    """A pipe that wakes another thread from its poll."""
+    """A pipe that wakes a thread from its poll."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -310,11 +310,7 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time.
-
-    Args:
-        clock: the time that all machines share.
-    """
+    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
