@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
 from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.screening import Screening
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import Searcher
+from mqtune.search.background import BackgroundSearcher
+from mqtune.search.base import WAIT, Searcher, Suggestion
 
 __all__ = ["GO_ON", "Deciders", "Verdict"]
+
+logger = logging.getLogger(__name__)
 
 
 class Verdict(NamedTuple):
@@ -50,6 +55,8 @@ class Deciders:
         #: Whether one of them has raised an error.
         self.is_broken = False
         self._failure: MqtuneError | None = None
+        #: The trial that a config was suggested for, until it is staged.
+        self._suggested_for: TrialId | None = None
         self._experiment = experiment
         self._screening = screening
         # Looked up once: a flood of reports is the driver's hot path.
@@ -132,7 +139,7 @@ class Deciders:
         """
         match event:
             case TrialStaged():
-                self._tell(self.scheduler, "on_stage", self._experiment.trials[event.trial])
+                self._staged(event)
             case DecisionTaken():
                 trial = self._experiment.trials[event.trial]
                 if trial.is_abandoned:
@@ -143,9 +150,34 @@ class Deciders:
                     self._trial_ended(trial)
                 elif trial.status is TrialStatus.PAUSED:
                     self._tell(self.scheduler, "on_trial_pause", trial)
+                    self._tell(self.searcher, "on_trial_pause", trial)
+                else:
+                    self._tell(self.searcher, "on_attempt_end", trial)
             case _:
                 pass
         return ()
+
+    def _staged(self, event: TrialStaged) -> None:
+        trial = self._experiment.trials[event.trial]
+        self._tell(self.scheduler, "on_stage", trial)
+        if event.attempt == 1 and event.trial == self._suggested_for:
+            self._suggested_for = None
+        elif event.attempt == 1:
+            self._take_over(trial, was_suggested=event.suggested)
+        self._tell(self.searcher, "on_stage", trial)
+
+    def _take_over(self, trial: Trial, *, was_suggested: bool) -> None:
+        """Tell the searcher of a config that somebody else has chosen, or that was suggested to an earlier driver."""
+        with self.asking(self.searcher, "replay" if was_suggested else "adopt", f"trial {trial.id}"):
+            if not was_suggested:
+                self.searcher.adopt(trial.id, trial.config)
+            elif (suggested := self.searcher.replay(trial.id, trial.config)) != trial.config:
+                logger.warning(
+                    "trial %s: the searcher now suggests %r, the journal has %r and counts",
+                    trial.id,
+                    suggested,
+                    trial.config,
+                )
 
     def _abandoned(self, trial: Trial) -> None:
         """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
@@ -166,6 +198,31 @@ class Deciders:
                     self.rule.on_trial_end(trial)
                 except MetricMissing as error:
                     self._failure = error
+
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return the searcher's config for the next trial, WAIT, or None if it has no more.
+
+        Raises:
+            UserCodeFailed: it has raised an error.
+            ConfigurationError: it has returned something else, or what no worker can be sent.
+        """
+        who = f"{_name(self.searcher)}.suggest()"
+        with self.asking(self.searcher, "suggest", f"trial {trial}"):
+            config = self.searcher.suggest(trial)
+            if config is WAIT or config is None:
+                return config
+            if not isinstance(config, dict):
+                raise ConfigurationError(
+                    f"{who} returned {config!r:.80} for trial {trial}; it may return a dict, WAIT or None"
+                )
+            try:
+                encode_value(config)
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"{who} returned a config for trial {trial} that no worker can be sent: {error}"
+                ) from None
+        self._suggested_for = trial
+        return config
 
     def stops_experiment(self, now: float) -> str:
         """Return why the stop rule ends the experiment now (seconds since the epoch), or an empty text."""
@@ -215,6 +272,11 @@ def _text(rule: StopRule, reason: object) -> str:
 def _user_code_failed(decider: object, method: str, place: str, error: Exception) -> UserCodeFailed:
     """Return the error that says which decider has failed, and what to do."""
     return UserCodeFailed(
-        f"{type(decider).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
+        f"{_name(decider)}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
         "correct it and run the same script again, which goes on from there"
     )
+
+
+def _name(decider: object) -> str:
+    """Return the class that a user knows."""
+    return decider.name if isinstance(decider, BackgroundSearcher) else type(decider).__name__

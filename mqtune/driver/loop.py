@@ -63,6 +63,8 @@ _LOOK_EVERY: Final = 64
 _SHOWN: Final = 5
 #: How often a driver that only looks on reads the journal.
 _LOOK_S: Final = 1.0
+#: How often it is looked whether a searcher has answered while a slot waits for it: a slot loses no more, a driver hardly works.
+_SUGGESTION_LOOK_S: Final = 0.01
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
@@ -241,6 +243,8 @@ class Driver:
         """Return how long to wait for news: until something else is due, and *block_s* seconds at most."""
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due)
+        if self._slots.is_suggestion_due:
+            until = min(until, now + _SUGGESTION_LOOK_S)
         if self._callbacks.interval_s is not None:
             until = min(until, now + self._callbacks.interval_s)
         if self._limits.rule is not None:
@@ -622,7 +626,7 @@ class Driver:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
         can_happen = experiment.live or self._draining or self.failure is not None or not self.backend.slots
-        if can_happen or self._requests.has_paused or self.is_finished:
+        if can_happen or self._slots.is_suggestion_due or self._requests.has_paused or self.is_finished:
             return
         paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
         shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")

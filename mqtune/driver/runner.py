@@ -33,6 +33,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
 from mqtune.results.results import Results
+from mqtune.search.background import BackgroundSearcher
 from mqtune.trainable.spec import refuse_on_import
 
 __all__ = ["STEP_S", "Runner"]
@@ -201,12 +202,16 @@ class Runner:
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
+        searcher = plan.searcher()
+        if searcher.is_slow and place.waits:
+            searcher = BackgroundSearcher(searcher)
+            opened.callback(searcher.close)
         driver = Driver(
             journal=place.journal,
             backend=place.backend,
             experiment=self.experiment,
             scheduler=plan.scheduler,
-            searcher=plan.searcher(),
+            searcher=searcher,
             space=plan.space,
             limits=plan.limits,
             checkpoints=CheckpointGC(

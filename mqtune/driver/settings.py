@@ -520,7 +520,7 @@ class Plan:
         seed = self.seed or 0
         if self._searcher is None:
             return RandomSearcher(self.space, seed)
-        self._searcher.bind(self.space, seed)
+        self._searcher.bind(self.space, seed, metric=self.settings.metric, mode=self.settings.mode)
         return self._searcher
 
     def read_code(self) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import dataclass
 
 from mqtune.backends.base import BackendSession
-from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
@@ -16,10 +14,9 @@ from mqtune.driver.actions import Close, Stage, again, checkpoint_of, newest_che
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.settings import Limits
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
+from mqtune.search.base import WAIT
 
 __all__ = ["Addition", "SlotFiller"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,18 +39,19 @@ class SlotFiller:
         self.exhausted = False
         #: Why the scheduler left a slot free when it was last asked.
         self.waits_for = ""
+        #: Whether a slot waits for the searcher, which answers later.
+        self.is_suggestion_due = False
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
         self._experiment = experiment
         self._backend = backend
         self._deciders = deciders
         self._scheduler = deciders.scheduler
-        self._searcher = deciders.searcher
         self._ttl_s = limits.ttl_s
         self._added: deque[Addition] = deque()
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
-        self._ahead = 2 if self._scheduler.asks_ahead and not self._searcher.adaptive else 1
+        self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
@@ -85,6 +83,7 @@ class SlotFiller:
             ConfigurationError: nothing can be done about the scheduler's choice, or the searcher's config.
         """
         experiment = self._experiment
+        self.is_suggestion_due = False
         if experiment.to_retry:
             trial = experiment.trials[experiment.to_retry[0]]
             return again(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))
@@ -169,41 +168,20 @@ class SlotFiller:
 
     def _suggestion(self) -> Stage | None:
         new = next_trial_id(self._experiment)
-        config = self._ask_searcher(f"trial {new}") if self._wants_more else None
-        if config is None:
+        suggestion = self._deciders.suggest(new) if self._wants_more else None
+        if suggestion is WAIT:
+            self.waits_for = "the searcher works out the next config"
+            self.is_suggestion_due = True
+            return None
+        if suggestion is None:
             self.exhausted = self.exhausted or self._wants_more
             self.waits_for = "the searcher has no other config"
             return None
         self._suggested += 1
-        return Stage(trial=new, config=config, by="searcher", suggested=True, ttl_s=self._ttl_s)
-
-    def _ask_searcher(self, place: str) -> Config | None:
-        with self._deciders.asking(self._searcher, "suggest", place):
-            config = self._searcher.suggest()
-            if not isinstance(config, dict | None):
-                raise ConfigurationError(
-                    f"{type(self._searcher).__name__}.suggest() returned {config!r:.80} for {place}; it may return a dict, or None"
-                )
-            try:
-                encode_value(config)
-            except TypeError as error:
-                raise ConfigurationError(
-                    f"{type(self._searcher).__name__}.suggest() returned a config for {place} that no worker can be sent: {error}"
-                ) from None
-            return config
+        return Stage(trial=new, config=suggestion, by="searcher", suggested=True, ttl_s=self._ttl_s)
 
     def hear(self, event: Event) -> tuple[()]:
-        """In a replay, have the searcher suggest again each config that it had suggested."""
-        if not isinstance(event, TrialStaged) or event.attempt != 1 or not event.suggested:
-            return ()
-        with self._deciders.asking(self._searcher, "suggest", f"trial {event.trial}"):
-            suggested = self._searcher.replay(event.config)
-        self._suggested += 1
-        if suggested != event.config:
-            logger.warning(
-                "trial %s: the searcher now suggests %r, the journal has %r and counts",
-                event.trial,
-                suggested,
-                event.config,
-            )
+        """In a replay, count what the searcher had suggested."""
+        if isinstance(event, TrialStaged) and event.attempt == 1 and event.suggested:
+            self._suggested += 1
         return ()

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Literal
 
 from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Registered
-from mqtune.core.trial import Config, Report, Trial
+from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.space import Space
 
-__all__ = ["Searcher", "check_arguments", "fingerprint"]
+__all__ = ["WAIT", "Searcher", "Suggestion", "check_arguments", "fingerprint"]
+
+
+class _Later(Enum):
+    WAIT = "wait"
+
+
+#: Says that a config is being worked out: ask again.
+WAIT: Final = _Later.WAIT
+#: A config, ``WAIT``, or None if there are no more.
+Suggestion = Config | Literal[_Later.WAIT] | None
 
 
 class Searcher(Registered, ABC):
-    """Proposes configs, and hears what the trials that try them report.
+    """Proposes configs, and hears what becomes of the trials that try them.
 
-    A searcher is deterministic: with the same arguments and the same calls in the same order it proposes the same configs.
-    A driver that resumes brings it to its earlier state by repeating the calls.
+    For each new trial, the driver calls either ``suggest`` or ``adopt``, and then ``on_stage``. Reports and ends follow in the
+    order of the journal, each once. A trial must not be changed by whoever is told of it.
+
+    A driver that resumes brings its searcher to where the one before was: it makes the same calls again, but ``replay`` in
+    place of ``suggest``. A searcher that is deterministic, as with the same arguments and calls it proposes the same configs,
+    may leave ``replay`` as it is; one that is not, or that takes long, overrides it.
     """
 
     role = "searcher"
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
+    #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
+    #: doesn't wait for it, and the next config is worked out before a slot is free.
+    is_slow: bool = False
 
     def check_space(self, space: Space) -> None:
         """Check what it was given against the experiment's space, when a tuner is made.
@@ -32,37 +50,54 @@ class Searcher(Registered, ABC):
             ConfigurationError: it does not go with the space.
         """
 
-    def bind(self, space: Space, seed: int) -> None:
-        """Learn the experiment's space and seed; called before the first suggestion, perhaps more than once.
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        """Learn what the experiment searches, and its seed; called before the first suggestion, perhaps more than once.
 
         One that was made with a space of its own ignores it.
         """
 
     @abstractmethod
-    def suggest(self) -> Config | None:
-        """Return a new config, which the caller may change, or None if there are no more."""
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return a new config, which the caller may change, or None if there are no more.
 
-    def replay(self, config: Config) -> Config | None:
-        """Suggest again at the place where the journal has *config*, which is what counts, and return what is suggested now.
-
-        A driver that resumes calls this for each suggestion that an earlier one asked for. Where the two differ, as an
-        earlier version of the searcher may have suggested something else, the searcher goes by the journal.
+        Args:
+            trial: the id that its trial will have, unless one that a user adds meanwhile gets it; ``on_stage`` tells.
         """
-        suggested = self.suggest()
+
+    def replay(self, trial: TrialId, config: Config) -> Config | None:
+        """Come to where the driver was that was suggested *config* for *trial*, and return what is suggested now.
+
+        The config of the journal counts where the two differ, as an earlier version of the searcher may have suggested
+        something else. One that can't, or shouldn't, suggest again adopts the config and returns it.
+        """
+        suggested = self.suggest(trial)
         if suggested != config:
-            self.avoid(config)
-        return suggested
+            self.adopt(trial, config)
+        return suggested if suggested is not WAIT else None
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Hear that *trial* tries a complete config that was not suggested: a user or a scheduler has chosen it."""
+        self.avoid(config)
 
     def avoid(self, config: Config) -> None:
-        """Hear that the complete *config* is tried without having been suggested, and need not be suggested."""
+        """Hear that the complete *config* is tried anyway, and need not be suggested."""
+
+    def on_stage(self, trial: Trial) -> None:
+        """Hear that an attempt of *trial* waits for a slot: the first, or one that goes on, perhaps with another config."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Hear of a report; each one once, in the journal's order. *trial* must not be changed."""
+        """Hear of a report."""
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Hear that *trial* is paused, and may never go on."""
+
+    def on_attempt_end(self, trial: Trial) -> None:
+        """Hear that an attempt has failed, or was lost, and that *trial* is going to run again."""
 
     def on_abandon(self, trial: Trial) -> None:
         """Hear that *trial* was abandoned: its reports don't count, and its config must not be suggested again.
 
-        Called once, before ``on_trial_end``. *trial* must not be changed.
+        Called once, before ``on_trial_end``.
         """
 
     def on_trial_end(self, trial: Trial) -> None:

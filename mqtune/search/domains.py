@@ -58,6 +58,10 @@ class Domain(ABC):
     def at(self, share: float) -> object:
         """Return the value below which *share*, from 0 up to 1, of all that is sampled lies."""
 
+    def share(self, value: object) -> float:
+        """Return a share at which *value* lies, from 0 to 1: the inverse of :meth:`at`."""
+        raise SpaceError(f"{self} has no order of its values")
+
     @abstractmethod
     def check(self, value: object) -> object:
         """Return *value* as :meth:`sample` would have given it.
@@ -125,6 +129,12 @@ class Interval(Domain):
             return _between(self.low, self.high, share)
         return min(max(math.exp(_between(*self._logs, share)), self.low), self.high)
 
+    def share(self, value: Any) -> float:
+        if self.log:
+            low, high = self._logs
+            return _share(math.log(value), low, high)
+        return _share(value, self.low, self.high)
+
     @cached_property
     def _logs(self) -> tuple[float, float]:
         return math.log(self.low), math.log(self.high)
@@ -167,42 +177,55 @@ class Multiples(Domain):
 
     @cached_property
     def _logs(self) -> tuple[float, float]:
-        return math.log(self._first - 0.5), math.log(self._last + 0.5)
+        return math.log(self.first - 0.5), math.log(self.last + 0.5)
 
     @cached_property
-    def _first(self) -> int:
+    def first(self) -> int:
+        """How many times q the lowest value is."""
         return math.ceil(Fraction(str(self.low)) / self._step)
 
     @cached_property
-    def _last(self) -> int:
+    def last(self) -> int:
+        """How many times q the highest value is."""
         return math.floor(Fraction(str(self.high)) / self._step)
 
-    def _value(self, steps: int) -> int | float:
+    def steps(self, value: float) -> int:
+        """Return how many times q a value is."""
+        return round(Fraction(str(value)) / self._step)
+
+    def share(self, value: Any) -> float:
+        steps = self.steps(value)
+        if self.log:
+            return _share(math.log(steps), *self._logs)
+        return (steps - self.first + 0.5) / self.size
+
+    def value(self, steps: int) -> int | float:
+        """Return so many times q."""
         # Python divides whole numbers exactly, and then rounds once.
         numerator, denominator = self._ratio
         return steps * numerator // denominator if self.whole else steps * numerator / denominator
 
     def sample(self, rng: random.Random) -> int | float:
         if not self.log:
-            return self._value(rng.randint(self._first, self._last))
+            return self.value(rng.randint(self.first, self.last))
         return self.at(rng.random())
 
     def at(self, share: float) -> int | float:
         if not self.log:
-            return self._value(self._first + _part(share, self.size))
+            return self.value(self.first + _part(share, self.size))
         steps = math.exp(_between(*self._logs, share))
-        return self._value(min(max(round(steps), self._first), self._last))
+        return self.value(min(max(round(steps), self.first), self.last))
 
     def check(self, value: object) -> int | float:
         plain = (integer if self.whole else number)(str(self), "value", value)
-        steps = round(Fraction(str(plain)) / self._step)
+        steps = self.steps(plain)
         if not self.low <= plain <= self.high:
             raise SpaceError(f"{value!r} is outside {self}")
-        if self._value(steps) != plain:
+        if self.value(steps) != plain:
             raise SpaceError(
-                f"{value!r} is not a multiple of q={self.q!r} in {self}; the nearest is {self._value(steps)!r}"
+                f"{value!r} is not a multiple of q={self.q!r} in {self}; the nearest is {self.value(steps)!r}"
             )
-        return self._value(steps)
+        return self.value(steps)
 
     def describe(self) -> dict[str, object]:
         described: dict[str, object] = {"domain": self.name, "low": self.low, "high": self.high}
@@ -210,10 +233,10 @@ class Multiples(Domain):
 
     @property
     def size(self) -> int:
-        return self._last - self._first + 1
+        return self.last - self.first + 1
 
     def values(self) -> Iterator[object]:
-        return map(self._value, range(self._first, self._last + 1))
+        return map(self.value, range(self.first, self.last + 1))
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(repr(part) for part in list(self.describe().values())[1:])})"
@@ -232,6 +255,9 @@ class Normal(Domain):
     def at(self, share: float) -> float:
         # At 0 lies minus infinity.
         return self._distribution.inv_cdf(max(share, _LEAST_SHARE))
+
+    def share(self, value: Any) -> float:
+        return self._distribution.cdf(value)
 
     @cached_property
     def _distribution(self) -> NormalDist:
@@ -260,12 +286,23 @@ class Choice(Domain):
     def at(self, share: float) -> object:
         return copy_value(self.options[_part(share, len(self.options))])
 
-    def check(self, value: object) -> object:
+    def share(self, value: object) -> float:
+        return (self.place(value) + 0.5) / len(self.options)
+
+    def place(self, value: object) -> int:
+        """Return the index of *value*, of the first that is the same.
+
+        Raises:
+            SpaceError: it is none of them.
+        """
         plain = plain_value(value, "the value")
-        for option in self.options:
+        for index, option in enumerate(self.options):
             if is_same(plain, option):
-                return copy_value(option)
+                return index
         raise SpaceError(f"{value!r} is not one of {self}")
+
+    def check(self, value: object) -> object:
+        return copy_value(self.options[self.place(value)])
 
     def describe(self) -> dict[str, object]:
         return {"domain": self.name, "values": copy_value(list(self.options))}
@@ -318,6 +355,11 @@ class Derived(Domain):
 def _between(low: float, high: float, share: float) -> float:
     """Return the float that lies at *share*, from 0 to 1, of the way; it never rounds or overflows past the bounds."""
     return min(max((1 - share) * low + share * high, low), high)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return how far *value* lies between the bounds, which may be as far apart as floats go."""
+    return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
 
 def _part(share: float, parts: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config, Trial
+from mqtune.core.trial import Config, Trial, TrialId
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
@@ -40,7 +40,7 @@ class GridSearcher(Searcher):
         self._points = space.grid_points()
         self._avoided: set[str] = set()
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         """Return the config for the grid's next point, or None after the last."""
         for point in self._points:
             for _ in range(_SAMPLES):
@@ -49,12 +49,12 @@ class GridSearcher(Searcher):
                     return config
         return None
 
-    def replay(self, config: Config) -> Config | None:
+    def replay(self, trial: TrialId, config: Config) -> Config | None:
         """Go on to the next point, and return *config* if it is one with that point's values of the grid.
 
         What is sampled may differ where an earlier version, which drew other values from the same seed, began the experiment.
         """
-        suggested = self.suggest()
+        suggested = self.suggest(trial)
         is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)
         return config if is_point else suggested
 

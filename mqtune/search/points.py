@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
-from mqtune.core.trial import Config, Report, Trial
-from mqtune.search.base import Searcher, check_arguments, fingerprint
+from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.search.base import Searcher, Suggestion, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
@@ -51,11 +51,12 @@ class PointsFirst(Searcher):
         self._bound: tuple[Space, int] | None = None
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive
+        self.is_slow = searcher is not None and searcher.is_slow
         self._next = 0
         self._abandoned: set[str] = set()
         if space is not None:
             check_arguments("PointsFirst", space, seed)
-            self.bind(space, seed)
+            self._complete_points(space, seed, searcher if searcher is not None else RandomSearcher(space, seed))
 
     @property
     def count(self) -> int | None:
@@ -75,19 +76,24 @@ class PointsFirst(Searcher):
         if self._after is not None:
             self._after.check_space(space)
 
-    def bind(self, space: Space, seed: int) -> None:
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Complete the points, and tell the other searcher of them.
 
         Raises:
             ConfigurationError: it is another experiment's.
         """
-        if self._bound is not None:
-            if not self._has_own and (self._bound[0] is not space or self._bound[1] != seed):
-                raise ConfigurationError("this PointsFirst is another experiment's; make another one")
+        if self._has_own:
+            self._searcher.bind(space, seed, metric=metric, mode=mode)
             return
-        self._bound, self._seed = (space, seed), seed
-        self._searcher = self._after if self._after is not None else RandomSearcher(space, seed)
-        self._searcher.bind(space, seed)
+        if self._bound is not None and (self._bound[0] is not space or self._bound[1] != seed):
+            raise ConfigurationError("this PointsFirst is another experiment's; make another one")
+        searcher = self._after if self._after is not None else RandomSearcher(space, seed)
+        searcher.bind(space, seed, metric=metric, mode=mode)
+        if self._bound is None:
+            self._complete_points(space, seed, searcher)
+
+    def _complete_points(self, space: Space, seed: int, searcher: Searcher) -> None:
+        self._bound, self._seed, self._searcher = (space, seed), seed, searcher
         # A stream of its own, apart from a searcher with the same seed.
         rng = random.Random(f"points {seed}")
         self._points: list[Config] = []
@@ -97,15 +103,21 @@ class PointsFirst(Searcher):
         for config in self._points:
             self._searcher.avoid(config)
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Suggestion:
         """Return the next point, or the other searcher's next config."""
         point = self._point()
-        return self._searcher.suggest() if point is None else point
+        if point is None:
+            return self._searcher.suggest(trial)
+        self._searcher.adopt(trial, point)
+        return point
 
-    def replay(self, config: Config) -> Config | None:
+    def replay(self, trial: TrialId, config: Config) -> Config | None:
         """Return the next point, or have the other searcher replay."""
         point = self._point()
-        return self._searcher.replay(config) if point is None else point
+        if point is None:
+            return self._searcher.replay(trial, config)
+        self._searcher.adopt(trial, config)
+        return point
 
     def _point(self) -> Config | None:
         while self._next < len(self._points):
@@ -115,11 +127,27 @@ class PointsFirst(Searcher):
                 return config
         return None
 
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Tell the other searcher."""
+        self._searcher.adopt(trial, config)
+
     def avoid(self, config: Config) -> None:
         self._searcher.avoid(config)
 
+    def on_stage(self, trial: Trial) -> None:
+        """Tell the other searcher."""
+        self._searcher.on_stage(trial)
+
     def on_report(self, trial: Trial, report: Report) -> None:
         self._searcher.on_report(trial, report)
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Tell the other searcher."""
+        self._searcher.on_trial_pause(trial)
+
+    def on_attempt_end(self, trial: Trial) -> None:
+        """Tell the other searcher."""
+        self._searcher.on_attempt_end(trial)
 
     def on_abandon(self, trial: Trial) -> None:
         """Leave out the points that are its config, and tell the other searcher."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from mqtune.core.trial import Config, Trial
+from mqtune.core.trial import Config, Trial, TrialId
 from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
 from mqtune.search.space import Space
@@ -57,7 +57,7 @@ class RandomSearcher(Searcher):
         #: By grid point: the remaining configs in random order, once sampling no longer finds new ones.
         self._left: dict[str, list[Config]] = {}
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         """Return the next config, or None if all were abandoned."""
         for _ in range(self._space.grid_size):
             point = next(self._points)
@@ -70,12 +70,12 @@ class RandomSearcher(Searcher):
                 return config
         return None
 
-    def replay(self, config: Config) -> Config:
+    def replay(self, trial: TrialId, config: Config) -> Config:
         """Count *config* as proposed in place of what would be proposed now, and return it.
 
         The two differ where an earlier version, which drew other configs from the same seed, began the experiment.
         """
-        suggested = self.suggest()
+        suggested = self.suggest(trial)
         if self._counts and suggested is not None and suggested != config:
             self._seen.discard(fingerprint(suggested))
             self.avoid(config)

@@ -68,6 +68,11 @@ class Space:
         return tree
 
     @property
+    def domains(self) -> dict[str, Domain]:
+        """What there is to choose from, by path: all entries but constants and functions."""
+        return {path: entry for path, entry in self._entries.items() if not isinstance(entry, Constant | Derived)}
+
+    @property
     def grid_size(self) -> int:
         """The number of points of the grid: 1 without ``grid_search``."""
         return math.prod(len(entry.options) for entry in self._grid.values())
@@ -164,6 +169,23 @@ class Space:
             SpaceError: as :meth:`check` does.
         """
         return self._build(self._match(config) | self._match(changes), lambda entry: entry.sample(rng))
+
+    def values(self, config: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of a config, or of a part of one, by path.
+
+        Raises:
+            SpaceError: it is not in the space.
+        """
+        return self._match(config)
+
+    def config_of(self, chosen: Mapping[str, object]) -> Config:
+        """Return the config with these values by path for all of ``domains``.
+
+        Raises:
+            SpaceError: a ``sample_from`` function fails.
+        """
+        constants = {path: copy_value(e.value) for path, e in self._entries.items() if isinstance(e, Constant)}
+        return self.config({**constants, **chosen})
 
     def describe(self) -> dict[str, object]:
         """Return what defines each entry, by path, in values that a message can carry; a function by its name."""

@@ -1,0 +1,278 @@
+"""Optuna's samplers as searchers; needs the extra ``optuna``."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
+from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.search.base import Searcher, fingerprint
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal
+from mqtune.search.space import Space
+
+try:
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.trial import TrialState
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+__all__ = ["OptunaSearcher"]
+
+_DIRECTIONS: Final = {"min": "minimize", "max": "maximize"}
+#: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
+_TAIL: Final = 1e-6
+#: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
+_STATES: Final = {
+    TrialStatus.COMPLETED: TrialState.COMPLETE,
+    TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
+    TrialStatus.FAILED: TrialState.FAIL,
+    TrialStatus.ABANDONED: TrialState.FAIL,
+}
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """A domain as Optuna knows it, and the way there and back."""
+
+    distribution: BaseDistribution
+    to_value: Callable[[Any], object]
+    to_param: Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the study has of a trial's current config: a running trial, until that has ended or is paused."""
+
+    config: Config
+    params: dict[str, Any]
+    running: optuna.trial.Trial | None
+    #: The metric by step.
+    values: dict[int, float] = field(default_factory=dict)
+
+
+class OptunaSearcher(Searcher):
+    """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
+
+    The study is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal has,
+    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break;
+    one of your own is reseeded.
+
+    What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
+    or paused: PRUNED at its last step; failed or abandoned: FAIL, from which samplers learn nothing, and which is no longer
+    pending. A trial whose last value is not finite has diverged, and is PRUNED, which ranks it last. Pruning itself is what
+    mqtune's schedulers do.
+
+    Requires Optuna 4 or 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
+
+    Args:
+        sampler: an Optuna sampler; None for TPE, which takes running trials for bad ones (constant liar), so that many slots
+            don't try the same.
+        seed: of the default sampler; None for the experiment's.
+
+    Raises:
+        ConfigurationError: Optuna is not installed, or the space has nothing that a sampler could choose.
+    """
+
+    kind = "optuna"
+    adaptive = True
+    is_slow = True
+
+    def __init__(self, sampler: BaseSampler | None = None, *, seed: int | None = None) -> None:
+        if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
+            raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is no sampler of Optuna")
+        self._sampler = sampler
+        self._seed = seed
+        self._bound: tuple[Space, int] | None = None
+        self._records: dict[TrialId, _Record] = {}
+        #: Suggestions whose trial is not staged yet, oldest first.
+        self._asked: deque[_Record] = deque()
+        #: How many configs were suggested or adopted: the default sampler's random numbers depend on it, so that a driver that
+        #: resumes goes on with others than those that were used.
+        self._count = 0
+        self._is_resumed = False
+
+    def check_space(self, space: Space) -> None:
+        """Check that there is something to choose."""
+        if not _parameters(space):
+            raise ConfigurationError("OptunaSearcher: the space has no domain to choose from, only constants")
+
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        """Make the study.
+
+        Raises:
+            ConfigurationError: this searcher is another experiment's.
+        """
+        if self._bound is not None:
+            if self._bound != (space, seed):
+                raise ConfigurationError("this OptunaSearcher is another experiment's; make another one")
+            return
+        self._bound = (space, seed)
+        self._space, self._metric = space, metric
+        self._own_seed = self._seed if self._seed is not None else seed
+        self._parameters = _parameters(space)
+        self._distributions = {path: each.distribution for path, each in self._parameters.items()}
+        self._storage = optuna.storages.InMemoryStorage()
+        verbosity = optuna.logging.get_verbosity()
+        # Users never see the study, and need not read that there is one.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            self._study = optuna.create_study(
+                storage=self._storage,
+                # A name that is drawn would give a sampler that goes by it other suggestions each time.
+                study_name=f"mqtune-{seed}",
+                sampler=self._tpe() if self._sampler is None else self._sampler,
+                direction=_DIRECTIONS[mode],
+            )
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
+
+    def _tpe(self) -> BaseSampler:
+        """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
+        numbers = random.Random(f"{self._own_seed} {self._count}")
+        return optuna.samplers.TPESampler(seed=numbers.getrandbits(32), constant_liar=True)
+
+    def suggest(self, trial: TrialId) -> Config:
+        """Return the sampler's next config; there is always one."""
+        if self._sampler is None:
+            self._study.sampler = self._tpe()
+        elif self._is_resumed:
+            # It would suggest again what it has suggested to the driver before.
+            self._sampler.reseed_rng()
+        self._is_resumed = False
+        self._count += 1
+        asked = self._study.ask(self._distributions)
+        config = self._space.config_of(
+            {path: self._parameters[path].to_value(param) for path, param in asked.params.items()}
+        )
+        self._asked.append(_Record(config, asked.params, asked))
+        return copy.deepcopy(config)
+
+    def replay(self, trial: TrialId, config: Config) -> Config:
+        """Adopt what was suggested to an earlier driver; the sampler is not asked."""
+        self._is_resumed = True
+        self.adopt(trial, config)
+        return config
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Learn of a config that was not suggested now, as of one that was."""
+        self._count += 1
+        values = self._space.values(config)
+        params = {path: each.to_param(values[path]) for path, each in self._parameters.items()}
+        self._records[trial] = _Record(config, params, self._begun(params))
+
+    def on_stage(self, trial: Trial) -> None:
+        """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""
+        record = self._records.get(trial.id)
+        if record is None:
+            self._records[trial.id] = self._suggested(trial.config)
+        elif record.config != trial.config:
+            self._close(record, TrialState.PRUNED)
+            self.adopt(trial.id, trial.config)
+
+    def _suggested(self, config: Config) -> _Record:
+        record = next(each for each in self._asked if fingerprint(each.config) == fingerprint(config))
+        self._asked.remove(record)
+        return record
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Learn a report's metric; of several at the same step only the first counts."""
+        value, record = report.metrics.get(self._metric), self._records[trial.id]
+        step = report.metrics.get(ITERATION, trial.reports)
+        if isinstance(value, int | float) and isinstance(step, int) and step not in record.values:
+            record.values[step] = float(value)
+            if record.running is not None:
+                record.running.report(float(value), step)
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Count it as pruned: it may never go on, and is not pending any more."""
+        self._close(self._records[trial.id], TrialState.PRUNED)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Learn how it has ended."""
+        self._close(self._records[trial.id], _STATES[trial.status])
+
+    def _close(self, record: _Record, state: TrialState) -> None:
+        """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
+        last = record.values[max(record.values)] if record.values else math.nan
+        if state is TrialState.COMPLETE and not math.isfinite(last):
+            state = TrialState.PRUNED
+        value = last if state is TrialState.COMPLETE else None
+        running, record.running = record.running, None
+        if running is not None:
+            self._study.tell(running, value, state)
+        elif state is not TrialState.FAIL:
+            self._study.add_trial(self._trial(state, record.params, record.values, value))
+
+    def _begun(self, params: dict[str, Any]) -> optuna.trial.Trial:
+        """Begin a trial of the study without asking its sampler."""
+        number = self._storage.create_new_trial(self._study_id, self._trial(TrialState.RUNNING, params))
+        return optuna.trial.Trial(self._study, number)
+
+    def _trial(
+        self,
+        state: TrialState,
+        params: dict[str, Any],
+        values: dict[int, float] | None = None,
+        value: float | None = None,
+    ) -> optuna.trial.FrozenTrial:
+        return optuna.trial.create_trial(
+            state=state, value=value, params=params, distributions=self._distributions, intermediate_values=values
+        )
+
+    def describe(self) -> Description:
+        """Return the sampler's class and the seed; only the default sampler can be made again from that."""
+        sampler = "" if self._sampler is None else type(self._sampler).__name__
+        return {"searcher": self.kind, "sampler": sampler, "seed": "" if self._seed is None else self._seed}
+
+    @classmethod
+    def from_arguments(cls, arguments: Description) -> OptunaSearcher:
+        """Return one with the default sampler.
+
+        Raises:
+            ConfigurationError: it had a sampler of its own.
+        """
+        if sampler := arguments.get("sampler"):
+            raise ConfigurationError(
+                f"the searcher had the sampler {sampler}, which only your code can make: "
+                f"give searcher=OptunaSearcher({sampler}(…))"
+            )
+        return super().from_arguments(arguments)
+
+
+def _parameters(space: Space) -> dict[str, _Parameter]:
+    return {path: each for path, domain in space.domains.items() if (each := _parameter(domain)) is not None}
+
+
+def _parameter(domain: Domain) -> _Parameter | None:
+    """Return a domain as a sampler sees it; None if it has one value alone.
+
+    Raises:
+        ConfigurationError: it is a domain of the user's own.
+    """
+    match domain:
+        case Interval():
+            return _Parameter(FloatDistribution(domain.low, domain.high, log=domain.log), float, float)
+        case Multiples():
+            steps = IntDistribution(domain.first, domain.last, log=domain.log)
+            return _Parameter(steps, domain.value, domain.steps)
+        case Normal():
+            shares = FloatDistribution(_TAIL, 1 - _TAIL)
+            return _Parameter(shares, domain.at, lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL))
+        case Choice():
+            # Their places, as Optuna's categories may be numbers and texts only.
+            places = CategoricalDistribution(range(len(domain.options)))
+            return _Parameter(places, lambda place: domain.options[place], domain.place)
+        case _:
+            raise ConfigurationError(f"OptunaSearcher: {domain} is a domain that Optuna has nothing like")

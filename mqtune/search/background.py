@@ -1,0 +1,141 @@
+"""A searcher that works in a thread of its own."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.search.base import WAIT, Searcher, Suggestion
+
+__all__ = ["BackgroundSearcher"]
+
+#: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows less:
+#: a slot waits about as long for a trial's process to start.
+PREFETCH_S: Final = 0.1
+#: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
+CLOSE_S: Final = 0.5
+
+
+class BackgroundSearcher(Searcher):
+    """Has another searcher work in a thread, so that the driver's loop never waits for it.
+
+    The thread makes the driver's calls in their order. ``suggest`` has a config worked out, and returns ``WAIT`` until it is
+    there. Where that takes long (``PREFETCH_S``), the next one is worked out at once, for the trial that then comes next.
+    Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
+
+    The searcher is told of a trial with the status and the metrics that it had when the driver called. An error that it raises comes out of the driver's next
+    call, and ends its thread.
+
+    Args:
+        searcher: bound already; nobody else may call it from now on.
+    """
+
+    def __init__(self, searcher: Searcher) -> None:
+        self.adaptive = searcher.adaptive
+        self._searcher = searcher
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
+        #: Whether a config is being worked out, or is there.
+        self._is_asked = False
+        #: How long the last suggestion took, in seconds.
+        self._took_s = 0.0
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """The other searcher's class, for errors."""
+        return type(self._searcher).__name__
+
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return the config that was worked out since it was asked for, or WAIT."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mqtune-searcher", daemon=True)
+            self._thread.start()
+        self._ask(trial)
+        try:
+            found = self._found.get_nowait()
+        except queue.Empty:
+            return WAIT
+        self._is_asked = False
+        if found is not None and self._took_s > PREFETCH_S:
+            self._ask(TrialId(f"{int(trial) + 1:04d}"))
+        return found
+
+    def replay(self, trial: TrialId, config: Config) -> Config | None:
+        """Have the searcher replay."""
+        return self._searcher.replay(trial, config)
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Tell the searcher."""
+        self._tell("adopt", trial, copy.deepcopy(config))
+
+    def on_stage(self, trial: Trial) -> None:
+        """Tell the searcher."""
+        self._tell("on_stage", trial)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Tell the searcher."""
+        self._tell("on_report", trial, report)
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Tell the searcher."""
+        self._tell("on_trial_pause", trial)
+
+    def on_attempt_end(self, trial: Trial) -> None:
+        """Tell the searcher."""
+        self._tell("on_attempt_end", trial)
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Tell the searcher."""
+        self._tell("on_abandon", trial)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Tell the searcher."""
+        self._tell("on_trial_end", trial)
+
+    def close(self) -> None:
+        """End the thread after the call that it is in; what waits behind that is not done any more."""
+        while not self._calls.empty():
+            self._calls.get()
+        self._calls.put(None)
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _ask(self, trial: TrialId) -> None:
+        self._raise_error()
+        if not self._is_asked:
+            self._is_asked = True
+            self._calls.put(partial(self._suggest, trial))
+
+    def _suggest(self, trial: TrialId) -> None:
+        begin = time.monotonic()
+        found = self._searcher.suggest(trial)
+        self._took_s = time.monotonic() - begin
+        self._found.put(found)
+
+    def _tell(self, method: str, trial: Trial | TrialId, *more: object) -> None:
+        self._raise_error()
+        told = getattr(self._searcher, method)
+        if self._thread is None:
+            told(trial, *more)
+        else:
+            self._calls.put(partial(told, copy.copy(trial), *more))
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
+                self._error = error
+                return
