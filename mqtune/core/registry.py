@@ -37,6 +37,8 @@ class Registered:
     role: ClassVar[str]
     #: What descriptions call this class; it never changes, as experiments that were begun before name it.
     kind: ClassVar[str] = ""
+    #: The modules of kinds that need an extra, and are imported only where a description names them.
+    extras: ClassVar[Mapping[str, str]] = {}
 
     def describe(self) -> Description:
         """Return its kind and its constructor's arguments, in values that a message can carry.
@@ -81,6 +83,8 @@ class Registered:
             raise ConfigurationError(
                 f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
             )
+        if kind in cls.extras:
+            import_module(cls.extras[kind])
         known = _kinds(cls)
         if kind not in known:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")

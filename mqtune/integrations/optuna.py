@@ -14,12 +14,13 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import Searcher, fingerprint
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.study import StudyDirection
     from optuna.trial import TrialState
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OptunaSearcher"]
 
-_DIRECTIONS: Final = {"min": "minimize", "max": "maximize"}
+_DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 #: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
 _TAIL: Final = 1e-6
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
@@ -69,9 +70,9 @@ class OptunaSearcher(Searcher):
     one of your own is reseeded.
 
     What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
-    or paused: PRUNED at its last step; failed or abandoned: FAIL, from which samplers learn nothing, and which is no longer
-    pending. A trial whose last value is not finite has diverged, and is PRUNED, which ranks it last. Pruning itself is what
-    mqtune's schedulers do.
+    or paused: PRUNED at its last step; failed, abandoned, or without a value: FAIL, from which samplers learn nothing. None of
+    them is pending any more. A trial whose last value is not finite has diverged: it counts as worse than all others. Pruning
+    itself is what mqtune's schedulers do.
 
     Requires Optuna 4 or 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
 
@@ -205,15 +206,19 @@ class OptunaSearcher(Searcher):
 
     def _close(self, record: _Record, state: TrialState) -> None:
         """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
-        last = record.values[max(record.values)] if record.values else math.nan
-        if state is TrialState.COMPLETE and not math.isfinite(last):
-            state = TrialState.PRUNED
-        value = last if state is TrialState.COMPLETE else None
+        values = record.values
+        last = values[max(values)] if values else math.nan
         running, record.running = record.running, None
+        has_diverged = bool(values) and not math.isfinite(last)
+        ended = TrialState.FAIL if has_diverged or not values else state
+        value = last if ended is TrialState.COMPLETE else None
         if running is not None:
-            self._study.tell(running, value, state)
-        elif state is not TrialState.FAIL:
-            self._study.add_trial(self._trial(state, record.params, record.values, value))
+            self._study.tell(running, value, ended)
+        elif ended is not TrialState.FAIL:
+            self._study.add_trial(self._trial(ended, record.params, values, value))
+        if has_diverged and state is not TrialState.FAIL:
+            # Without a step it ranks behind all that were pruned at one.
+            self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
 
     def _begun(self, params: dict[str, Any]) -> optuna.trial.Trial:
         """Begin a trial of the study without asking its sampler."""
@@ -262,6 +267,11 @@ def _parameter(domain: Domain) -> _Parameter | None:
         ConfigurationError: it is a domain of the user's own.
     """
     match domain:
+        case ReverseInterval():
+            distances = FloatDistribution(1 - domain.high, 1 - domain.low, log=True)
+            return _Parameter(
+                distances, lambda distance: min(max(1 - distance, domain.low), domain.high), lambda value: 1 - value
+            )
         case Interval():
             return _Parameter(FloatDistribution(domain.low, domain.high, log=domain.log), float, float)
         case Multiples():
@@ -270,6 +280,9 @@ def _parameter(domain: Domain) -> _Parameter | None:
         case Normal():
             shares = FloatDistribution(_TAIL, 1 - _TAIL)
             return _Parameter(shares, domain.at, lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL))
+        case Ordinal():
+            places: BaseDistribution = IntDistribution(0, len(domain.options) - 1)
+            return _Parameter(places, lambda place: domain.options[place], domain.place)
         case Choice():
             # Their places, as Optuna's categories may be numbers and texts only.
             places = CategoricalDistribution(range(len(domain.options)))

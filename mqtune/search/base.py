@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
@@ -37,6 +37,7 @@ class Searcher(Registered, ABC):
     """
 
     role = "searcher"
+    extras: ClassVar = {"optuna": "mqtune.integrations.optuna"}
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop

@@ -27,21 +27,27 @@ __all__ = [
     "Interval",
     "Multiples",
     "Normal",
+    "Ordinal",
+    "ReverseInterval",
     "choice",
     "copy_value",
     "domain_of",
+    "finrange",
     "grid_search",
     "integer",
     "is_same",
+    "logfinrange",
     "lograndint",
     "loguniform",
     "normal",
     "number",
+    "ordinal",
     "plain_value",
     "qloguniform",
     "qrandint",
     "quniform",
     "randint",
+    "reverseloguniform",
     "sample_from",
     "uniform",
 ]
@@ -150,6 +156,21 @@ class Interval(Domain):
 
     def __str__(self) -> str:
         return f"{self.name}({self.low!r}, {self.high!r})"
+
+
+@dataclass(frozen=True)
+class ReverseInterval(Interval):
+    """The floats from low to high, below 1, whose distances to 1 are evenly spread over their logarithms."""
+
+    def at(self, share: float) -> float:
+        return min(max(1 - math.exp(_between(*self._logs, 1 - share)), self.low), self.high)
+
+    def share(self, value: Any) -> float:
+        return 1 - _share(math.log(1 - value), *self._logs)
+
+    @cached_property
+    def _logs(self) -> tuple[float, float]:
+        return math.log(1 - self.high), math.log(1 - self.low)
 
 
 @dataclass(frozen=True)
@@ -320,6 +341,13 @@ class Choice(Domain):
 
 
 @dataclass(frozen=True)
+class Ordinal(Choice):
+    """A choice whose values stand in an order that means something: neighbours are alike."""
+
+    name: str = "ordinal"
+
+
+@dataclass(frozen=True)
 class Grid(Choice):
     """A choice of which a grid takes each value in turn."""
 
@@ -477,6 +505,8 @@ def integer(call: str, name: str, value: object) -> int:
 
 #: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.
 MAX_STEPS: Final = 2**53
+#: A definition lists the values of a choice.
+MAX_VALUES: Final = 10_000
 
 
 def _interval(name: str, low: object, high: object, *, log: bool) -> Interval:
@@ -524,6 +554,22 @@ def uniform(low: float, high: float) -> Domain:
 def loguniform(low: float, high: float) -> Domain:
     """Return the floats from *low* (above 0) to *high*, evenly spread in a log scale."""
     return _interval("loguniform", low, high, log=True)
+
+
+def reverseloguniform(low: float, high: float) -> Domain:
+    """Return the floats from *low* (at least 0) to *high* (below 1) with their distance to 1 evenly spread in a log scale.
+
+    For what matters close to 1, such as a momentum: ``reverseloguniform(0.9, 0.999)``.
+    """
+    _check_bounds(
+        "reverseloguniform",
+        number("reverseloguniform", "low", low),
+        number("reverseloguniform", "high", high),
+        log=False,
+    )
+    if low < 0 or high >= 1:
+        raise SpaceError(f"reverseloguniform: low={low!r} and high={high!r} must lie from 0 up to, and without, 1")
+    return ReverseInterval("reverseloguniform", float(low), float(high), log=True)
 
 
 def quniform(low: float, high: float, q: float) -> Domain:
@@ -575,6 +621,33 @@ def choice(values: Sequence[object]) -> Domain:
     return Choice(_options("choice", values))
 
 
+def ordinal(values: Sequence[object]) -> Domain:
+    """Return one of *values*, each equally likely, which stand in their order: a model or PBT takes neighbours for alike."""
+    return Ordinal(_options("ordinal", values))
+
+
+def finrange(low: float, high: float, size: int) -> Domain:
+    """Return one of *size* floats that are evenly spaced from *low* to *high*, both included."""
+    _check_bounds("finrange", number("finrange", "low", low), number("finrange", "high", high), log=False)
+    shares = _evenly("finrange", size)
+    return Ordinal(tuple(_between(float(low), float(high), share) for share in shares))
+
+
+def logfinrange(low: float, high: float, size: int) -> Domain:
+    """Return one of *size* floats that are evenly spaced in a log scale from *low* (above 0) to *high*, both included."""
+    interval = _interval("logfinrange", low, high, log=True)
+    middle = _evenly("logfinrange", size)[1:-1]
+    return Ordinal((interval.low, *map(interval.at, middle), interval.high))
+
+
+def _evenly(name: str, size: int) -> list[float]:
+    if integer(name, "size", size) < 2:  # noqa: PLR2004 - both bounds
+        raise SpaceError(f"{name}: size={size!r} must be at least 2, for both bounds")
+    if size > MAX_VALUES:
+        raise SpaceError(f"{name}: size={size!r} is more than {MAX_VALUES:,}; use quniform or uniform")
+    return [index / (size - 1) for index in range(size)]
+
+
 def grid_search(values: Sequence[object]) -> Domain:
     """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once."""
     return Grid(_options("grid_search", values))
@@ -606,6 +679,8 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
         randint,
         lograndint,
         qrandint,
+        ordinal,
+        reverseloguniform,
         uniform,
         loguniform,
         quniform,

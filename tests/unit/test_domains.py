@@ -1,0 +1,107 @@
+"""Domains: where a value lies in its domain, and those that have an order of their own."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqtune
+from mqtune.core.errors import SpaceError
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Ordinal, domain_of
+
+DOMAINS = {
+    "uniform": mqtune.uniform(-1, 3),
+    "widest": mqtune.uniform(-1.7e308, 1.7e308),
+    "loguniform": mqtune.loguniform(1e-9, 1e3),
+    "reverseloguniform": mqtune.reverseloguniform(0, 0.9999),
+    "quniform": mqtune.quniform(0.25, 1, 0.1),
+    "qloguniform": mqtune.qloguniform(0.5, 100, 0.5),
+    "normal": mqtune.normal(3, 0.5),
+    "randint": mqtune.randint(-4, 9),
+    "qrandint": mqtune.qrandint(0, 100, 7),
+    "lograndint": mqtune.lograndint(1, 100_000),
+    "choice": mqtune.choice(["a", None, True, 1, [1, {"b": 2.0}]]),
+    "ordinal": mqtune.ordinal([16, 8, "all"]),
+    "finrange": mqtune.finrange(0.1, 1, 10),
+    "grid_search": mqtune.grid_search([1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS.keys())
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_at_the_share_of_a_value_lies_that_value(domain: Domain, share: float) -> None:
+    value = domain.at(share)
+
+    again = domain.at(min(domain.share(value), math.nextafter(1, 0)))
+    assert 0 <= domain.share(value) <= 1
+    if isinstance(domain, Multiples | Choice):
+        assert again == value
+    else:
+        assert again == pytest.approx(value, rel=1e-6, abs=1e-9)
+        assert domain.share(value) == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS.keys())
+def test_a_domain_is_made_again_from_its_description(domain: Domain) -> None:
+    assert domain_of(domain.describe()) == domain
+
+
+def test_a_value_that_is_none_of_the_options_has_no_place() -> None:
+    domain = mqtune.choice([1, "1"])
+    assert isinstance(domain, Choice)
+
+    assert [domain.place(1), domain.place("1")] == [0, 1]
+    with pytest.raises(SpaceError, match=r"True is not one of choice\(\[1, '1'\]\)"):
+        domain.place(True)
+
+
+def test_the_values_of_a_reverse_log_domain_crowd_at_its_upper_end() -> None:
+    domain, rng = mqtune.reverseloguniform(0.9, 0.9999), random.Random(0)
+    values = [domain.sample(rng) for _ in range(3000)]
+
+    assert all(0.9 <= domain.check(value) <= 0.9999 for value in values)
+    thirds = Counter(math.floor(-math.log10(1 - value) + 1e-9) for value in values)
+    assert all(900 < thirds[digits] < 1100 for digits in (1, 2, 3))
+    with pytest.raises(SpaceError, match="outside reverseloguniform"):
+        domain.check(0.5)
+    assert isinstance(domain, Interval)
+
+
+@pytest.mark.parametrize("bounds", [(-0.1, 0.5), (0.5, 1), (0.5, 2)])
+def test_a_reverse_log_domain_lies_below_one(bounds: tuple[float, float]) -> None:
+    with pytest.raises(SpaceError, match="must lie from 0 up to, and without, 1"):
+        mqtune.reverseloguniform(*bounds)
+
+
+def test_a_finite_range_has_both_bounds_and_even_steps() -> None:
+    steps, logs = mqtune.finrange(0.1, 1, 10), mqtune.logfinrange(1, 1000, 4)
+    assert isinstance(steps, Ordinal)
+    assert isinstance(logs, Ordinal)
+
+    assert steps.options == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert (steps.options[0], steps.options[-1]) == (0.1, 1.0)
+    assert logs.options == pytest.approx([1, 10, 100, 1000])
+    assert (logs.options[0], logs.options[-1]) == (1.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mqtune.finrange(1, 0, 3), "low=1 must be below high=0"),
+        (lambda: mqtune.finrange(0, 1, 1), "finrange: size=1 must be at least 2"),
+        (lambda: mqtune.finrange(0, 1, 2.0), "size=2.0"),
+        (lambda: mqtune.finrange(0, 1, 10**9), "is more than 10,000; use quniform or uniform"),
+        (lambda: mqtune.logfinrange(0, 1, 3), "low=0.0 must be above 0"),
+        (lambda: mqtune.ordinal([]), "is empty"),
+        (lambda: mqtune.ordinal("abc"), "not a list"),
+        (lambda: mqtune.reverseloguniform(0.9, math.nan), "high=nan"),
+    ],
+)
+def test_bounds_that_can_not_be_meant_are_named(make: object, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        make()  # type: ignore[operator]

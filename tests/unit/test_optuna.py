@@ -1,0 +1,305 @@
+"""Optuna's samplers as searchers: what they are told, and that nothing is asked twice."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.integrations.optuna import OptunaSearcher
+from mqtune.search.base import Searcher
+from mqtune.search.points import PointsFirst, searcher_of
+from mqtune.search.space import Space
+
+SPACE = Space(
+    {
+        "lr": mqtune.loguniform(1e-4, 1e-1),
+        "x": mqtune.uniform(-1, 1),
+        "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2], {"a": 1}])},
+        "q": mqtune.quniform(0.25, 1, 0.1),
+        "noise": mqtune.normal(0, 1),
+        "half": mqtune.sample_from(lambda config: config["x"] / 2),
+        "fixed": "always",
+    }
+)
+
+
+def bound(sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, mode: str = "min") -> OptunaSearcher:
+    searcher = OptunaSearcher(sampler)
+    searcher.bind(SPACE, seed, metric="loss", mode=mode)
+    return searcher
+
+
+class Story:
+    """Trials of a searcher, as a driver would tell of them."""
+
+    def __init__(self, searcher: OptunaSearcher) -> None:
+        self.searcher = searcher
+        self.number = 0
+
+    def begin(self, config: Config | None = None, replays: Config | None = None) -> Trial:
+        self.number += 1
+        id_ = TrialId(f"{self.number:04d}")
+        if config is not None:
+            self.searcher.adopt(id_, config)
+        elif replays is not None:
+            config = self.searcher.replay(id_, replays)
+        else:
+            config = self.searcher.suggest(id_)
+        trial = Trial(id_, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        self.searcher.on_stage(trial)
+        return trial
+
+    def report(self, trial: Trial, *losses: object) -> Trial:
+        for loss in losses:
+            trial.reports += 1
+            metrics = {"loss": loss, "training_iteration": trial.reports}
+            self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
+        return trial
+
+    def end(self, trial: Trial, status: TrialStatus = TrialStatus.COMPLETED) -> Trial:
+        trial.status = status
+        if status is TrialStatus.PAUSED:
+            self.searcher.on_trial_pause(trial)
+            return trial
+        if status is TrialStatus.ABANDONED:
+            self.searcher.on_abandon(trial)
+        self.searcher.on_trial_end(trial)
+        return trial
+
+    @property
+    def model(self) -> list[optuna.trial.FrozenTrial]:
+        return self.searcher._study.trials
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(bound())
+
+
+def test_it_suggests_configs_of_the_space(story: Story) -> None:
+    for _ in range(30):
+        config = story.end(story.report(story.begin(), 0.5)).config
+        SPACE.check(config, partial=False)
+        assert config["half"] == config["x"] / 2
+        assert config["fixed"] == "always"
+
+
+def test_a_model_finds_what_random_search_does_not() -> None:
+    story = Story(bound())
+    losses = []
+    for _ in range(60):
+        trial = story.begin()
+        loss = abs(trial.config["x"] - 0.3) + abs(math.log10(trial.config["lr"]) + 2.5)
+        losses.append(loss)
+        story.end(story.report(trial, loss))
+
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+@pytest.mark.parametrize(
+    ("status", "losses", "state", "value"),
+    [
+        (TrialStatus.COMPLETED, [3.0, 2.0], TrialState.COMPLETE, 2.0),
+        (TrialStatus.COMPLETED, [], TrialState.FAIL, None),
+        (TrialStatus.COMPLETED, ["text", None], TrialState.FAIL, None),
+        (TrialStatus.PAUSED, [], TrialState.FAIL, None),
+        (TrialStatus.EARLY_STOPPED, [3.0, 2.5], TrialState.PRUNED, 2.5),
+        (TrialStatus.PAUSED, [3.0], TrialState.PRUNED, 3.0),
+        (TrialStatus.FAILED, [3.0], TrialState.FAIL, None),
+        (TrialStatus.ABANDONED, [3.0], TrialState.FAIL, None),
+        (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
+    ],
+)
+def test_a_trial_is_for_the_sampler_what_it_was(
+    story: Story, status: TrialStatus, losses: list[Any], state: TrialState, value: float | None
+) -> None:
+    trial = story.report(story.begin(), *losses)
+    if status is not TrialStatus.RUNNING:
+        story.end(trial, status)
+
+    (seen,) = story.model
+    assert seen.state is state
+    assert seen.value == value
+    assert seen.intermediate_values.keys() == {i for i, loss in enumerate(losses, 1) if isinstance(loss, float)}
+    assert story.begin().config
+
+
+@pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED])
+def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(
+    story: Story, status: TrialStatus, last: float
+) -> None:
+    diverged = story.end(story.report(story.begin(), 0.1, last), status)
+    story.end(story.report(story.begin(), 9.0), TrialStatus.EARLY_STOPPED)
+
+    live, ranked, other = story.model
+    assert live.state is TrialState.FAIL
+    assert (ranked.state, ranked.intermediate_values, ranked.params["x"]) == (
+        TrialState.PRUNED,
+        {},
+        diverged.config["x"],
+    )
+    assert other.intermediate_values == {1: 9.0}
+
+
+def test_a_step_that_is_reported_again_keeps_its_first_value(story: Story) -> None:
+    trial = story.report(story.begin(), 3.0, 2.0)
+    trial.reports = 1
+    story.report(trial, 9.0)
+
+    assert story.model[0].intermediate_values == {1: 3.0, 2: 2.0}
+
+
+def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Story) -> None:
+    trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
+    trial.status = TrialStatus.STAGED
+    story.searcher.on_stage(trial)
+    story.end(story.report(trial, 1.0))
+
+    assert [(seen.state, seen.value) for seen in story.model] == [
+        (TrialState.PRUNED, 3.0),
+        (TrialState.COMPLETE, 1.0),
+    ]
+    assert story.model[0].params == story.model[1].params
+
+
+def test_a_trial_that_goes_on_with_another_config_is_another_one_for_the_sampler(story: Story) -> None:
+    trial = story.report(story.begin(), 3.0)
+    trial.config = {**trial.config, "x": 0.125, "half": 0.0625}
+    story.searcher.on_stage(trial)
+    story.end(story.report(trial, 1.0))
+
+    assert [(seen.state, seen.params["x"]) for seen in story.model][1] == (TrialState.COMPLETE, 0.125)
+    assert story.model[0].state is TrialState.PRUNED
+
+
+def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
+    config = bound(seed=9).suggest(TrialId("0001"))
+    story.end(story.report(story.begin(config), 0.25))
+
+    (seen,) = story.model
+    assert (seen.state, seen.value, seen.params["x"]) == (TrialState.COMPLETE, 0.25, config["x"])
+    assert story.begin().config != config
+
+
+def test_points_that_come_first_teach_as_others_do() -> None:
+    inner = OptunaSearcher()
+    searcher = PointsFirst([{"x": 0.5}], inner)
+    searcher.bind(SPACE, 1, metric="loss", mode="min")
+
+    point = searcher.suggest(TrialId("0001"))
+
+    assert isinstance(point, dict)
+    assert point["x"] == 0.5
+    assert [seen.params["x"] for seen in inner._study.trials] == [0.5]
+    assert searcher.is_slow
+    assert searcher.adaptive
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    ends=st.lists(st.sampled_from([*TrialStatus]), min_size=1, max_size=25),
+    losses=st.lists(st.floats(), min_size=1, max_size=5),
+)
+def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
+    ends: list[TrialStatus], losses: list[float]
+) -> None:
+    asked: list[int] = []
+
+    class Counting(optuna.samplers.TPESampler):
+        def sample_relative(self, *arguments: Any) -> dict[str, Any]:
+            asked.append(1)
+            return super().sample_relative(*arguments)
+
+    def tried(story: Story, begin: Callable[[int], Trial]) -> list[Config]:
+        configs = []
+        for number, status in enumerate(ends):
+            trial = begin(number)
+            configs.append(trial.config)
+            story.report(trial, losses[number % len(losses)])
+            if status.is_terminal or status is TrialStatus.PAUSED:
+                story.end(trial, status)
+        return configs
+
+    first, second = Story(bound()), Story(bound())
+    configs = tried(first, lambda _: first.begin())
+    assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
+    assert [first.begin().config for _ in range(3)] == [second.begin().config for _ in range(3)]
+
+    own = Story(bound(Counting(seed=0)))
+    tried(own, lambda number: own.begin(replays=configs[number]))
+    assert not asked
+
+
+def test_the_sampler_of_a_user_does_not_repeat_itself_after_a_resume() -> None:
+    first = Story(bound(optuna.samplers.RandomSampler(seed=0)))
+    configs = [first.begin().config for _ in range(10)]
+    second = Story(bound(optuna.samplers.RandomSampler(seed=0)))
+    for config in configs:
+        second.begin(replays=config)
+
+    assert not any(second.begin().config in configs for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        optuna.samplers.RandomSampler,
+        optuna.samplers.TPESampler,
+        optuna.samplers.NSGAIISampler,
+        lambda seed: optuna.samplers.QMCSampler(seed=seed, warn_independent_sampling=False),
+    ],
+)
+def test_it_runs_with_samplers_of_all_kinds(sampler: Callable[..., optuna.samplers.BaseSampler]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        story = Story(bound(sampler(seed=3), mode="max"))
+    for _ in range(15):
+        SPACE.check(story.end(story.report(story.begin(), 0.5)).config, partial=False)
+
+
+def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_users_can_not() -> None:
+    description = OptunaSearcher(seed=7).describe()
+    assert description == {"searcher": "optuna", "sampler": "", "seed": 7}
+
+    again = searcher_of(description, SPACE)
+    assert isinstance(again, OptunaSearcher)
+    assert again.describe() == description
+    with pytest.raises(ConfigurationError, match=r"sampler QMCSampler, which only your code can make: give searcher="):
+        Searcher.rebuild({"searcher": "optuna", "sampler": "QMCSampler", "seed": ""})
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="sampler='tpe' is no sampler of Optuna"):
+        OptunaSearcher("tpe")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no domain to choose from"):
+        OptunaSearcher().check_space(Space({"a": 1}))
+    searcher = bound()
+    searcher.bind(SPACE, 1, metric="loss", mode="min")
+    with pytest.raises(ConfigurationError, match="another experiment's"):
+        searcher.bind(SPACE, 2, metric="loss", mode="min")
+
+
+def test_users_are_not_told_of_the_study(capfd: pytest.CaptureFixture[str]) -> None:
+    Story(bound()).begin()
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_mqtune_does_not_import_it() -> None:
+    code = "import sys, mqtune, mqtune.tuner; sys.exit('optuna' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
