@@ -15,7 +15,7 @@ from mqtune.core.version import __version__
 __all__ = ["main"]
 
 #: Each is ``command`` in the module of its name, which is imported when it is called.
-COMMANDS: Final = ("acl", "demo", "drain", "list", "logs", "resume", "show", "worker")
+COMMANDS: Final = ("acl", "demo", "drain", "list", "logs", "optuna-dashboard", "resume", "show", "worker")
 
 
 class _Commands(click.Group):
@@ -27,7 +27,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command | None = None
         if cmd_name in COMMANDS:
-            command = import_module(f"mqtune.cli.{cmd_name}").command
+            command = import_module(f"mqtune.cli.{cmd_name.replace('-', '_')}").command
         return command
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import random
+import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +30,9 @@ except ImportError as error:  # pragma: no cover - the tests have it
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-__all__ = ["OptunaSearcher"]
+__all__ = ["DIRECTIONS", "OptunaSearcher", "quiet"]
 
-_DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 #: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
 _TAIL: Final = 1e-6
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
@@ -124,19 +126,14 @@ class OptunaSearcher(Searcher):
         self._parameters = _parameters(space)
         self._distributions = {path: each.distribution for path, each in self._parameters.items()}
         self._storage = optuna.storages.InMemoryStorage()
-        verbosity = optuna.logging.get_verbosity()
-        # Users never see the study, and need not read that there is one.
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
+        with quiet():
             self._study = optuna.create_study(
                 storage=self._storage,
                 # A name that is drawn would give a sampler that goes by it other suggestions each time.
                 study_name=f"mqtune-{seed}",
                 sampler=self._tpe() if self._sampler is None else self._sampler,
-                direction=_DIRECTIONS[mode],
+                direction=DIRECTIONS[mode],
             )
-        finally:
-            optuna.logging.set_verbosity(verbosity)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
 
     def _tpe(self) -> BaseSampler:
@@ -289,3 +286,16 @@ def _parameter(domain: Domain) -> _Parameter | None:
             return _Parameter(places, lambda place: domain.options[place], domain.place)
         case _:
             raise ConfigurationError(f"OptunaSearcher: {domain} is a domain that Optuna has nothing like")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Have Optuna not say that there is a study, which is of no use to a user who never sees it; for the main thread alone."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)

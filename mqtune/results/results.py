@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
@@ -490,6 +491,16 @@ class Results:
             reports = self.reports(self[trial_id].id)
             found = [dict(flatten(each.metrics)).get(name) for each in reports if not each.late]
         return np.array([value if is_number(value) else math.nan for value in found], dtype=float)
+
+    def to_optuna_study(self) -> Any:
+        """Return an ``optuna.Study`` in memory with all trials and reports, for Optuna's plots, importances and dashboard.
+
+        Raises:
+            ConfigurationError: Optuna is not installed.
+        """
+        study_of = import_module("mqtune.integrations.optuna_study").study_of
+        events = saved_events(self._copy)
+        return study_of(created_event(events, self.folder), events)
 
     def dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per trial.

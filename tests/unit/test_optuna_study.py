@@ -1,0 +1,148 @@
+"""An experiment as a study of Optuna, after it has ended and while it runs."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import mqtune
+from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event
+from mqtune.core.trial import Config
+from mqtune.integrations.optuna_study import StudyMirror
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.results.results import Results
+
+SPACE = {
+    "x": mqtune.uniform(-1, 1),
+    "lr": mqtune.loguniform(1e-5, 1),
+    "momentum": mqtune.reverseloguniform(0.9, 0.999),
+    "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2]])},
+    "q": mqtune.quniform(0.25, 1, 0.1),
+    "steps": mqtune.qrandint(10, 95, 10),
+    "noise": mqtune.normal(0, 1),
+    "size": mqtune.ordinal(["s", "m", "l"]),
+    "half": mqtune.sample_from(lambda config: config["x"] / 2),
+    "fixed": "always",
+}
+
+
+def curve(config: Config) -> Any:
+    """Loss by epoch; some trials diverge."""
+    for epoch in range(1, 10):
+        yield 60.0, {"loss": math.nan if config["x"] > 0.9 else (config["x"] - 0.3) ** 2 + 1 / epoch}
+
+
+def train(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    return mqtune.Tuner(
+        train,
+        SPACE,
+        metric="loss",
+        mode="min",
+        scheduler=mqtune.ASHA(max_t=9, grace_period=1, reduction_factor=3),
+        max_trials=40,
+        seed=5,
+        backend=mqtune.Simulated(curve, slots=4),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+
+STATES = {"COMPLETED": TrialState.COMPLETE, "EARLY_STOPPED": TrialState.PRUNED}
+
+
+def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end(results: Results) -> None:
+    study = results.to_optuna_study()
+
+    assert (study.study_name, study.direction, study.metric_names) == (
+        results.name,
+        optuna.study.StudyDirection.MINIMIZE,
+        ["loss"],
+    )
+    assert len(study.trials) == len(results) == 40
+    assert {trial.state for trial in study.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
+    reports: dict[str, dict[int, float]] = {}
+    for report in results.reports():
+        reports.setdefault(report.trial, {})[report.metrics["training_iteration"]] = report.metrics["loss"]
+    for seen, trial in zip(study.trials, results, strict=True):
+        assert seen.user_attrs["mqtune:trial"] == trial.id
+        assert seen.user_attrs["mqtune:status"] == trial.status.name
+        assert repr(seen.intermediate_values) == repr(reports[trial.id])
+        assert seen.params == {
+            "x": trial.config["x"],
+            "lr": trial.config["lr"],
+            "momentum": trial.config["momentum"],
+            "net/width": trial.config["net"]["width"],
+            "net/act": "[1, 2]" if trial.config["net"]["act"] == [1, 2] else trial.config["net"]["act"],
+            "q": trial.config["q"],
+            "steps": trial.config["steps"],
+            "noise": trial.config["noise"],
+            "size": trial.config["size"],
+        }
+        assert seen.datetime_start < seen.datetime_complete
+    completed = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
+    assert completed
+    assert study.best_value == min(trial.value for trial in completed)
+
+
+def test_a_completed_trial_without_a_value_is_none_for_optuna(results: Results) -> None:
+    study = results.to_optuna_study()
+
+    odd = [trial for trial in study.trials if trial.user_attrs["mqtune:status"] == "COMPLETED" and trial.value is None]
+    assert all(trial.state is TrialState.FAIL for trial in odd)
+    assert all(not math.isnan(trial.value) for trial in study.trials if trial.value is not None)
+
+
+def test_optunas_own_importances_and_plots_take_it(results: Results) -> None:
+    study = results.to_optuna_study()
+
+    importances = optuna.importance.get_param_importances(study, params=["x", "q"])
+    assert importances.keys() == {"x", "q"}
+
+
+def test_a_mirror_that_is_written_after_each_event_comes_to_the_same_study(results: Results) -> None:
+    first, *events = events_of(results)
+    assert isinstance(first, ExperimentCreated)
+    mirror = StudyMirror(first)
+    seen: set[TrialState] = set()
+    for event in events:
+        mirror.take(event)
+        mirror.write()
+        seen |= {trial.state for trial in mirror.study.get_trials(deepcopy=False)}
+
+    assert seen >= {TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED}
+    for one, other in zip(mirror.study.trials, results.to_optuna_study().trials, strict=True):
+        assert (one.state, one.params, one.user_attrs) == (other.state, other.params, other.user_attrs)
+        assert repr(one.value) == repr(other.value)
+        # A report that the driver had not seen when it decided is late in the results, and in the journal before the decision.
+        assert other.intermediate_values.keys() <= one.intermediate_values.keys()
+
+
+def test_times_are_those_of_the_journal(results: Results) -> None:
+    trial, seen = results["0001"], results.to_optuna_study().trials[0]
+
+    started = trial.attempts[0].started_at
+    assert started is not None
+    assert seen.datetime_start == datetime.fromtimestamp(started, UTC).astimezone().replace(tzinfo=None)
+
+
+def test_nothing_is_said_of_the_study(results: Results, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    results.to_optuna_study()
+
+    assert capfd.readouterr() == ("", "")
+
+
+def events_of(results: Results) -> list[Event | Reports]:
+    found = [decode_event(entry.data, entry.id) for entry in JournalFile(results.folder / JOURNAL_FILE).read()]
+    return [event for event in found if event is not None]
