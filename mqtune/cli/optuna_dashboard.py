@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import click
 
@@ -18,6 +19,9 @@ from mqtune.journal.follow import SILENCE_S, Follower
 from mqtune.results.experiments import find_experiment
 
 __all__ = ["command"]
+
+#: How long an experiment's own server may be away before it is taken for ended.
+_PATIENCE_S: Final = 1.0
 
 
 @click.command("optuna-dashboard")
@@ -52,8 +56,12 @@ class _Feed:
 
         self._name = name
         self._last = START.entry
-        url = broker or EmbeddedServer.running_url(mqtune_home() / name)
-        self._follower = None if url is None else Follower(url, name)
+        self._broker = broker
+        if broker:
+            self._follower: Follower | None = Follower(broker, name)
+        else:
+            url = EmbeddedServer.running_url(mqtune_home() / name)
+            self._follower = None if url is None else Follower(url, name, patience_s=_PATIENCE_S)
         try:
             entries = self._saved() if self._follower is None else self._written(self._follower)
             first = next(entries, None)
@@ -67,14 +75,14 @@ class _Feed:
             raise
 
     def follow(self) -> None:
-        """Take in what comes, until the broker is gone: then the rest, if it is on this machine."""
-        if self._follower is None:
-            return
-        with contextlib.suppress(BrokerUnavailable):
-            while True:
+        """Take in what comes, without end; from a server that ended with its driver, the rest is on this machine."""
+        while self._follower is not None:
+            try:
                 self._take(self._follower.read(SILENCE_S))
-        with contextlib.suppress(ConfigurationError, FileNotFoundError):
-            self._take(self._saved())
+            except BrokerUnavailable:
+                if not self._broker:
+                    self._take(self._saved())
+                    return
 
     def close(self) -> None:
         """Close the connections."""
