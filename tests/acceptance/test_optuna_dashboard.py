@@ -29,9 +29,9 @@ import mqtune
 
 def train(config):
     for epoch in range(1, 10_000):
+        mqtune.report({"loss": (config["x"] - 0.3) ** 2 + 1 / epoch})
         if Path(config["stop"]).exists():
             return
-        mqtune.report({"loss": (config["x"] - 0.3) ** 2 + 1 / epoch})
         time.sleep(0.05)
 
 
