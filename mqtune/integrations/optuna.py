@@ -35,6 +35,10 @@ __all__ = ["DIRECTIONS", "OptunaSearcher", "quiet"]
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 #: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
 _TAIL: Final = 1e-6
+#: How often a sampler is asked for a config that was not abandoned, and how many are drawn at random then: in all but small
+#: spaces the first will do.
+_SUGGESTIONS: Final = 10
+_SAMPLES: Final = 1000
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
@@ -104,6 +108,7 @@ class OptunaSearcher(Searcher):
         #: resumes goes on with others than those that were used.
         self._count = 0
         self._is_resumed = False
+        self._abandoned: set[str] = set()
 
     def check_space(self, space: Space) -> None:
         """Check that there is something to choose."""
@@ -138,11 +143,13 @@ class OptunaSearcher(Searcher):
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
-        numbers = random.Random(f"{self._own_seed} {self._count}")
-        return optuna.samplers.TPESampler(seed=numbers.getrandbits(32), constant_liar=True)
+        return optuna.samplers.TPESampler(seed=self._numbers().getrandbits(32), constant_liar=True)
 
-    def suggest(self, trial: TrialId) -> Config:
-        """Return the sampler's next config; there is always one."""
+    def _numbers(self) -> random.Random:
+        return random.Random(f"{self._own_seed} {self._count}")
+
+    def suggest(self, trial: TrialId) -> Config | None:
+        """Return the sampler's next config; None if all that can be found were abandoned."""
         if self._sampler is None:
             self._study.sampler = self._tpe()
         elif self._is_resumed:
@@ -150,12 +157,31 @@ class OptunaSearcher(Searcher):
             self._sampler.reseed_rng()
         self._is_resumed = False
         self._count += 1
-        asked = self._study.ask(self._distributions)
-        config = self._space.config_of(
-            {path: self._parameters[path].to_value(param) for path, param in asked.params.items()}
-        )
-        self._asked.append(_Record(config, asked.params, asked))
-        return copy.deepcopy(config)
+        record = self._new_from_sampler() or self._new_at_random()
+        if record is None:
+            return None
+        self._asked.append(record)
+        return copy.deepcopy(record.config)
+
+    def _new_from_sampler(self) -> _Record | None:
+        """Return a suggestion that was not abandoned, if the sampler has one soon."""
+        for _ in range(_SUGGESTIONS):
+            asked = self._study.ask(self._distributions)
+            values = {path: self._parameters[path].to_value(param) for path, param in asked.params.items()}
+            config = self._space.config_of(values)
+            if fingerprint(config) not in self._abandoned:
+                return _Record(config, asked.params, asked)
+            self._study.tell(asked, state=TrialState.FAIL)
+        return None
+
+    def _new_at_random(self) -> _Record | None:
+        numbers = self._numbers()
+        for _ in range(_SAMPLES):
+            config = self._space.sample(numbers)
+            if fingerprint(config) not in self._abandoned:
+                params = self._params(config)
+                return _Record(config, params, self._begun(params))
+        return None
 
     def replay(self, trial: TrialId, config: Config) -> Config:
         """Adopt what was suggested to an earlier driver; the sampler is not asked."""
@@ -166,9 +192,12 @@ class OptunaSearcher(Searcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         """Learn of a config that was not suggested now, as of one that was."""
         self._count += 1
-        values = self._space.values(config)
-        params = {path: each.to_param(values[path]) for path, each in self._parameters.items()}
+        params = self._params(config)
         self._records[trial] = _Record(config, params, self._begun(params))
+
+    def _params(self, config: Config) -> dict[str, Any]:
+        values = self._space.values(config)
+        return {path: each.to_param(values[path]) for path, each in self._parameters.items()}
 
     def on_stage(self, trial: Trial) -> None:
         """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""
@@ -196,6 +225,10 @@ class OptunaSearcher(Searcher):
     def on_trial_pause(self, trial: Trial) -> None:
         """Count it as pruned: it may never go on, and is not pending any more."""
         self._close(self._records[trial.id], TrialState.PRUNED)
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Never suggest its config again."""
+        self._abandoned.add(fingerprint(trial.config))
 
     def on_trial_end(self, trial: Trial) -> None:
         """Learn how it has ended."""

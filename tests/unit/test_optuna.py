@@ -195,6 +195,22 @@ def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
     assert story.begin().config != config
 
 
+def test_an_abandoned_config_is_not_suggested_again() -> None:
+    searcher = OptunaSearcher()
+    space = Space({"depth": mqtune.grid_search([1, 2, 3])})
+    searcher.bind(space, 1, metric="loss", mode="min")
+    story = Story(searcher)
+    while (best := story.begin()).config["depth"] != 2:
+        story.end(story.report(best, 9.0))
+    story.end(story.report(best, 0.0), TrialStatus.ABANDONED)
+
+    assert {story.end(story.report(story.begin(), 1.0)).config["depth"] for _ in range(20)} == {1, 3}
+
+    for depth in (1, 3):
+        story.end(story.begin({"depth": depth}), TrialStatus.ABANDONED)
+    assert searcher.suggest(TrialId("9999")) is None
+
+
 def test_points_that_come_first_teach_as_others_do() -> None:
     inner = OptunaSearcher()
     searcher = PointsFirst([{"x": 0.5}], inner)
