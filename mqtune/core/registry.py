@@ -83,8 +83,8 @@ class Registered:
             raise ConfigurationError(
                 f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
             )
-        if kind in cls.extras:
-            import_module(cls.extras[kind])
+        if module := cls.extras.get(str(kind)):
+            import_module(module)
         known = _kinds(cls)
         if kind not in known:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")

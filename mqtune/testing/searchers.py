@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from itertools import islice
 from typing import Any, ClassVar, Final
 
 import pytest
 
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import Searcher
+from mqtune.search.base import WAIT, Searcher
 from mqtune.search.space import Space
+from mqtune.testing.waiting import eventually
 from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 __all__ = ["NewSearcher", "SearcherContract"]
@@ -19,6 +19,7 @@ __all__ = ["NewSearcher", "SearcherContract"]
 #: Returns a new searcher over the contract's space, made with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
 
+_SEED: Final = 1
 #: The number of suggestions that a test asks for.
 _SUGGESTIONS: Final = 30
 #: The losses that trials report: numbers, none, and values that no searcher can use.
@@ -44,59 +45,84 @@ class SearcherContract(InVirtualTime):
         """Return the function that makes searchers; a subclass must override it."""
         raise NotImplementedError("override the fixture new_searcher: it returns a function that makes a searcher")
 
+    def _story(self, new_searcher: NewSearcher) -> _Story:
+        searcher = new_searcher()
+        searcher.bind(Space(self.space), _SEED, metric="loss", mode="min")
+        return _Story(searcher)
+
     def test_it_suggests_configs_of_the_space(self, new_searcher: NewSearcher) -> None:
-        suggested = _suggested(new_searcher())
+        suggested = self._story(new_searcher).begin_all()
 
         assert suggested
         for config in suggested:
             Space(self.space).check(config, partial=False)
 
     def test_the_same_reports_give_the_same_suggestions(self, new_searcher: NewSearcher) -> None:
-        first, second = (_tried(new_searcher(), _LOSSES) for _ in range(2))
+        first, second = (self._story(new_searcher).run_all(_LOSSES) for _ in range(2))
 
         assert first == second
 
     def test_reports_change_nothing_unless_it_is_adaptive(self, new_searcher: NewSearcher) -> None:
-        searcher = new_searcher()
-        if not searcher.adaptive:
-            assert _tried(searcher, _LOSSES) == _tried(new_searcher(), [0.0])
+        story = self._story(new_searcher)
+        if not story.searcher.adaptive:
+            assert story.run_all(_LOSSES) == self._story(new_searcher).run_all([0.0])
 
     def test_a_suggestion_belongs_to_who_asked(self, new_searcher: NewSearcher) -> None:
-        spoilt, kept = new_searcher(), _suggested(new_searcher())
+        spoilt, kept = self._story(new_searcher), self._story(new_searcher).begin_all()
 
         found: list[Config] = []
         while len(found) < len(kept) and (config := spoilt.suggest()) is not None:
             found.append(deepcopy(config))
+            spoilt.begin(deepcopy(config))
             config.clear()
 
         assert found == kept
 
     def test_after_the_last_suggestion_there_is_none(self, new_searcher: NewSearcher) -> None:
-        searcher = new_searcher()
-        if len(_suggested(searcher)) < _SUGGESTIONS:
-            assert [searcher.suggest() for _ in range(3)] == [None] * 3
+        story = self._story(new_searcher)
+        if len(story.begin_all()) < _SUGGESTIONS:
+            assert [story.suggest() for _ in range(3)] == [None] * 3
 
     def test_a_config_that_was_given_up_is_not_suggested_again(self, new_searcher: NewSearcher) -> None:
-        searcher = new_searcher()
-        trial = _trial(1, searcher.suggest() or {})
-        searcher.on_abandon(trial)
-        searcher.on_trial_end(trial)
+        story = self._story(new_searcher)
+        trial = story.begin(story.suggest() or {})
+        story.searcher.on_abandon(trial)
+        story.end(trial, TrialStatus.ABANDONED)
 
-        assert trial.config not in _suggested(searcher)
+        assert trial.config not in story.begin_all()
 
-    def test_a_config_that_is_tried_anyway_may_be_avoided(self, new_searcher: NewSearcher) -> None:
-        searcher, other = new_searcher(), new_searcher()
-        searcher.avoid(other.suggest() or {})
+    def test_a_config_that_is_tried_anyway_may_be_avoided_or_adopted(self, new_searcher: NewSearcher) -> None:
+        story, other = self._story(new_searcher), self._story(new_searcher)
+        config = other.suggest() or {}
+        story.searcher.avoid(deepcopy(config))
+        story.adopt(config)
 
-        for config in _suggested(searcher):
+        for config in story.begin_all():
+            Space(self.space).check(config, partial=False)
+
+    def test_it_hears_of_everything_that_may_become_of_a_trial(self, new_searcher: NewSearcher) -> None:
+        story = self._story(new_searcher)
+        trial = story.begin(story.suggest() or {})
+        story.report(trial, 0.5)
+        story.searcher.on_attempt_end(trial)
+        story.searcher.on_stage(trial)
+        trial.status = TrialStatus.PAUSED
+        story.searcher.on_trial_pause(trial)
+        trial.status = TrialStatus.STAGED
+        story.searcher.on_stage(trial)
+        story.report(trial, 0.25)
+        story.end(trial, TrialStatus.COMPLETED)
+
+        for config in story.begin_all():
             Space(self.space).check(config, partial=False)
 
     def test_its_description_is_plain_and_never_changes(self, new_searcher: NewSearcher) -> None:
-        searcher = new_searcher()
-        before = check_plain(searcher.describe())
-        _tried(searcher, _LOSSES)
+        story = self._story(new_searcher)
+        before = check_plain(story.searcher.describe())
+        story.run_all(_LOSSES)
 
-        assert check_plain(searcher.describe()) == before == check_plain(new_searcher().describe())
+        assert check_plain(story.searcher.describe()) == before
+        assert check_plain(self._story(new_searcher).searcher.describe()) == before
 
     @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
     def test_the_next_driver_tries_what_the_first_would_have(self, new_searcher: NewSearcher, world: str) -> None:
@@ -108,27 +134,62 @@ class SearcherContract(InVirtualTime):
         assert happened(cut) == happened(uncut)
 
 
-def _suggested(searcher: Searcher) -> list[Config]:
-    """Return the next suggestions, as many as there are up to a bound."""
-    return list(islice(iter(searcher.suggest, None), _SUGGESTIONS))
+class _Story:
+    """A searcher, and trials that it is told of as a driver would."""
 
+    def __init__(self, searcher: Searcher) -> None:
+        self.searcher = searcher
+        self._number = 0
 
-def _tried(searcher: Searcher, losses: list[float] | tuple[float | None, ...]) -> list[Config]:
-    """Return its suggestions while their trials report these losses by turns, and one in three ends."""
-    found: list[Config] = []
-    for number in range(1, _SUGGESTIONS + 1):
-        config = searcher.suggest()
-        if config is None:
-            break
-        found.append(deepcopy(config))
-        trial = _trial(number, config)
-        loss = losses[number % len(losses)]
-        metrics = {"training_iteration": 1} if loss is None else {"training_iteration": 1, "loss": loss}
-        searcher.on_report(trial, Report(trial.id, 1, 1, float(number), metrics))
-        if not number % 3:
-            searcher.on_trial_end(trial)
-    return found
+    @property
+    def _next(self) -> TrialId:
+        return TrialId(f"{self._number + 1:04d}")
 
+    def suggest(self) -> Config | None:
+        """Return the next suggestion, once it is there."""
+        found = eventually(lambda: (found := self.searcher.suggest(self._next)) is not WAIT and (found,))
+        assert found
+        return found[0]
 
-def _trial(number: int, config: Config) -> Trial:
-    return Trial(TrialId(f"{number:04d}"), config, TrialStatus.RUNNING, [Attempt(1, 0.0, config)])
+    def begin(self, config: Config) -> Trial:
+        """Stage a trial with the config that was just suggested."""
+        trial = Trial(self._next, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        self._number += 1
+        self.searcher.on_stage(trial)
+        return trial
+
+    def adopt(self, config: Config) -> Trial:
+        """Stage a trial with a config that was not suggested."""
+        self.searcher.adopt(self._next, deepcopy(config))
+        return self.begin(config)
+
+    def report(self, trial: Trial, loss: object) -> None:
+        """Have a trial report, with a loss or, for None, without one."""
+        trial.status = TrialStatus.RUNNING
+        trial.reports += 1
+        metrics = {"training_iteration": trial.reports} | ({} if loss is None else {"loss": loss})
+        self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, float(trial.reports), metrics))
+
+    def end(self, trial: Trial, status: TrialStatus) -> None:
+        """End a trial."""
+        trial.status = status
+        self.searcher.on_trial_end(trial)
+
+    def begin_all(self) -> list[Config]:
+        """Stage a trial for each suggestion, up to a bound, and return the configs."""
+        found: list[Config] = []
+        while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
+            found.append(deepcopy(config))
+            self.begin(config)
+        return found
+
+    def run_all(self, losses: Sequence[float | None]) -> list[Config]:
+        """Do as ``begin_all``; the trials report these losses by turns, and one in three ends."""
+        found: list[Config] = []
+        while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
+            found.append(deepcopy(config))
+            trial = self.begin(config)
+            self.report(trial, losses[len(found) % len(losses)])
+            if not len(found) % 3:
+                self.end(trial, TrialStatus.COMPLETED)
+        return found

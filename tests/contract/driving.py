@@ -261,7 +261,7 @@ class DrivingContract(TunerTests):
 
     def test_an_abandoned_config_is_not_proposed_again(self, tune: Tune) -> None:
         space = Space({**SPACE, **played(2, x=1), "x": choice([1.0, 2.0])})
-        given_up = RandomSearcher(space, seed=0).suggest()
+        given_up = RandomSearcher(space, seed=0).suggest(TrialId("0001"))
         assert given_up is not None
         tuner = tune(space=space, searcher=RandomSearcher(space, seed=0), max_trials=1, run=Run(max_concurrent=1))
         trial = tuner.add(given_up)

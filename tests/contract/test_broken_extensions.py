@@ -11,7 +11,7 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import MqtuneError
-from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Scheduler, Wait
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import Searcher
@@ -83,7 +83,7 @@ class Counts(Searcher):
     def __init__(self) -> None:
         self.numbers = itertools.count()
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return {"lr": next(self.numbers) / 1000, "momentum": 0.5}
 
     def describe(self) -> dict[str, Any]:
@@ -91,24 +91,24 @@ class Counts(Searcher):
 
 
 class Draws(Counts):
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return {"lr": next(shared) / 1e6, "momentum": 0.5}
 
 
 class Repeats(Counts):
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return {"lr": 0.5, "momentum": 0.5}
 
 
 class Lends(Counts):
     mine: ClassVar[Config] = {"lr": 0.5, "momentum": 0.5}
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return self.mine
 
 
 class Strays(Counts):
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return {"lr": 7.0}
 
 

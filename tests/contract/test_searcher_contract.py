@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import mqtune
+from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search.grid import GridSearcher
 from mqtune.search.points import PointsFirst
 from mqtune.search.random import RandomSearcher
@@ -37,3 +38,15 @@ class TestPointsFirst(SearcherContract):
     def new_searcher(self) -> NewSearcher:
         space = Space(self.space)
         return lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(space, seed=3), space=space, seed=2)
+
+
+class TestOptunaSearcher(SearcherContract):
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return OptunaSearcher
+
+
+class TestPointsBeforeOptuna(SearcherContract):
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return lambda: PointsFirst([{"lr": 0.1}, {}], OptunaSearcher())

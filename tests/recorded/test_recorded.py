@@ -18,7 +18,7 @@ import mqtune
 from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.registry import described
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
@@ -119,9 +119,9 @@ def test_its_searcher_takes_what_was_tried_and_goes_on(name: str):
     for trial in recorded(name)["trials"]:
         if trial["parent"] is None and trial["history"][0][3] == "searcher":
             config = trial["attempts"][0]["config"]
-            assert searcher.replay(config) == config
+            assert searcher.replay(TrialId("0001"), config) == config
 
-    following = searcher.suggest()
+    following = searcher.suggest(TrialId("0001"))
     assert following is not None
     space.check(following, partial=False)
 

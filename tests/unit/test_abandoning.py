@@ -248,12 +248,12 @@ def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
 def test_random_search_never_suggests_an_abandoned_config_again(make: Callable[[], Searcher]) -> None:
     """Also when it has suggested all that there are, and starts over."""
     searcher = make()
-    first = searcher.suggest()
+    first = searcher.suggest(TrialId("0001"))
     assert first is not None
 
     searcher.on_abandon(trial_of(ONE, first))
 
-    suggested = [searcher.suggest() for _ in range(20)]
+    suggested = [searcher.suggest(TrialId("0001")) for _ in range(20)]
     assert first not in suggested
     assert {config["depth"] for config in suggested if config} == {1, 2, 3} - {first["depth"]}
 
@@ -263,7 +263,7 @@ def test_random_search_over_abandoned_configs_alone_is_exhausted() -> None:
     for depth in (1, 2, 3):
         searcher.on_abandon(trial_of(ONE, {"depth": depth}))
 
-    assert searcher.suggest() is None
+    assert searcher.suggest(TrialId("0001")) is None
 
 
 def test_a_large_space_has_no_abandoned_config_either() -> None:
@@ -272,7 +272,7 @@ def test_a_large_space_has_no_abandoned_config_either() -> None:
     searcher = RandomSearcher(space, 0)
     searcher.on_abandon(trial_of(ONE, left))
 
-    assert all(searcher.suggest() != left for _ in range(2000))
+    assert all(searcher.suggest(TrialId("0001")) != left for _ in range(2000))
 
 
 def test_grid_search_passes_over_what_was_abandoned_or_is_tried_anyway() -> None:
@@ -280,15 +280,15 @@ def test_grid_search_passes_over_what_was_abandoned_or_is_tried_anyway() -> None
     searcher.avoid({"depth": 2})
     searcher.on_abandon(trial_of(ONE, {"depth": 3}))
 
-    assert [searcher.suggest(), searcher.suggest()] == [{"depth": 1}, None]
+    assert [searcher.suggest(TrialId("0001")), searcher.suggest(TrialId("0001"))] == [{"depth": 1}, None]
 
 
 def test_a_point_that_is_an_abandoned_config_is_not_tried_again() -> None:
     searcher = PointsFirst([{"depth": 1}, {"depth": 1}, {"depth": 2}], GridSearcher(GRID), space=GRID)
-    first = searcher.suggest()
+    first = searcher.suggest(TrialId("0001"))
     searcher.on_abandon(trial_of(ONE, first))
 
-    assert [searcher.suggest() for _ in range(3)] == [{"depth": 2}, {"depth": 3}, None]
+    assert [searcher.suggest(TrialId("0001")) for _ in range(3)] == [{"depth": 2}, {"depth": 3}, None]
 
 
 def test_an_abandoned_config_does_not_come_back_by_a_driver_that_takes_over(tmp_path: Path) -> None:

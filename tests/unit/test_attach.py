@@ -14,6 +14,7 @@ import mqtune
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
 from mqtune.core.events import ExperimentCreated
+from mqtune.core.trial import TrialId
 from mqtune.driver import settings as plans
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import BrokerDeployment
@@ -121,7 +122,7 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
 
     assert encode_value(again.definition(kept["x"])) == kept["x"]
     theirs, ours = plan.searcher(), again.searcher()
-    assert [ours.suggest() for _ in range(5)] == [theirs.suggest() for _ in range(5)]
+    assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
     assert again.code_root == plan.code_root
     assert again.on_loss == plan.on_loss
 

@@ -391,7 +391,7 @@ class Climber(Searcher):
         self._best = 1.0
         self._count = 0
 
-    def suggest(self) -> Config:
+    def suggest(self, trial: TrialId) -> Config:
         self._count += 1
         return {"lr": (self._best + 1 / (self._count + 1)) / 2, "seen": self._count}
 
@@ -530,7 +530,7 @@ def state_of(driver: Driver) -> dict[str, Any]:
 
 def suggestions(world: World, count: int) -> list[Config | None]:
     searcher = world.make_searcher()
-    return [searcher.suggest() for _ in range(count)]
+    return [searcher.suggest(TrialId("0001")) for _ in range(count)]
 
 
 # The undisturbed run.
@@ -646,7 +646,7 @@ def test_at_every_moment_a_fresh_driver_comes_to_the_state_of_the_living_one(eve
     def check() -> None:
         fresh = eventful.replayed("driver")
         assert state_of(fresh) == state_of(driver)
-        assert fresh._deciders.searcher.suggest() == expected[driver._slots._suggested]
+        assert fresh._deciders.searcher.suggest(TrialId("0001")) == expected[driver._slots._suggested]
 
     check()
     driver.step(0)
@@ -950,9 +950,9 @@ def test_the_searcher_decides_how_many_trials_there_are_when_nobody_else_does(cl
     class Three(RandomSearcher):
         left = 3
 
-        def suggest(self) -> Config | None:  # type: ignore[override]
+        def suggest(self, trial: TrialId) -> Config | None:  # type: ignore[override]
             self.left -= 1
-            return super().suggest() if self.left >= 0 else None
+            return super().suggest(TrialId("0001")) if self.left >= 0 else None
 
     world = World(clock, max_trials=None, make_searcher=lambda: Three(SPACE, 1))
     driver = world.driver()

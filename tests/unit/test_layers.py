@@ -27,6 +27,7 @@ FLOORS: Final = {
     "worker": 3,
     "client": 4,
     "driver": 4,
+    "integrations": 4,
     "results": 4,
     "tuner": 4,
     "__main__": 5,
@@ -41,10 +42,12 @@ ALONE: Final = {
     "kombu": {"worker/app.py", "backends/celery.py"},
     "redis": {"journal/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
+    "optuna": {"integrations/"},
+    "optuna_dashboard": {"integrations/"},
     "rich": {"results/", "cli/"},
 }
 #: What never enters a trial's process: it would cost each spare its start, and memory.
-NOT_IN_TRIALS: Final = ("celery", "kombu", "redis", "numpy", "rich", "click", "asyncio", "multiprocessing")
+NOT_IN_TRIALS: Final = ("celery", "kombu", "redis", "numpy", "rich", "click", "optuna", "asyncio", "multiprocessing")
 
 
 #: Modules that import each other, until they don't.

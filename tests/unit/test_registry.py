@@ -14,6 +14,7 @@ import mqtune
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import described
+from mqtune.core.trial import TrialId
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.policy import PolicyStep
 from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
@@ -131,7 +132,7 @@ def test_every_searcher_is_made_again_from_its_description_and_suggests_the_same
 
     assert type(again) is type(searcher)
     assert travelled(described(again)) == description
-    assert [again.suggest() for _ in range(9)] == [searcher.suggest() for _ in range(9)]
+    assert [again.suggest(TrialId("0001")) for _ in range(9)] == [searcher.suggest(TrialId("0001")) for _ in range(9)]
 
 
 def subclasses(kind: type) -> set[type]:
@@ -291,7 +292,7 @@ def test_a_searcher_over_the_experiments_own_space_keeps_its_functions() -> None
 
     again = searcher_of(travelled(described(RandomSearcher(own, 3))), own)
 
-    assert again.suggest() == RandomSearcher(own, 3).suggest()
+    assert again.suggest(TrialId("0001")) == RandomSearcher(own, 3).suggest(TrialId("0001"))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def take(searcher: Searcher, count: int) -> list[Config]:
     """Return the next *count* suggestions, none of which may be missing."""
     configs = []
     for _ in range(count):
-        config = searcher.suggest()
+        config = searcher.suggest(TrialId("0001"))
         assert config is not None
         configs.append(config)
     return configs
@@ -170,7 +170,7 @@ def test_grid_search_proposes_each_point_once_and_is_exhausted_then(grid: Space)
 
     assert [(config["a"], config["b"]) for config in configs] == GRID
     assert len({config["x"] for config in configs}) == 6
-    assert [searcher.suggest(), searcher.suggest()] == [None, None]
+    assert [searcher.suggest(TrialId("0001")), searcher.suggest(TrialId("0001"))] == [None, None]
     assert take(GridSearcher(grid, 4), 6) == configs
 
 
@@ -213,7 +213,7 @@ def test_points_and_an_exhausted_grid_end_together(grid: Space) -> None:
 
     take(searcher, 7)
 
-    assert searcher.suggest() is None
+    assert searcher.suggest(TrialId("0001")) is None
 
 
 def test_a_finite_space_counts_the_points_as_proposed() -> None:
@@ -271,7 +271,7 @@ class Listening(Searcher):
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def suggest(self) -> None:
+    def suggest(self, trial: TrialId) -> None:
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def test_a_finite_space_is_covered_also_if_the_journal_has_other_configs(seed: i
     tried = began.sample([{"x": x, "y": y} for x in range(1, 7) for y in "pq"], count)
     searcher = RandomSearcher(space, seed)
 
-    replayed = [searcher.replay(config) for config in tried]
+    replayed = [searcher.replay(TrialId("0001"), config) for config in tried]
 
     assert replayed == tried
     assert different(tried + take(searcher, 12 - count)) == 12
@@ -325,7 +325,7 @@ def test_each_grid_point_is_covered_also_if_the_journal_has_other_configs() -> N
     searcher = RandomSearcher(space, 3)
 
     for config in tried:
-        searcher.replay(config)
+        searcher.replay(TrialId("0001"), config)
 
     assert different(tried + take(searcher, 3)) == 6
 
@@ -340,7 +340,7 @@ def test_a_replay_of_what_was_suggested_changes_nothing(space: Space, grid: Spac
     ):
         first, second = make(), make()
         suggested = take(first, 4)
-        assert [second.replay(config) for config in suggested] == suggested
+        assert [second.replay(TrialId("0001"), config) for config in suggested] == suggested
         assert take(second, 2) == take(first, 2)
 
 
@@ -348,20 +348,20 @@ def test_a_grid_goes_on_after_the_points_that_the_journal_has(grid: Space) -> No
     searcher = GridSearcher(grid)
     tried = {"a": 1, "x": 0.25, "b": "p"}
 
-    assert searcher.replay(tried) == tried
-    assert searcher.replay({"a": 2, "x": 0.5, "b": "p"}) != {"a": 2, "x": 0.5, "b": "p"}
+    assert searcher.replay(TrialId("0001"), tried) == tried
+    assert searcher.replay(TrialId("0001"), {"a": 2, "x": 0.5, "b": "p"}) != {"a": 2, "x": 0.5, "b": "p"}
     assert [(config["a"], config["b"]) for config in take(searcher, 4)] == [(1, "r"), (2, "p"), (2, "q"), (2, "r")]
 
 
 def test_a_searcher_of_ones_own_suggests_again_and_hears_what_was_tried_instead() -> None:
     class Fixed(Listening):
-        def suggest(self) -> Config:
+        def suggest(self, trial: TrialId) -> Config:
             return {"x": 1}
 
     searcher = Fixed()
 
-    assert searcher.replay({"x": 1}) == {"x": 1}
-    assert searcher.replay({"x": 2}) == {"x": 1}
+    assert searcher.replay(TrialId("0001"), {"x": 1}) == {"x": 1}
+    assert searcher.replay(TrialId("0001"), {"x": 2}) == {"x": 1}
     assert searcher.heard == [{"x": 2}]
 
 
@@ -369,8 +369,8 @@ def test_points_come_before_what_the_other_searcher_replays() -> None:
     space = Space({"x": randint(1, 6)})
     searcher = PointsFirst([{"x": 3}], RandomSearcher(space), space=space)
 
-    assert searcher.replay({"x": 3}) == {"x": 3}
-    assert searcher.replay({"x": 5}) == {"x": 5}
+    assert searcher.replay(TrialId("0001"), {"x": 3}) == {"x": 3}
+    assert searcher.replay(TrialId("0001"), {"x": 5}) == {"x": 5}
     assert {config["x"] for config in take(searcher, 4)} == {1, 2, 4, 6}
 
 

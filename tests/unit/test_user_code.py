@@ -257,7 +257,7 @@ def test_a_choice_that_makes_no_sense_is_refused(choice: Any, message: str) -> N
 @pytest.mark.parametrize("config", [7, "lr", {"lr": object()}])
 def test_a_suggestion_that_makes_no_sense_is_refused(config: Any) -> None:
     class Confused(Searcher):
-        def suggest(self) -> Config | None:
+        def suggest(self, trial: TrialId) -> Config | None:
             return config  # type: ignore[no-any-return]
 
         def describe(self) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_p
 
 
 class Nothing(Searcher):
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return None
 
     def describe(self) -> dict[str, Any]:

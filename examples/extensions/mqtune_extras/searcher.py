@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqtune import Searcher
-from mqtune.core.trial import Config, Trial
+from mqtune.core.trial import Config, Trial, TrialId
 
 
 class Line(Searcher):
@@ -16,7 +16,7 @@ class Line(Searcher):
         step = (high - low) / max(1, count - 1)
         self._left = [{**(rest or {}), name: low + step * index} for index in range(count)]
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return self._left.pop(0) if self._left else None
 
     def avoid(self, config: Config) -> None:

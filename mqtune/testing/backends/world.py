@@ -138,7 +138,7 @@ def reports_of(tuner: Tuner, trial: Trial, attempt: int) -> list[int]:
 class Nothing(Searcher):
     """Suggests nothing: a test adds every trial itself."""
 
-    def suggest(self) -> Config | None:
+    def suggest(self, trial: TrialId) -> Config | None:
         return None
 
     def describe(self) -> dict[str, Any]:
