@@ -44,8 +44,8 @@ class Tuner:
         metric: the key, in the reports, of what is optimised.
         mode: "min" or "max".
         max_trials: number of trials; by default the size of the grid, or 1 without one.
-        searcher: proposes configs; by default a random one over the space, grid entries included.
-            ``mqtune.PointsFirst([…])`` tries given configs before.
+        searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" is a model (extra
+            ``optuna``); ``mqtune.PointsFirst([…])`` tries given configs before.
         scheduler: stops, or pauses, trials early; by default none is.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.
@@ -74,7 +74,7 @@ class Tuner:
         metric: str,
         mode: Mode,
         max_trials: int | None = None,
-        searcher: Searcher | None = None,
+        searcher: Searcher | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
         resources: Resources | None = None,
@@ -118,7 +118,7 @@ class Tuner:
         backend: str | None = None,
         trainable: AnyTrainable | None = None,
         space: Mapping[str, object] | Space | None = None,
-        searcher: Searcher | None = None,
+        searcher: Searcher | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
         max_trials: int | None = None,

@@ -46,7 +46,7 @@ def attached(
     backend: str | None,
     trainable: AnyTrainable | None,
     space: Mapping[str, object] | Space | None,
-    searcher: Searcher | None,
+    searcher: Searcher | str | None,
     scheduler: Scheduler | None,
     stop: object,
     max_trials: int | None,

@@ -33,7 +33,7 @@ from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import Searcher
-from mqtune.search.points import PointsFirst
+from mqtune.search.points import SEARCHERS, PointsFirst, searcher_named
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.trainable.class_ import check_reusable
@@ -344,7 +344,7 @@ class Settings(_Checked):
     metric: str
     mode: Mode
     max_trials: int | None = _option(None, _from(1), may_change=True)
-    searcher: Searcher | None = _option(None, key=None)
+    searcher: Searcher | str | None = _option(None, key=None)
     scheduler: Scheduler | None = _option(None, key=None)
     stop: object = _option(None, key=None)
     resources: Resources | None = _option(None, key=None)
@@ -366,13 +366,13 @@ class Settings(_Checked):
                 raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
         for name, kind, example in _KINDS:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
+            if value is not None and not isinstance(value, kind) and not (name == "searcher" and value in SEARCHERS):
                 raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
 
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
-    ("searcher", Searcher, "leave it out for random search"),
+    ("searcher", Searcher, "give one, or the name of one (random, tpe), or leave it out for random search"),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…)"),
 )
 
@@ -472,7 +472,7 @@ class Plan:
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
-        self._searcher = settings.searcher
+        self._searcher = searcher_named(settings.searcher) if isinstance(settings.searcher, str) else settings.searcher
         if self._searcher is not None:
             self._searcher.check_space(self.space)
         self.scheduler.check_space(self.space)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
@@ -14,7 +15,7 @@ from mqtune.search.domains import copy_value
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
 
-__all__ = ["PointsFirst", "searcher_of"]
+__all__ = ["SEARCHERS", "PointsFirst", "searcher_named", "searcher_of"]
 
 
 class PointsFirst(Searcher):
@@ -168,6 +169,20 @@ def _named(index: int) -> Iterator[None]:
         yield
     except SpaceError as error:
         raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
+
+
+#: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
+SEARCHERS: Final = {"random": None, "tpe": "optuna"}
+
+
+def searcher_named(name: str) -> Searcher | None:
+    """Return the searcher with a name of ``SEARCHERS``, with its default arguments; None for random search.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    kind = SEARCHERS[name]
+    return None if kind is None else Searcher.rebuild({Searcher.role: kind})
 
 
 def searcher_of(description: Description, space: Space) -> Searcher:
