@@ -1,0 +1,85 @@
+"""A searcher that takes long: trials are decided on meanwhile, and only slots that need a config wait for it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+import mqtune
+from mqtune.core.errors import UserCodeFailed
+from mqtune.core.trial import Config, Decision, Report, Trial, TrialId
+
+#: How long a suggestion takes.
+PONDERS_S: Final = 1.0
+
+
+class Ponders(mqtune.Searcher):
+    """Suggests after a second, and writes down when it was busy."""
+
+    adaptive = True
+    is_slow = True
+
+    def __init__(self) -> None:
+        self.busy: list[tuple[float, float]] = []
+
+    def suggest(self, trial: TrialId) -> Config:
+        begin = time.monotonic()
+        time.sleep(PONDERS_S)
+        self.busy.append((begin, time.monotonic()))
+        return {"x": int(trial) / 100}
+
+    def describe(self) -> dict[str, Any]:
+        return {"searcher": "ponders"}
+
+
+class Notes(mqtune.FIFO):
+    """Writes down when it was shown reports."""
+
+    def __init__(self) -> None:
+        self.shown_at: list[float] = []
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        self.shown_at.append(time.monotonic())
+        return super().on_report(trial, report)
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheduler": "notes"}
+
+
+def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqtune.Tuner]) -> None:
+    searcher, scheduler = Ponders(), Notes()
+    tuner = tune("slow", searcher=searcher, scheduler=scheduler, stop={"training_iteration": 60}, max_trials=4, seed=1)
+    waited_for = set()
+    while not tuner.is_finished:
+        tuner.step(0.1)
+        waited_for.add(tuner.waiting_for)
+    results = tuner.results()
+    tuner.close()
+
+    assert [trial.config["x"] for trial in results] == [0.01, 0.02, 0.03, 0.04]
+    assert all(trial.reports == 60 for trial in results)
+    assert "the searcher works out the next config" in waited_for
+    first = scheduler.shown_at[0]
+    meanwhile = [
+        [at for at in scheduler.shown_at if begin < at < end] for begin, end in searcher.busy[1:] if begin > first
+    ]
+    assert any(meanwhile)
+    # A trial reports every 20 ms.
+    gaps = [after - before for shown in meanwhile for before, after in itertools.pairwise(shown)]
+    assert max(gaps) < PONDERS_S / 2
+
+
+def test_a_searcher_that_fails_ends_the_run_and_is_named(tune: Callable[..., mqtune.Tuner]) -> None:
+    class Breaks(Ponders):
+        def suggest(self, trial: TrialId) -> Config:
+            if int(trial) > 1:
+                raise ValueError("no more ideas")
+            return super().suggest(trial)
+
+    tuner = tune("steady", searcher=Breaks(), max_trials=3)
+    with pytest.raises(UserCodeFailed, match=r"Breaks.suggest raised ValueError: no more ideas \(trial 0002\)"):
+        tuner.run()
