@@ -173,6 +173,14 @@ class TrialFailed(MqtuneError):
 class UserCodeFailed(MqtuneError):
     """A scheduler, searcher or stop rule raised an error; its cause is that error."""
 
+    @classmethod
+    def by(cls, who: object, method: str, place: str, error: Exception) -> UserCodeFailed:
+        """Return the error that says who has failed where, and what to do."""
+        return cls(
+            f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
+            "correct it and run the same script again, which goes on from there"
+        )
+
 
 class WorkerStartError(MqtuneError):
     """A worker can't start with the settings it has."""

@@ -15,7 +15,6 @@ from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId
 from mqtune.driver.screening import Screening
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.background import BackgroundSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 
 __all__ = ["GO_ON", "Deciders", "Verdict"]
@@ -206,7 +205,7 @@ class Deciders:
             UserCodeFailed: it has raised an error.
             ConfigurationError: it has returned something else, or what no worker can be sent.
         """
-        who = f"{_name(self.searcher)}.suggest()"
+        who = f"{type(self.searcher).__name__}.suggest()"
         with self.asking(self.searcher, "suggest", f"trial {trial}"):
             config = self.searcher.suggest(trial)
             if config is WAIT or config is None:
@@ -260,23 +259,10 @@ class Deciders:
     def _failed(self, decider: object, method: str, place: str, error: Exception) -> MqtuneError:
         """Note that a decider has raised an error, and return the one that ends the run."""
         self.is_broken = True
-        self._failure = error if isinstance(error, MqtuneError) else _user_code_failed(decider, method, place, error)
+        self._failure = error if isinstance(error, MqtuneError) else UserCodeFailed.by(decider, method, place, error)
         return self._failure
 
 
 def _text(rule: StopRule, reason: object) -> str:
     """Return a rule's reason, also where it only says that there is one."""
     return reason if isinstance(reason, str) else f"{type(rule).__name__} says so"
-
-
-def _user_code_failed(decider: object, method: str, place: str, error: Exception) -> UserCodeFailed:
-    """Return the error that says which decider has failed, and what to do."""
-    return UserCodeFailed(
-        f"{_name(decider)}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is kept: "
-        "correct it and run the same script again, which goes on from there"
-    )
-
-
-def _name(decider: object) -> str:
-    """Return the class that a user knows."""
-    return decider.name if isinstance(decider, BackgroundSearcher) else type(decider).__name__

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from mqtune.core.errors import MqtuneError, UserCodeFailed
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import WAIT, Searcher, Suggestion
 
@@ -29,8 +30,8 @@ class BackgroundSearcher(Searcher):
     there. Where that takes long (``PREFETCH_S``), the next one is worked out at once, for the trial that then comes next.
     Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
 
-    The searcher is told of a trial with the status and the metrics that it had when the driver called. An error that it raises comes out of the driver's next
-    call, and ends its thread.
+    The searcher is told of a trial with the status and the metrics that it had when the driver called. After an error, which comes out of
+    the driver's next call as UserCodeFailed, nothing is called any more.
 
     Args:
         searcher: bound already; nobody else may call it from now on.
@@ -39,19 +40,14 @@ class BackgroundSearcher(Searcher):
     def __init__(self, searcher: Searcher) -> None:
         self.adaptive = searcher.adaptive
         self._searcher = searcher
-        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
         #: Whether a config is being worked out, or is there.
         self._is_asked = False
         #: How long the last suggestion took, in seconds.
         self._took_s = 0.0
-        self._error: Exception | None = None
+        self._error: MqtuneError | None = None
         self._thread: threading.Thread | None = None
-
-    @property
-    def name(self) -> str:
-        """The other searcher's class, for errors."""
-        return type(self._searcher).__name__
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the config that was worked out since it was asked for, or WAIT."""
@@ -112,7 +108,7 @@ class BackgroundSearcher(Searcher):
         self._raise_error()
         if not self._is_asked:
             self._is_asked = True
-            self._calls.put(partial(self._suggest, trial))
+            self._calls.put(_Call("suggest", f"trial {trial}", partial(self._suggest, trial)))
 
     def _suggest(self, trial: TrialId) -> None:
         begin = time.monotonic()
@@ -126,7 +122,8 @@ class BackgroundSearcher(Searcher):
         if self._thread is None:
             told(trial, *more)
         else:
-            self._calls.put(partial(told, copy.copy(trial), *more))
+            place = trial.id if isinstance(trial, Trial) else trial
+            self._calls.put(_Call(method, f"trial {place}", partial(told, copy.copy(trial), *more)))
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -135,7 +132,19 @@ class BackgroundSearcher(Searcher):
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
-                call()
-            except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
+                call.make()
+            except MqtuneError as error:
                 self._error = error
                 return
+            except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
+                self._error = UserCodeFailed.by(self._searcher, call.method, call.place, error)
+                self._error.__cause__ = error
+                return
+
+
+class _Call(NamedTuple):
+    """A call of the searcher, and what an error says of it."""
+
+    method: str
+    place: str
+    make: Callable[[], object]

@@ -50,19 +50,32 @@ class Notes(mqtune.FIFO):
         return {"scheduler": "notes"}
 
 
+class Waits(mqtune.Callback):
+    """Remembers what was waited for."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def on_step(self, waiting_for: str) -> None:
+        self.seen.add(waiting_for)
+
+
 def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqtune.Tuner]) -> None:
     searcher, scheduler = Ponders(), Notes()
-    tuner = tune("slow", searcher=searcher, scheduler=scheduler, stop={"training_iteration": 60}, max_trials=4, seed=1)
-    waited_for = set()
-    while not tuner.is_finished:
-        tuner.step(0.1)
-        waited_for.add(tuner.waiting_for)
-    results = tuner.results()
-    tuner.close()
+    waits = Waits()
+    results = tune(
+        "slow",
+        searcher=searcher,
+        scheduler=scheduler,
+        stop={"training_iteration": 60},
+        max_trials=4,
+        seed=1,
+        run=mqtune.Run(callbacks=[waits]),
+    ).run()
 
     assert [trial.config["x"] for trial in results] == [0.01, 0.02, 0.03, 0.04]
     assert all(trial.reports == 60 for trial in results)
-    assert "the searcher works out the next config" in waited_for
+    assert "the searcher works out the next config" in waits.seen
     first = scheduler.shown_at[0]
     meanwhile = [
         [at for at in scheduler.shown_at if begin < at < end] for begin, end in searcher.busy[1:] if begin > first

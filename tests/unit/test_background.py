@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.background import PREFETCH_S, BackgroundSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
@@ -167,10 +168,13 @@ def test_an_error_comes_out_of_the_next_call_and_nothing_else_is_done(searcher: 
     searcher.on_report(trial(), report(1, loss="odd"))
     searcher.on_report(trial(), report(2))
 
-    with pytest.raises(ValueError, match="what is this"):
+    with pytest.raises(
+        UserCodeFailed, match=r"Slow.on_report raised ValueError: what is this\? \(trial 0001\)"
+    ) as found:
         eventually(lambda: searcher.suggest(TWO) is not WAIT)
+    assert isinstance(found.value.__cause__, ValueError)
     assert slow.calls == [("suggest", ONE)]
-    with pytest.raises(ValueError, match="what is this"):
+    with pytest.raises(UserCodeFailed):
         searcher.on_trial_end(trial())
 
 
