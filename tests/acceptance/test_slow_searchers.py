@@ -74,7 +74,7 @@ def test_reports_are_decided_on_while_a_searcher_ponders(tune: Callable[..., mqt
     ).run()
 
     assert [trial.config["x"] for trial in results] == [0.01, 0.02, 0.03, 0.04]
-    assert all(trial.reports == 60 for trial in results)
+    assert all(trial.metrics["training_iteration"] == 60 for trial in results)
     assert "the searcher works out the next config" in waits.seen
     first = scheduler.shown_at[0]
     meanwhile = [
