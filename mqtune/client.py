@@ -43,8 +43,6 @@ from mqtune.journal.redis import RedisJournal, experiments_on, retrying
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 
-__all__ = ["Answer", "Client", "ExperimentHandle", "ExperimentState", "Steering", "TrialHandle"]
-
 T = TypeVar("T")
 
 #: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.

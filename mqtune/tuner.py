@@ -26,8 +26,6 @@ from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 from mqtune.trainable.spec import AnyTrainable
 
-__all__ = ["Tuner"]
-
 
 class Tuner:
     """Tunes a trainable's config over the workers of a broker, or over this machine's cores and GPUs.

@@ -14,8 +14,6 @@ from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.journal.base import Journal
 from mqtune.journal.logs import LogChunk, LogStream
 
-__all__ = ["Backend", "BackendSession"]
-
 
 @runtime_checkable
 class Backend(Protocol):

@@ -31,8 +31,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.logs import LogChunk, LogExchange, LogStream
 from mqtune.journal.redis import retrying
 
-__all__ = ["CeleryBackend"]
-
 logger = logging.getLogger(__name__)
 
 _Key = tuple[TrialId, int]

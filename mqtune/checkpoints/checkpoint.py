@@ -12,8 +12,6 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["Checkpoint", "Counters", "State"]
-
 #: The content of a checkpoint that is a dict.
 State = dict[str, Any]
 #: Numbers, or strings, that are kept with a checkpoint, by name.

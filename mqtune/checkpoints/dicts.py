@@ -11,8 +11,6 @@ from mqtune.checkpoints.checkpoint import Counters, State
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
-__all__ = ["MAX_DICT_BYTES", "decode_dict", "encode_dict", "plain_counters"]
-
 #: The most bytes that a checkpoint in Redis may have, packed: a Redis server, which does one thing at a time, serves that
 #: within some milliseconds, and a thousand paused trials with as much don't fill its memory.
 MAX_DICT_BYTES: Final = 1_000_000

@@ -44,8 +44,6 @@ from mqtune.checkpoints.store import (
 from mqtune.core.errors import CheckpointBroken, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["DirectoryStore"]
-
 #: The folder for unfinished and deleted checkpoints; it is inside the store so that a rename makes its content visible.
 _STAGING: Final = ".staging"
 #: The folder with the store's mark; a folder, since only the rename of a folder never replaces an existing one.

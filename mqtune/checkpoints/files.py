@@ -13,23 +13,6 @@ from typing import Final, NamedTuple
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = [
-    "DISK_FULL",
-    "Listing",
-    "SourceFile",
-    "copy_hashed",
-    "creating",
-    "newest_change",
-    "open_source",
-    "reading",
-    "remove_tree",
-    "scan",
-    "sync",
-    "sync_all",
-    "token",
-    "write_file",
-]
-
 #: The errors of a full disk, or of a user's full quota.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOKEN_BYTES: Final = 8

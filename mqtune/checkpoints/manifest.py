@@ -26,8 +26,6 @@ from mqtune.core.errors import (
 from mqtune.core.trial import CheckpointId
 from mqtune.core.version import __version__
 
-__all__ = ["MANIFEST", "Arrival", "Manifest", "StoredFile", "arriving"]
-
 #: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
 _VERSION: Final = 1

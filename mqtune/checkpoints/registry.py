@@ -14,8 +14,6 @@ from mqtune.core.errors import ConfigurationError, MqtuneError, StoreUnavailable
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["STORES", "experiment_url", "open_store", "schemes"]
-
 #: The group of entry points in which a package names its stores: a URL scheme, and a callable that takes the whole URL,
 #: unchanged, and returns a ``CheckpointStore``.
 STORES: Final = "mqtune.checkpoint_stores"

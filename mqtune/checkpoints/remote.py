@@ -30,8 +30,6 @@ from mqtune.checkpoints.store import (
 from mqtune.core.errors import CheckpointBroken, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-__all__ = ["FsspecStore", "protocols"]
-
 #: The folder of the manifests, by id; a checkpoint exists once its manifest, which is written last and whole, does.
 _MANIFESTS: Final = "manifests"
 #: The folder of the files, by id and by the save that wrote them, so that the files of two saves never mix.

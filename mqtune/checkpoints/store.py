@@ -14,20 +14,6 @@ from mqtune.checkpoints.files import remove_tree, token
 from mqtune.core.errors import CheckpointGone, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-__all__ = [
-    "MARK",
-    "SWEEP_AFTER_S",
-    "CheckpointStore",
-    "check_id",
-    "checked_name",
-    "gone",
-    "is_id",
-    "myself",
-    "new_mark",
-    "split_name",
-    "with_name",
-]
-
 #: After how many seconds without a change unfinished files count as left by a crash: more than any save takes.
 SWEEP_AFTER_S: Final = 86_400.0
 

@@ -12,8 +12,6 @@ import click
 from mqtune.core.errors import ConfigurationError
 from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
 
-__all__ = ["command"]
-
 #: The environment variable for the password, which no process list shows.
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 

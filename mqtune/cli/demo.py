@@ -9,8 +9,6 @@ import click
 
 from mqtune.core.errors import MqtuneError
 
-__all__ = ["command"]
-
 #: The modules that the demo imports, and the packages that have them.
 _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.fleet import Fleet
 
-__all__ = ["command"]
-
 #: The pause between looks at the fleet.
 _LOOK_S: Final = 0.2
 #: The time on top of a worker's own: the fleet lists a dead worker until its heartbeat expires.

@@ -26,8 +26,6 @@ from mqtune.results.results import SUMMARY_FILE, Results
 if TYPE_CHECKING:
     from mqtune.client import ExperimentState
 
-__all__ = ["command"]
-
 _HEADS: Final = ("name", "started", "status", "trials", "best", "tags")
 _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 

@@ -10,8 +10,6 @@ import click
 from mqtune.cli.output import broker_option
 from mqtune.core.text import printable
 
-__all__ = ["command"]
-
 
 @click.command("logs")
 @click.argument("name")

@@ -18,8 +18,6 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import SILENCE_S, Follower
 from mqtune.results.experiments import find_experiment
 
-__all__ = ["command"]
-
 #: How long an experiment's own server may be away before it is taken for ended.
 _PATIENCE_S: Final = 1.0
 

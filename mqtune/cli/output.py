@@ -11,8 +11,6 @@ from rich.console import Console
 
 from mqtune.core.text import printable
 
-__all__ = ["broker_option", "output", "say"]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 #: The width of a table that is not printed to a terminal.

@@ -8,8 +8,6 @@ from mqtune.cli.output import broker_option, output
 from mqtune.cli.show import show_experiment
 from mqtune.results.experiments import state_of_folder
 
-__all__ = ["command"]
-
 
 @click.command("resume")
 @click.argument("name")

@@ -25,8 +25,6 @@ from mqtune.results.display import best_text, counts_text, ranked, short_value, 
 from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import Results, TrialResult
 
-__all__ = ["command", "show_experiment"]
-
 #: The number of trials in the table, and of failed ones below it, without --all.
 _ROWS: Final = 10
 #: The number of lines of a trial's output that are shown, and of bytes of a file that are read to find them.

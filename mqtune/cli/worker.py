@@ -18,8 +18,6 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneErro
 if TYPE_CHECKING:
     from mqtune.worker.settings import WorkerSettings
 
-__all__ = ["command", "settings_from_environment"]
-
 #: An option that an environment variable can set: MQTUNE_ and its name.
 _setting: Final = partial(click.option, show_default=True, show_envvar=True)
 #: An option of the command line alone.

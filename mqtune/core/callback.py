@@ -9,8 +9,6 @@ from mqtune.core.trial import Attempt, CheckpointId, Decision, Report, Trial
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment
 
-__all__ = ["Callback"]
-
 
 class Callback:
     """Hears what happens to an experiment, off the decision path; override what you need.

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = ["flag", "name", "number", "one_of", "optional_count", "optional_seconds", "positive", "whole_number"]
-
 T = TypeVar("T")
 
 

@@ -13,21 +13,6 @@ import msgpack
 from mqtune.core.errors import ReportTooLarge
 from mqtune.core.text import name_in_words
 
-__all__ = [
-    "MAX_REPORT_BYTES",
-    "REPORTS",
-    "REPORTS_PREFIX",
-    "VERSION",
-    "Body",
-    "check_depth",
-    "decode_value",
-    "encode_value",
-    "pack_metrics",
-    "readable_segments",
-    "report_packer",
-    "segment_bytes",
-]
-
 #: The version in every message; a reader that doesn't know it raises an error.
 VERSION: Final = 1
 #: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the last

@@ -2,42 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "AccessDenied",
-    "BrokerRefused",
-    "BrokerTooOld",
-    "BrokerUnavailable",
-    "CheckpointBroken",
-    "CheckpointExists",
-    "CheckpointGone",
-    "CheckpointVersionError",
-    "CodeDiffers",
-    "ConfigurationError",
-    "CopyIncomplete",
-    "DriverFenced",
-    "ExperimentFinished",
-    "InsufficientResources",
-    "InvalidTransition",
-    "JournalGone",
-    "LogUnavailable",
-    "MessageVersionError",
-    "MetricMissing",
-    "MqtuneError",
-    "NameTaken",
-    "NoServer",
-    "NothingResumes",
-    "ReportTooLarge",
-    "ReportingClosed",
-    "RequestRefused",
-    "RunInterrupted",
-    "SpaceError",
-    "StoreUnavailable",
-    "TrainableNotFound",
-    "TrialFailed",
-    "UserCodeFailed",
-    "WorkerStartError",
-]
-
 
 class MqtuneError(Exception):
     """mqtune can't do what it was asked for."""

@@ -45,33 +45,6 @@ from mqtune.core.trial import (
     are_report_fields,
 )
 
-__all__ = [
-    "START",
-    "AttemptEnded",
-    "AttemptStarted",
-    "CheckpointSaved",
-    "CheckpointsDropped",
-    "Cursor",
-    "DecisionTaken",
-    "DriverStarted",
-    "Event",
-    "ExperimentCreated",
-    "ExperimentEnded",
-    "Labelled",
-    "Reports",
-    "RequestAnswered",
-    "Requested",
-    "TrialClosed",
-    "TrialStaged",
-    "WorkerInfo",
-    "busy_as",
-    "decode_definition",
-    "decode_event",
-    "driver_events",
-    "events_in_order",
-]
-
-
 #: The type of a field's encoded value, by the field's annotation.
 _SHAPES: Final[dict[str, type | UnionType]] = {
     "ActionName": str,

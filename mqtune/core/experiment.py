@@ -50,8 +50,6 @@ from mqtune.core.trial import (
     trial_of,
 )
 
-__all__ = ["CodeChange", "Experiment", "Mode"]
-
 Mode = Literal["min", "max"]
 
 #: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine

@@ -62,21 +62,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = [
-    "CONTROL_EXCHANGE",
-    "EVENT_EXCHANGE",
-    "EXPERIMENTS",
-    "FLEET",
-    "TASK_NAME",
-    "WORKERS",
-    "ExperimentKeys",
-    "control_channel",
-    "drain_key",
-    "is_name",
-    "name_key",
-    "worker_key",
-]
-
 FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"

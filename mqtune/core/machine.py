@@ -17,21 +17,6 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = [
-    "SERVER_FOLDER",
-    "describe_process",
-    "end_of_file",
-    "is_gone",
-    "is_here",
-    "make_folder",
-    "mqtune_home",
-    "process_mark",
-    "process_stat",
-    "replace_file",
-    "started_at",
-]
-
-
 #: Files that identify a machine and its boot (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
 #: Identifies the container whose process numbers are meant.

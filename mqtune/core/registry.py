@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = ["CLASS", "Description", "Registered", "described", "differences"]
-
 #: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
 CLASS: Final = "class"
 #: A kind, and the arguments of its constructor, in values that a message can carry.

@@ -13,8 +13,6 @@ from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.version import __version__
 
-__all__ = ["EVERY", "QUEUES", "Resources", "check_experiments", "queue_name"]
-
 #: Trials and workers meet only within one minor version: the queue's name carries it.
 QUEUE_VERSION: Final = "-".join(__version__.split(".")[:2])
 #: All queues of trials, as a pattern of Redis.

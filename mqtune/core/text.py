@@ -13,18 +13,6 @@ from typing import Final
 
 from mqtune.core.errors import MqtuneError, UserCodeFailed
 
-__all__ = [
-    "flatten",
-    "in_words",
-    "name_in_words",
-    "names_in_words",
-    "printable",
-    "replace_unencodable",
-    "say_in_one_line",
-    "there_are",
-]
-
-
 #: The maximum length of such a text: it is sent with each task and each heartbeat.
 _MOST_CHARS: Final = 1_000
 #: Names that a message names, and how much of each.

@@ -12,46 +12,6 @@ from typing import Final, NamedTuple, NewType, TypeGuard
 from mqtune.core.codec import Body
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
-__all__ = [
-    "ACTIONS",
-    "ALLOWED",
-    "CONTINUE",
-    "FORGOTTEN",
-    "INTENTS",
-    "ITERATION",
-    "NO_LABELS",
-    "REPORT_DEFAULTS",
-    "TIME_THIS_ITER",
-    "TIME_TOTAL",
-    "UNDRIVEN",
-    "Action",
-    "Attempt",
-    "AttemptEnd",
-    "CheckpointId",
-    "Config",
-    "Decision",
-    "Intent",
-    "Labels",
-    "Metrics",
-    "Report",
-    "Restart",
-    "SavedCheckpoint",
-    "Stop",
-    "Transition",
-    "Trial",
-    "TrialId",
-    "TrialStatus",
-    "are_report_fields",
-    "attempt_and_number",
-    "checked_notes",
-    "checked_tags",
-    "checkpoint_id",
-    "is_checkpoint_of",
-    "is_in_memory",
-    "is_number",
-    "trial_of",
-]
-
 
 class TrialStatus(Enum):
     """The status of a trial.

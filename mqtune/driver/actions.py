@@ -46,30 +46,6 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Assignment, Journal, Released
 from mqtune.journal.restore import Restorer
 
-__all__ = [
-    "Answer",
-    "Begin",
-    "Close",
-    "Decide",
-    "DriverAction",
-    "Drop",
-    "Finish",
-    "Label",
-    "Lockstep",
-    "Lose",
-    "Requeue",
-    "Save",
-    "Stage",
-    "Writing",
-    "again",
-    "check_decision",
-    "check_paused",
-    "checkpoint_of",
-    "newest_checkpoint",
-    "next_trial_id",
-    "resuming",
-]
-
 logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT: Final = CheckpointId("")

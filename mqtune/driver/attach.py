@@ -35,8 +35,6 @@ from mqtune.search.points import searcher_of
 from mqtune.search.space import Space, space_of
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec, refuse_on_import
 
-__all__ = ["attached"]
-
 T = TypeVar("T")
 
 

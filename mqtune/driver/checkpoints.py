@@ -25,8 +25,6 @@ from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
 from mqtune.journal.base import Journal
 
-__all__ = ["CheckpointGC", "Deletes"]
-
 logger = logging.getLogger(__name__)
 
 #: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.

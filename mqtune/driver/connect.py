@@ -37,8 +37,6 @@ from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import bring_back, entries_behind, kept_definition
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
-__all__ = ["BrokerDeployment", "Deployment", "Session", "deployment_of", "unless_away"]
-
 #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
 _PATIENCE_S: Final = 300.0
 #: The folder, below the experiment's, of the checkpoints of a run on this machine alone.

@@ -17,8 +17,6 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import WAIT, Searcher, Suggestion
 
-__all__ = ["GO_ON", "Deciders", "Verdict"]
-
 logger = logging.getLogger(__name__)
 
 

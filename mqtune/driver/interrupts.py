@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
-__all__ = ["AT_ONCE_S", "Interrupts"]
-
 T = TypeVar("T")
 
 _SAID: Final = b"\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"

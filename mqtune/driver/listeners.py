@@ -30,8 +30,6 @@ from mqtune.driver.actions import DriverAction
 from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
-__all__ = ["BackendListener", "CallbackListener", "FailureWatch", "Listener"]
-
 logger = logging.getLogger(__name__)
 
 #: The error that ends the run when no attempt could be started because of it; any other is the trainable's.

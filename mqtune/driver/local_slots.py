@@ -9,8 +9,6 @@ from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
 
-__all__ = ["worker_options"]
-
 #: A share of a GPU counts as a half, a third and so on when it is this close to it, as queues have it.
 _SHARE_TOLERANCE: Final = 1e-6
 

@@ -55,8 +55,6 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 
-__all__ = ["Driver"]
-
 #: Entries of a replay between two looks at the lock: a second's work when each is as large as a worker makes them.
 _LOOK_EVERY: Final = 64
 #: Trials that a message names; more would not be read.

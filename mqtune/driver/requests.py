@@ -44,8 +44,6 @@ from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.results.checkpoints import choose_checkpoint
 from mqtune.search.space import Space
 
-__all__ = ["Ending", "Requests"]
-
 T = TypeVar("T")
 
 #: Actions that end or pause a trial.

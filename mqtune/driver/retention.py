@@ -12,8 +12,6 @@ from mqtune.core.checks import one_of, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
-__all__ = ["References", "Retention"]
-
 
 @dataclass(frozen=True, slots=True)
 class Retention:

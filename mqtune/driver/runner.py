@@ -36,8 +36,6 @@ from mqtune.results.results import Results
 from mqtune.search.background import BackgroundSearcher
 from mqtune.trainable.spec import refuse_on_import
 
-__all__ = ["STEP_S", "Runner"]
-
 logger = logging.getLogger(__name__)
 
 #: The longest that a step blocks when nothing happens; events and timers end it sooner.

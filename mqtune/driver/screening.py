@@ -16,8 +16,6 @@ from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, is_num
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 
-__all__ = ["MetricFrom", "OnOddReport", "Reading", "Screened", "Screening"]
-
 logger = logging.getLogger(__name__)
 
 OnOddReport = Literal["warn", "fail"]

@@ -40,22 +40,6 @@ from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
 
-__all__ = [
-    "RETIRED",
-    "Checkpoints",
-    "Definition",
-    "FailFast",
-    "Failures",
-    "KnownTrainable",
-    "Limits",
-    "Local",
-    "Plan",
-    "Process",
-    "Run",
-    "Settings",
-    "rebuilt",
-]
-
 T = TypeVar("T")
 #: What the journal says an experiment is, by the names of its options.
 Definition = dict[str, Any]

@@ -16,8 +16,6 @@ from mqtune.driver.settings import Limits
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
-__all__ = ["Addition", "SlotFiller"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addition:

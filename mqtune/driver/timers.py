@@ -16,8 +16,6 @@ from mqtune.journal.copy import JournalReader
 from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.restore import Restorer
 
-__all__ = ["REAP_GRACE_S", "STALL_S", "DriverTimers"]
-
 logger = logging.getLogger(__name__)
 
 #: How often expired leases are looked for; a lost trial waits at most this long on top of its lease.

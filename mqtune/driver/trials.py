@@ -16,8 +16,6 @@ from mqtune.results.checkpoints import Which, checkpoint_of, choose_checkpoint, 
 from mqtune.results.logs import AttemptOutput, attempt_of
 from mqtune.trainable.class_ import export_model
 
-__all__ = ["DrivenTrial", "LocalSteering"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -30,8 +30,6 @@ except ImportError as error:  # pragma: no cover - the tests have it
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-__all__ = ["DIRECTIONS", "OptunaSearcher", "quiet"]
-
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 #: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
 _TAIL: Final = 1e-6

@@ -17,8 +17,6 @@ except ImportError as error:  # pragma: no cover - the tests have it
         f"Optuna's dashboard can't be imported ({error}); pip install 'mqtune[optuna-dashboard]'"
     ) from error
 
-__all__ = ["open_server"]
-
 _Environment = dict[str, Any]
 _Application = Callable[[_Environment, Callable[..., Any]], Iterable[bytes]]
 _READING: Final = frozenset({"GET", "HEAD"})

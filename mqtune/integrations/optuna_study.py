@@ -22,8 +22,6 @@ from mqtune.results.experiments import empty_experiment
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, ReverseInterval, domain_of
 from mqtune.search.space import SEPARATOR
 
-__all__ = ["StudyMirror", "study_of"]
-
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
     TrialStatus.STAGED: TrialState.WAITING,

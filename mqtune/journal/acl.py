@@ -29,8 +29,6 @@ from mqtune.core.keys import (
 from mqtune.core.resources import EVERY, QUEUES, check_experiments
 from mqtune.core.trial import AttemptEnd
 
-__all__ = ["ROLES", "Role", "Rule", "account", "password_hash", "rules_of"]
-
 Role = Literal["driver", "worker", "operator", "monitor"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 

@@ -12,27 +12,6 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import Requested
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 
-__all__ = [
-    "FENCED",
-    "GAP",
-    "Answer",
-    "Assignment",
-    "Claim",
-    "Entry",
-    "Grant",
-    "Held",
-    "Intended",
-    "Journal",
-    "LastAttempt",
-    "LossPolicy",
-    "OnLoss",
-    "Reconciled",
-    "Refusal",
-    "Released",
-    "Segment",
-    "entry_order",
-]
-
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import redis
 
-__all__ = ["ServerClock"]
-
 #: How often the server is asked: a machine that slept, or a server that moved, is noticed this soon, for next to nothing.
 ASK_AGAIN_S: Final = 10.0
 

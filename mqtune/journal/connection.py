@@ -21,22 +21,6 @@ from redis.retry import Retry
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
 
-__all__ = [
-    "BLOCKING_READ_MAX_S",
-    "COMMAND_TIMEOUT_S",
-    "CONNECT_TIMEOUT_S",
-    "HEALTH_CHECK_INTERVAL_S",
-    "OLDEST_VERSION",
-    "Connects",
-    "OneClient",
-    "RedisClient",
-    "celery_tls",
-    "celery_url",
-    "connect",
-    "open_client",
-    "redact",
-]
-
 #: A connection that was used this recently, in seconds, is not checked; the pool checks older ones.
 _FRESH_S: Final = 1.0
 

@@ -16,8 +16,6 @@ from mqtune.core.events import START, Cursor, Event, driver_events
 from mqtune.core.machine import replace_file
 from mqtune.journal.base import Entry, Journal
 
-__all__ = ["JOURNAL_FILE", "JournalFile", "JournalReader"]
-
 JOURNAL_FILE: Final = "journal.msgpack"
 
 

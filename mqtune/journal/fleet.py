@@ -23,8 +23,6 @@ from mqtune.core.machine import describe_process
 from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S
 from mqtune.journal.redis import retrying, script
 
-__all__ = ["ControlChannel", "Fleet"]
-
 logger = logging.getLogger(__name__)
 
 #: Entries of the stream that wakes drivers, who read only the last few.

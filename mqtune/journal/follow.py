@@ -17,8 +17,6 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect, redact
 from mqtune.journal.redis import experiments_on, retrying
 
-__all__ = ["Follower", "follow"]
-
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
 #: After this long without a message the journal is asked whether one was lost: a message names the one before it, but

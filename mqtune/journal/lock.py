@@ -12,8 +12,6 @@ from mqtune.core.errors import NameTaken
 from mqtune.core.machine import describe_process, is_gone, is_here
 from mqtune.journal.base import Journal
 
-__all__ = ["KEEP_LOCK_S", "LOCK_S", "take_lock"]
-
 logger = logging.getLogger(__name__)
 
 #: A driver that is silent for this long may be replaced; it renews its lock four times within that.

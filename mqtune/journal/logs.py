@@ -19,18 +19,6 @@ from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_ke
 from mqtune.core.trial import TrialId
 from mqtune.journal.redis import retrying
 
-__all__ = [
-    "CHUNK_BYTES",
-    "LOGS",
-    "LogChunk",
-    "LogExchange",
-    "LogQuestion",
-    "LogStream",
-    "made_mark",
-    "mark_of",
-    "read_chunk",
-]
-
 LogStream = Literal["stdout", "stderr"]
 
 #: The word on a worker's control channel that has it look for questions about an experiment.

@@ -32,8 +32,6 @@ from mqtune.journal.base import (
     entry_order,
 )
 
-__all__ = ["ExperimentState", "MemoryJournal", "MemoryServer", "TrialState"]
-
 
 @dataclass(slots=True)
 class TrialState:

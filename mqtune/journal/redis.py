@@ -47,8 +47,6 @@ from mqtune.journal.base import (
 )
 from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient
 
-__all__ = ["RedisJournal", "Script", "experiments_on", "retrying", "script"]
-
 _PRELUDE: Final = "prelude"
 
 

@@ -28,16 +28,6 @@ from mqtune.core.trial import FORGOTTEN, AttemptEnd, TrialId
 from mqtune.journal.base import Entry, Journal, LastAttempt
 from mqtune.journal.copy import JournalFile, JournalReader
 
-__all__ = [
-    "PutBack",
-    "Restorer",
-    "bring_back",
-    "bring_back_end",
-    "entries_behind",
-    "kept_definition",
-    "put_back",
-]
-
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 

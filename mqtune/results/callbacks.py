@@ -21,8 +21,6 @@ from mqtune.core.trial import Attempt, AttemptEnd, Report, Trial, TrialStatus
 if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment
 
-__all__ = ["ERROR_FILE", "CallbackDispatcher", "ErrorLog"]
-
 logger = logging.getLogger(__name__)
 
 #: Events in the queue from which on reports are dropped: some seconds of a busy experiment, at most some 50 MB.

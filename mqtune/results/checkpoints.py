@@ -18,8 +18,6 @@ from mqtune.core.errors import CheckpointGone, ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Trial, TrialId, checkpoint_id, is_in_memory, is_number, trial_of
 
-__all__ = ["DICTS", "Origin", "Which", "checkpoint_of", "choose_checkpoint", "fetch_checkpoint", "import_checkpoint"]
-
 Which = Literal["newest", "best"]
 #: The checkpoint that a trial starts from: "newest", "best", the id of a checkpoint of the experiment, or a folder on this
 #: machine.

@@ -25,18 +25,6 @@ from mqtune.core.trial import ITERATION, Config, Trial, TrialId, TrialStatus
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
-__all__ = [
-    "ProgressConsole",
-    "ProgressDisplay",
-    "best_text",
-    "counts_text",
-    "printable",
-    "ranked",
-    "short_config",
-    "short_value",
-    "trial_table",
-]
-
 #: The most characters of a value, and entries of a config, that are shown: more than fits into a line of a wide terminal.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20

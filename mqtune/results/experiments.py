@@ -17,18 +17,6 @@ from mqtune.core.trial import Report
 from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE
 
-__all__ = [
-    "Readable",
-    "created_event",
-    "duration",
-    "empty_experiment",
-    "find_experiment",
-    "saved_events",
-    "saved_experiments",
-    "state_in_words",
-    "state_of_folder",
-]
-
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
 _MINUTE_S: Final = 60

@@ -14,8 +14,6 @@ from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, read_chunk
 from mqtune.results.results import Results
 
-__all__ = ["Ask", "AttemptOutput", "LogStream", "attempt_of", "follow_log"]
-
 #: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
 

@@ -42,19 +42,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "SUMMARY_FILE",
-    "TRIALS_FILE",
-    "BestBy",
-    "Budget",
-    "RecordedReport",
-    "Results",
-    "TrialResult",
-    "csv_text",
-    "json_text",
-    "trial_rows",
-]
-
 logger = logging.getLogger(__name__)
 
 #: A trial's values by the names of their columns.

@@ -15,8 +15,6 @@ from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import RungHalving
 from mqtune.schedulers.timed import Progress, Rank, rank_of
 
-__all__ = ["ASHA", "PromotionASHA"]
-
 
 class ASHA(RungHalving[Progress]):
     """Asynchronous successive halving: stops trials early, and completes those that reach *max_t*.

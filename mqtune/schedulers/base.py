@@ -11,21 +11,6 @@ from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.search.space import Space
 
-__all__ = [
-    "FIFO",
-    "METRIC_KEY",
-    "START",
-    "Choice",
-    "Decider",
-    "Fork",
-    "Release",
-    "Resume",
-    "Scheduler",
-    "Start",
-    "Wait",
-]
-
-
 #: What to give where a metric is not a name.
 METRIC_KEY: Final = "the key of the metric in the reports"
 

@@ -15,8 +15,6 @@ from mqtune.schedulers.timed import exact
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, copy_value, is_same, plain_value
 from mqtune.search.space import Space
 
-__all__ = ["Exploration", "Explore"]
-
 #: Takes a config that was explored already and returns the one that counts.
 Explore = Callable[[Config], Config]
 

@@ -12,9 +12,6 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import ITERATION, Action, Decision
 from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, Waiting, exact, plain
 
-__all__ = ["Halving", "Rung", "RungHalving", "levels_of"]
-
-
 #: More rungs than this are a mistaken reduction factor; with factor 2 they would span 300 orders of magnitude.
 MAX_RUNGS: Final = 1000
 

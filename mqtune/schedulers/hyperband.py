@@ -15,8 +15,6 @@ from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving
 from mqtune.schedulers.timed import Progress, Rank, Waiting, exact, plain, rank_of
 
-__all__ = ["HyperBand", "Round"]
-
 _WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait for trials that are under way")
 
 

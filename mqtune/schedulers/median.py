@@ -13,8 +13,6 @@ from mqtune.core.checks import number, positive, whole_number
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler
 
-__all__ = ["MedianStopping"]
-
 
 class MedianStopping(TimedScheduler["_Course"]):
     """Stops a trial whose best value so far is worse than the median of the others' running averages at that time.

@@ -20,8 +20,6 @@ from mqtune.schedulers.timed import Milestones, TimedScheduler, exact, rank_of
 from mqtune.search.domains import domain_of
 from mqtune.search.space import Space, nested
 
-__all__ = ["PBT"]
-
 #: A quantile may not reach the other one.
 _LARGEST_QUANTILE: Final = 0.5
 

@@ -16,8 +16,6 @@ from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
 from mqtune.search.domains import copy_value, is_same
 from mqtune.search.space import Space
 
-__all__ = ["PBTReplay", "PolicyStep", "policy_of"]
-
 _WAIT: Final = Wait("no new trial can start, and none waits for the next step of the policy")
 
 

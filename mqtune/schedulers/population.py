@@ -27,9 +27,6 @@ from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting
 
-__all__ = ["Generations", "Member", "Pace", "Turns"]
-
-
 #: Of more than so many of the best, so many are looked at for one that may be copied: work for a report must not grow with
 #: the population, also where no member has a checkpoint. The best quarter of 128 is looked at as a whole.
 _LOOKED_AT: Final = 32

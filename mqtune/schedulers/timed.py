@@ -16,8 +16,6 @@ from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Scheduler
 
-__all__ = ["Milestones", "Progress", "Rank", "TimedScheduler", "Waiting", "exact", "plain", "rank_of"]
-
 
 class Progress:
     """A trial's progress: its last report, the time of the next decision, and the decision in force."""

@@ -14,8 +14,6 @@ from mqtune.core.errors import MqtuneError, UserCodeFailed
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import WAIT, Searcher, Suggestion
 
-__all__ = ["BackgroundSearcher"]
-
 #: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows less:
 #: a slot waits about as long for a trial's process to start.
 PREFETCH_S: Final = 0.1

@@ -12,8 +12,6 @@ from mqtune.core.registry import Registered
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.space import Space
 
-__all__ = ["WAIT", "Searcher", "Suggestion", "check_arguments", "fingerprint"]
-
 
 class _Later(Enum):
     WAIT = "wait"

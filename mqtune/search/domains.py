@@ -17,41 +17,6 @@ from typing import Any, Final, SupportsFloat, TypeVar
 from mqtune.core import checks
 from mqtune.core.errors import SpaceError
 
-__all__ = [
-    "MAX_DEPTH",
-    "Choice",
-    "Constant",
-    "Derived",
-    "Domain",
-    "Grid",
-    "Interval",
-    "Multiples",
-    "Normal",
-    "Ordinal",
-    "ReverseInterval",
-    "choice",
-    "copy_value",
-    "domain_of",
-    "finrange",
-    "grid_search",
-    "integer",
-    "is_same",
-    "logfinrange",
-    "lograndint",
-    "loguniform",
-    "normal",
-    "number",
-    "ordinal",
-    "plain_value",
-    "qloguniform",
-    "qrandint",
-    "quniform",
-    "randint",
-    "reverseloguniform",
-    "sample_from",
-    "uniform",
-]
-
 
 class Domain(ABC):
     """The values that one entry of a config may have; immutable, so that several spaces may share it."""

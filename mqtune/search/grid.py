@@ -10,8 +10,6 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
 
-__all__ = ["GridSearcher"]
-
 #: How often the rest of a point is sampled to find a config that is not to be skipped; without sampled values it stays the same.
 _SAMPLES: Final = 20
 

@@ -15,8 +15,6 @@ from mqtune.search.domains import copy_value
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
 
-__all__ = ["SEARCHERS", "PointsFirst", "searcher_named", "searcher_of"]
-
 
 class PointsFirst(Searcher):
     """Proposes given points in their order, and then the configs of another searcher.

@@ -12,8 +12,6 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.domains import copy_value
 from mqtune.search.space import Space
 
-__all__ = ["RandomSearcher", "generator"]
-
 #: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and looking
 #: through all of them for the remaining ones would block the driver.
 MAX_COUNTED: Final = 10_000

@@ -15,9 +15,6 @@ from mqtune.search.domains import MAX_DEPTH, Constant, Derived, Domain, Grid, co
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["Space", "nested", "space_of"]
-
-
 #: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 

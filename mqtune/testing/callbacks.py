@@ -16,8 +16,6 @@ from mqtune.core.trial import CONTINUE, Attempt, Decision, Report, Trial
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS, InVirtualTime, happened
 
-__all__ = ["CallbackContract", "NewCallback"]
-
 #: Returns a new callback, which may write into the folder.
 NewCallback = Callable[[Path], Callback]
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 import mqtune
 from mqtune.core.trial import Config, Metrics
 
-__all__ = ["ENDLESS", "NEVER", "SPACE", "play", "play_unsaved", "played", "reports"]
-
 #: More reports than any test waits for, and the step of a failure that never comes.
 ENDLESS: Final = 100_000
 NEVER: Final = -1

@@ -14,8 +14,6 @@ from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
 from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
 
-__all__ = ["NewScheduler", "SchedulerContract", "Watched"]
-
 #: Returns a new scheduler, made with the same arguments each time.
 NewScheduler = Callable[[], Scheduler]
 

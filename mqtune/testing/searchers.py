@@ -14,8 +14,6 @@ from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
 from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
 
-__all__ = ["NewSearcher", "SearcherContract"]
-
 #: Returns a new searcher over the contract's space, made with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
 

@@ -14,8 +14,6 @@ from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import Scope, StopRule
 from mqtune.testing.worlds import WORLDS, InVirtualTime, check_plain, happened
 
-__all__ = ["NewRule", "StopRuleContract"]
-
 #: Returns a new stop rule, made with the same arguments each time.
 NewRule = Callable[[], StopRule]
 

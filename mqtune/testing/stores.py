@@ -16,8 +16,6 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
 from mqtune.core.trial import CheckpointId, checkpoint_id
 
-__all__ = ["Damage", "StoreContract", "files_in", "saved_id", "write_files"]
-
 #: Changes the content of a checkpoint's largest file, without the store; a change that returns None deletes the file.
 Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
 #: Files with all kinds of paths: nested, long, hidden, not ASCII, and with characters that are special elsewhere.

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-__all__ = ["DEADLINE_S", "eventually"]
-
 T = TypeVar("T")
 
 #: The deadline of what should happen at once: some hundred times what that takes on a busy machine.

@@ -24,8 +24,6 @@ from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved
 from mqtune.tuner import Tuner
 
-__all__ = ["SPACE", "WORLDS", "InVirtualTime", "World", "check_plain", "happened"]
-
 SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
 
 #: Values of the metric that no decision can use.

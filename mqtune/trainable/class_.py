@@ -20,8 +20,6 @@ from mqtune.trainable.process.session import Session, StopTrial, seconds
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
-__all__ = ["Steps", "Trainable", "check_class", "check_reusable", "export_model", "run_class"]
-
 _DONE: Final = "done"
 #: The metrics of a step that are summed up, and the names of their totals, which go on after a resume.
 _COUNTED: Final = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}

@@ -23,8 +23,6 @@ from mqtune.trainable.frozen_code import body_of, fingerprint, read_source, with
 if TYPE_CHECKING:
     from mqtune.trainable.spec import TrainableSpec
 
-__all__ = ["changed_files", "fingerprints", "read_code", "resolve"]
-
 #: The most files that an experiment's code has; the first are those that the trainable imports itself.
 MOST_FILES: Final = 200
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")

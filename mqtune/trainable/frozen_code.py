@@ -15,24 +15,6 @@ from typing import Final
 
 from mqtune.core.codec import decode_value
 
-__all__ = [
-    "CODE_FOLDER",
-    "FrozenCode",
-    "are_current",
-    "body_of",
-    "fingerprint",
-    "freeze",
-    "frozen",
-    "keep_source",
-    "kept_source",
-    "loaded_files",
-    "read_source",
-    "run_as_it_was",
-    "times_of",
-    "unfrozen",
-    "without_main",
-]
-
 #: The folder, below an experiment's, with each file of its code under its fingerprint. No trial can have this name.
 CODE_FOLDER: Final = ".code"
 #: The largest file that counts as code: a person writes no larger one.

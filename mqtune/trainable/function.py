@@ -15,8 +15,6 @@ from mqtune.trainable.process.session import Session, StopTrial
 from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import Function, extras_of
 
-__all__ = ["Reporter", "checkpoint_dir", "run_function"]
-
 _DONE: Final = "done"
 #: The file with a checkpoint that is a dict, for a function that takes a folder.
 _DICT_FILE: Final = "checkpoint.msgpack"

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.relay import RelayedSession
     from mqtune.trainable.process.saver import Savable
 
-__all__ = ["get_checkpoint", "get_context", "here", "report", "save_checkpoint", "should_checkpoint"]
-
-
 #: The session of this process, if it is a trial's, or that of a script which a trial runs.
 current: Session | RelayedSession | None = None
 

@@ -30,8 +30,6 @@ from mqtune.trainable.process.session import Session, StopTrial
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
-__all__ = ["MetricLines", "ScriptRun", "WatchedFolder", "arguments_of"]
-
 #: The names that Syne Tune's scripts know these by.
 _CONFIG_ARGUMENT: Final = "--st_config_json_filename"
 _CHECKPOINT_ARGUMENT: Final = "--st_checkpoint_dir"

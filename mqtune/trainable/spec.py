@@ -20,17 +20,6 @@ from typing import Any, Final, Literal, NoReturn, cast, get_args
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.frozen_code import frozen
 
-__all__ = [
-    "AnyTrainable",
-    "Function",
-    "Kind",
-    "Loaded",
-    "TrainableSpec",
-    "extras_of",
-    "imported_on_worker",
-    "refuse_on_import",
-]
-
 Function = Callable[..., Any]
 #: What can be tuned: a function, a class that derives from ``mqtune.Trainable``, or the path of a script.
 AnyTrainable = Function | str | os.PathLike[str]

@@ -64,16 +64,6 @@ from mqtune.worker.settings import (
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 from mqtune.worker.uplink import Wake
 
-__all__ = [
-    "ConsumerWatch",
-    "TrialApp",
-    "TrialChannel",
-    "TrialPool",
-    "TrialTransport",
-    "TrialWorker",
-    "create_app",
-]
-
 logger = logging.getLogger(__name__)
 
 #: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time that it

@@ -30,8 +30,6 @@ from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
-__all__ = ["AttemptRun", "ControlPipe", "RunResult", "WorkerServices", "revoke", "stop_s"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -27,17 +27,6 @@ from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
 from mqtune.worker.privileges import without_secrets
 
-__all__ = [
-    "COMMAND",
-    "DeviceMemory",
-    "DeviceQuery",
-    "GpuProbe",
-    "SlotPlan",
-    "find_gpu_memory",
-    "find_gpus",
-    "plan_slots",
-]
-
 logger = logging.getLogger(__name__)
 
 #: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded first.

@@ -15,8 +15,6 @@ from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.worker.attempt import AttemptRun, RunResult
 
-__all__ = ["Rows", "Text", "failure", "latest_report"]
-
 logger = logging.getLogger(__name__)
 
 #: The last state of an attempt whose end Celery has no state for.

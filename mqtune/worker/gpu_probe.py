@@ -19,8 +19,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-__all__ = ["DriverError", "Gpu", "GpuSource", "NvidiaSmi", "Nvml", "main", "matching"]
-
 #: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that this process
 #: can still kill and reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}

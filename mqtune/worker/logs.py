@@ -17,8 +17,6 @@ from mqtune.core.machine import end_of_file
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, read_chunk
 
-__all__ = ["LogServer", "Logs", "open_log"]
-
 logger = logging.getLogger(__name__)
 
 #: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 from mqtune.core.trial import INTENTS, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
-__all__ = ["AttemptOutcome", "Ending"]
-
 #: How much of an attempt's output the journal keeps; the files have all of it.
 TAIL_BYTES: Final = 2_000
 TAIL_BYTES_FAILED: Final = 16_000

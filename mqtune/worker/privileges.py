@@ -11,8 +11,6 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
-__all__ = ["become", "conceal", "home_of", "without_secrets"]
-
 #: Variables that carry the broker's password. Trials don't need them, and some log their environment.
 _SECRETS: Final = frozenset({"MQTUNE_BROKER", "MQTUNE_REDIS_URL", "MQTUNE_ACL_PASSWORD", "CELERY_BROKER_URL"})
 #: Fields of /proc/self/stat, counted after the process's name: where in memory the initial environment begins and ends.

@@ -24,17 +24,6 @@ from typing import Any, Final
 from mqtune.core.machine import describe_process, is_gone, process_stat
 from mqtune.trainable.process.descendants import become_subreaper, own_children
 
-__all__ = [
-    "MARK",
-    "MemoryKills",
-    "Reaper",
-    "end_leftovers",
-    "find_counter",
-    "mark_of",
-    "memory_limit",
-    "reaper",
-]
-
 logger = logging.getLogger(__name__)
 
 #: The name of the mark's environment variable.

@@ -39,8 +39,6 @@ from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.zygotes import CodeManifests
 
-__all__ = ["LEASE_S", "WorkerRuntime"]
-
 logger = logging.getLogger(__name__)
 
 #: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the machine.

@@ -17,8 +17,6 @@ from mqtune.core.machine import is_gone, is_here, process_mark
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim
 
-__all__ = ["Scratch"]
-
 #: Below the log folder, which several workers, also of several machines, may share.
 _FOLDER: Final = ".scratch"
 #: How many parts follow the host in the name of a worker's folder: pid, place and start time.

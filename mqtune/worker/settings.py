@@ -19,19 +19,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 from mqtune.worker.privileges import home_of
 
-__all__ = [
-    "OWNED_SETTINGS",
-    "TRANSPORT_OPTIONS",
-    "WorkerSettings",
-    "celery_settings",
-    "check_broker",
-    "check_options",
-    "check_settings",
-    "default_log_root",
-    "owned_settings",
-    "take_name",
-]
-
 #: How long trials have to save and end when their worker shuts down; some clouds give a machine 30 s in all.
 GRACE_S: Final = 10.0
 #: A day; a longer grace is a mistake in the unit.

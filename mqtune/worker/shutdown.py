@@ -13,8 +13,6 @@ from typing import Final
 
 from mqtune.worker.attempt import stop_s
 
-__all__ = ["KILL_GRACE_S", "THREADS_END_S", "Shutdown", "end_with_owner", "shutdown_s"]
-
 logger = logging.getLogger(__name__)
 
 #: How long killed trials may take to disappear, and their ends to be journaled.

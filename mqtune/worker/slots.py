@@ -16,8 +16,6 @@ from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.devices import DeviceMemory, SlotPlan
 from mqtune.worker.zygotes import CodeManifests, ImportFailed, KeptZygotes, ZygoteDied, ZygoteHandle, ZygoteKey
 
-__all__ = ["BackOff", "Problem", "Slot", "Slots", "Turn", "ZygoteFinder", "import_in"]
-
 logger = logging.getLogger(__name__)
 
 #: After so many failed starts in a row the worker backs off; a trial may have twice as many before it fails.

@@ -27,8 +27,6 @@ from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_ch
 from mqtune.journal.base import FENCED, GAP, Answer, Claim, Journal, Segment
 from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 
-__all__ = ["Stream", "Uplink", "Wake"]
-
 logger = logging.getLogger(__name__)
 
 #: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output buffer.

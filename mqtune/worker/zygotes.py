@@ -30,18 +30,6 @@ from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
 
-__all__ = [
-    "KEPT",
-    "CodeManifests",
-    "Gone",
-    "ImportFailed",
-    "KeptZygotes",
-    "ZygoteDied",
-    "ZygoteHandle",
-    "ZygoteKey",
-    "ZygoteSilent",
-]
-
 logger = logging.getLogger(__name__)
 
 #: The experiments whose manifests are remembered: more than run at once on a worker.

@@ -28,8 +28,6 @@ from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
 from mqtune.journal.connection import OLDEST_VERSION, open_client
 
-__all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"]
-
 #: The timeout of ``--version``, which takes some 5 ms.
 VERSION_TIMEOUT_S: Final = 5.0
 #: The file, beside the data of a server, that names the program that wrote them.

@@ -16,8 +16,6 @@ from mqtune.journal.base import Assignment, Entry, Intended, Reconciled, Release
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
-__all__ = ["Delay", "Simulated", "SimulatedBackend", "SimulatedJournal"]
-
 #: A duration in seconds: a number, or a function that draws one.
 Delay = float | Callable[[random.Random], float]
 

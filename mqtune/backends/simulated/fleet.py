@@ -31,18 +31,6 @@ from mqtune.core.trial import (
 from mqtune.journal.base import Assignment, Claim, Segment
 from mqtune.journal.memory import MemoryJournal, MemoryServer
 
-__all__ = [
-    "STARTS_AT",
-    "Agenda",
-    "Conditions",
-    "Order",
-    "Run",
-    "SimulatedClock",
-    "SimulatedFleet",
-    "Worker",
-    "WorkersJournal",
-]
-
 #: The start of virtual time, in seconds since the epoch: the first instant of 2000 (UTC), in every run.
 STARTS_AT: Final = 946_684_800.0
 

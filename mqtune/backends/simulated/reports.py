@@ -11,8 +11,6 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Metrics
 
-__all__ = ["SECONDS", "Item", "Reports", "Source", "checked_seconds", "source_of"]
-
 #: A report: its duration in seconds, and its metrics; or the error that the trial fails with after that time.
 Item = tuple[float, Metrics | Exception]
 #: A function of the config that yields items (a bare error takes no time), or a table: its rows, or its columns.

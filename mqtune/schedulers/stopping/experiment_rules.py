@@ -14,9 +14,6 @@ from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
-__all__ = ["ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"]
-
-
 #: How often, in seconds, the times of running trials are summed: that takes a look at each of them.
 _SUM_EVERY_S: Final = 1.0
 

@@ -18,18 +18,6 @@ from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus
 from mqtune.schedulers.base import Decider
 
-__all__ = [
-    "AllRule",
-    "AnyRule",
-    "FunctionRule",
-    "MetricBounds",
-    "Scope",
-    "StopRule",
-    "as_rule",
-    "number",
-    "spread",
-]
-
 logger = logging.getLogger(__name__)
 
 

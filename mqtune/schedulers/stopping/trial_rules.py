@@ -10,8 +10,6 @@ from mqtune.core.trial import ITERATION, Report, Trial, TrialId
 from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, number, spread
 
-__all__ = ["MaximumIteration", "MetricMaximum", "TrialPlateau"]
-
 
 class MetricMaximum(MetricBounds):
     """Stops a trial when a metric is *maximum* or more, whatever the experiment optimises: a loss that has exploded.

@@ -22,8 +22,6 @@ from mqtune.search.points import PointsFirst
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
-__all__ = ["NewTuner", "Nothing", "Rule", "Tune", "TunerTests", "await_reports", "drive", "pause_after", "reports_of"]
-
 #: The longest that a test waits: a worker's first import may take seconds on a busy machine.
 DEADLINE_S: Final = 30.0
 #: The longest that one step may block.

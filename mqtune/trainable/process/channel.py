@@ -13,8 +13,6 @@ from typing import Final
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.trainable.process.protocol import Message
 
-__all__ = ["Channel"]
-
 _LENGTH: Final = struct.Struct("<I")
 #: The system's timeval.
 _INTERVAL: Final = struct.Struct("@ll")

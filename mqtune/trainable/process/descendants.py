@@ -10,16 +10,6 @@ import sys
 from collections.abc import Collection
 from typing import Final
 
-__all__ = [
-    "LIBC",
-    "become_subreaper",
-    "children_of",
-    "die_with_parent",
-    "has_descendants",
-    "own_children",
-    "signal_group",
-]
-
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 #: The C library, opened once and not in each trial; None where prctl is not available.

@@ -12,8 +12,6 @@ from typing import Final, TypedDict
 from mqtune.core.version import __version__
 from mqtune.trainable.frozen_code import fingerprint, frozen, read_source
 
-__all__ = ["describe_environment"]
-
 #: The journal has this for each attempt; frameworks import hundreds of packages, and the first are those that the trainable
 #: imports itself.
 _MAX_PACKAGES: Final = 40

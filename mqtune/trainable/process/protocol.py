@@ -11,28 +11,6 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from mqtune.core.trial import AttemptEnd, Config
 
-__all__ = [
-    "CLEARED",
-    "FRAME",
-    "FRAME_CHECKPOINT",
-    "FRAME_END",
-    "FRAME_REPORT",
-    "FRAME_SAVED",
-    "PAUSE",
-    "PIPE_CLOSED",
-    "PIPE_CLOSED_CODE",
-    "RECORD",
-    "RELAY",
-    "SAVE",
-    "STOP",
-    "STOP_SIGNAL",
-    "Ending",
-    "Message",
-    "StartMessage",
-    "Told",
-    "describe_error",
-]
-
 #: A message as it arrives on a channel.
 Message = dict[str, Any]
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
     from mqtune.trainable.process.saver import Savable
 
-__all__ = ["CONTEXT", "RelayedSession", "address_of", "join"]
-
 #: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, and its folder.
 CONTEXT: Final = ("MQTUNE_TRIAL", "MQTUNE_ATTEMPT", "MQTUNE_EXPERIMENT", "MQTUNE_TRIAL_FOLDER")
 _CHILD: Final = "report: this is a child process of the trial's script; report from the script's own process"

@@ -30,8 +30,6 @@ from mqtune.trainable.spec import Loaded
 if TYPE_CHECKING:
     from mqtune.trainable.process.saver import Savable
 
-__all__ = ["ReusableSession", "run_attempts"]
-
 _NO_PIPES: Final = (-1, -1)
 
 

@@ -24,8 +24,6 @@ from mqtune.trainable.spec import Loaded
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-__all__ = ["flush", "flush_native", "run_attempt", "shape_output", "take_over_output"]
-
 #: Runs a loaded trainable, and returns how it ended.
 Run = Callable[[Loaded, Session], Ending]
 #: Errors of a file system that can't be written now: it is full, or a network's that can't be reached.

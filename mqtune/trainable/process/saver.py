@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
     Savable = State | str | os.PathLike[str] | Checkpoint
 
-__all__ = ["Saver", "check_savable", "make_folder", "remove_folder"]
-
 #: Below an attempt's folder: the local copy of the checkpoint that the attempt starts from.
 _FETCHED: Final = "checkpoint"
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
     from mqtune.trainable.process.saver import Savable
 
-__all__ = ["Context", "Session", "StopTrial", "file_of", "seconds"]
-
 #: How many bytes are read from the control pipe at once: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
 #: How long, in lockstep, a thread sleeps at most before it checks whether another thread has read the record that it waits for.

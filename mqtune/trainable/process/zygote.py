@@ -56,8 +56,6 @@ from mqtune.trainable.process.runner import run_attempt, shape_output, take_over
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
-__all__ = ["Zygote", "arguments", "main"]
-
 #: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
 _SWEEP_POLL_S: Final = 0.001
