@@ -319,6 +319,7 @@ class ExperimentHandle:
         ttl_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
+        key: str = "",
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
@@ -331,9 +332,10 @@ class ExperimentHandle:
             ttl_s: how long an attempt of it may run, in seconds.
             tags: names by which it is found again.
             notes: what there is to say about it.
+            key: a name of your own for it; where the experiment has a trial with this key, that is the answer, at once.
         """
         labels = {"tags": list(tags) or None, "notes": notes}
-        given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, **labels)
+        given = _given(config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, **labels)
         return self.steer("add", "", given, timeout_s=timeout_s, request_id=request_id)
 
     def set(

@@ -241,6 +241,7 @@ class Tuner:
         ttl_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
+        key: str = "",
     ) -> Trial:
         """Stage a new trial now, whether or not a slot is free, and return it; what its config leaves out is sampled.
 
@@ -254,6 +255,8 @@ class Tuner:
             ttl_s: how long an attempt of it may run, in seconds; by default as ``Process(ttl_s=…)`` says.
             tags: names by which it is found again, as ``Results.find`` does.
             notes: a text about it.
+            key: a name of your own for it, which is journaled. Where the experiment has a trial with this key already, that is
+                returned, whatever else is given: adding it again, also under a later driver, starts nothing twice.
 
         Raises:
             SpaceError: the config does not fit the space.
@@ -262,8 +265,11 @@ class Tuner:
             StoreUnavailable: the store can't be reached or written.
         """
         driver, plan = self._runner.open(), self._runner.plan
+        if (known := self._runner.experiment.keys.get(key)) is not None:
+            return self._runner.experiment.trials[known]
         new = next_trial_id(self._runner.experiment)
-        given = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint, "ttl_s": ttl_s}
+        origin = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint}
+        given = origin | {"ttl_s": ttl_s, "key": key}
         arguments: dict[str, object] = {
             "config": plan.space.complete(config, random.Random(f"{plan.seed}:{int(new)}")),
             "tags": checked_tags(tags),

@@ -250,6 +250,8 @@ class TrialStaged(_Body):
     notes: str = ""
     #: The id of the request that it carries out; empty for none.
     request: str = ""
+    #: By what who added a new trial knows it; empty for nothing.
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

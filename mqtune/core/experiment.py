@@ -93,6 +93,8 @@ class Experiment:
         self.max_failures = max_failures
         self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
+        #: The trials that were added with a key, by it.
+        self.keys: dict[str, TrialId] = {}
         self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
         #: Trials whose attempt ended and that want another one, in the order in which they came to it.
         self.to_retry: deque[TrialId] = deque()
@@ -264,7 +266,10 @@ class Experiment:
                 event.config,
                 parent=TrialId(event.source) if event.source else None,
                 labels=Labels(tuple(event.tags), event.notes),
+                key=event.key,
             )
+            if event.key:
+                self.keys[event.key] = trial.id
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
         self._no_longer_waits(trial)

@@ -465,6 +465,8 @@ class Trial:
     ttl_s: float | None = None
     #: The tags and notes that people have given it.
     labels: Labels = NO_LABELS
+    #: By what who added it knows it, or empty; no other trial has it.
+    key: str = ""
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
     #: What the next attempt begins with once the decision to pause is carried out: a restart.

@@ -98,6 +98,7 @@ class Stage:
     holder: Hashable = None
     #: The id of the request that this carries out, here and below; empty for none.
     request: str = ""
+    key: str = ""
 
     def write(self, to: Writing) -> list[Event]:
         known = to.experiment.trials.get(self.trial)
@@ -122,6 +123,7 @@ class Stage:
             tags=list(self.labels.tags),
             notes=self.labels.notes,
             request=self.request,
+            key=self.key,
         )
         try:
             packed = event.encode()

@@ -588,6 +588,11 @@ class Driver:
             self._end_if_over()
             if self._draining or (action := self._slots.next()) is None:
                 return
+            if isinstance(action, Stage) and action.key in self.experiment.keys:
+                # Another one with this key came first while it waited.
+                self.carry_out(Answer(action.request, is_done=True, trial=self.experiment.keys[action.key]))
+                self._let_go(action)
+                continue
             try:
                 self.carry_out(action)
             except (InvalidTransition, ConfigurationError) as error:

@@ -57,7 +57,7 @@ _ARGUMENTS: Final = {
     "save": frozenset[str](),
     "resume": frozenset({"config", "checkpoint", "reason"}),
     "restart": frozenset({"config", "source", "checkpoint", "reason"}),
-    "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes"}),
+    "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes", "key"}),
     "set": frozenset({"max_trials", "max_concurrent"}),
     "end": frozenset({"now", "reason"}),
 }
@@ -210,7 +210,10 @@ class Requests:
             return again(trial, restart, request=request.id)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
-    def _add(self, request: Requested, brought: CheckpointId) -> Addition:
+    def _add(self, request: Requested, brought: CheckpointId) -> Addition | Answer:
+        key = _argument(request, "key", str) or ""
+        if key in self._experiment.keys:
+            return Answer(request.id, is_done=True, trial=self._experiment.keys[key])
         if self.ending is not None:
             raise ConfigurationError(f"no other trial starts: the experiment ends ({self.ending.reason})")
         config = _argument(request, "config", dict)
@@ -226,6 +229,7 @@ class Requests:
             ttl_s=optional_seconds("ttl_s", request.arguments.get("ttl_s")),
             labels=NO_LABELS.changed(tags, _argument(request, "notes", str)),
             request=request.id,
+            key=key,
         )
 
     def _setting(self, request: Requested) -> Answer:

@@ -28,6 +28,7 @@ class Addition:
     labels: Labels = NO_LABELS
     #: The id of the request that asked for it; empty for none.
     request: str = ""
+    key: str = ""
 
 
 class SlotFiller:
@@ -162,6 +163,7 @@ class SlotFiller:
             labels=added.labels,
             holder=added,
             request=added.request,
+            key=added.key,
         )
 
     def _suggestion(self) -> Stage | None:

@@ -159,7 +159,7 @@ def test_what_is_requested_while_no_driver_lives_the_next_one_does_once(world: W
     requests: list[Callable[[], Answer]] = [
         lambda: experiment.trial("0001").restart({"lr": 5.0}, timeout_s=0, request_id="restart"),
         lambda: experiment.trial("0002").complete(timeout_s=0, request_id="complete"),
-        lambda: experiment.add(counting(lr=6), timeout_s=0, request_id="add"),
+        lambda: experiment.add(counting(lr=6), key="six", timeout_s=0, request_id="add"),
     ]
     # Each is made twice, as by somebody who has heard no answer.
     assert [request().is_done for request in requests * 2] == [False] * 6
@@ -170,6 +170,7 @@ def test_what_is_requested_while_no_driver_lives_the_next_one_does_once(world: W
     assert world.reaches("0003", TrialStatus.RUNNING).config["lr"] == 6.0
     assert [request().is_done for request in requests] == [True] * 3
     assert [event.id for event in world.events(Requested)] == ["restart", "complete", "add"]
+    assert experiment.add(counting(lr=7), key="six").trial == "0003"
     assert sum(event.trial in ("0001", "0003") for event in world.events(TrialStaged)) == 3
 
     assert experiment.end(now=True).is_done

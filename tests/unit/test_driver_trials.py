@@ -99,6 +99,23 @@ def test_a_trial_is_started_at_once_whether_or_not_a_slot_is_free(bench: Bench) 
     assert_comes_back(bench)
 
 
+def test_a_trial_that_is_added_again_with_its_key_is_the_one_that_there_is(bench: Bench) -> None:
+    trial = bench.hand.add({"lr": 0.25}, key="theirs-7")
+
+    assert bench.hand.add({"lr": 0.5}, key="theirs-7", source="no such trial") is trial
+    assert (trial.id, trial.key, trial.config["lr"]) == (THREE, "theirs-7", 0.25)
+    assert bench.hand.add({"lr": 0.25}).id == "0004"
+    assert_comes_back(bench)
+    bench.begin()
+    assert bench.hand.add({"lr": 0.5}, key="theirs-7").id == THREE
+    assert len(bench.of(TrialStaged)) == 4
+
+
+def test_a_key_that_is_no_text_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="key=7 of add is not of type str"):
+        bench.hand.add({"lr": 0.25}, key=7)  # type: ignore[arg-type]
+
+
 def test_a_trial_starts_from_the_checkpoint_of_another_one(bench: Bench) -> None:
     saved = bench.save(ONE)
 

@@ -666,6 +666,16 @@ FIXTURES: dict[str, object] = {
         tags=["baseline", "v2"],
         notes="as in the paper",
     ),
+    "staged_with_key": TrialStaged(
+        trial=TrialId("0003"),
+        attempt=1,
+        config={"lr": 0.1},
+        at=1_700_000_001.0,
+        cursor=START,
+        suggested=False,
+        by="user",
+        key="ax-7",
+    ),
     "staged_as_requested": TrialStaged(
         trial=TrialId("0003"),
         attempt=1,

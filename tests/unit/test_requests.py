@@ -147,6 +147,23 @@ def test_a_trial_is_added_when_a_slot_is_free_and_only_then_answered(bench: Benc
     assert bench.of(TrialStaged)[-1].request == name
 
 
+def test_requests_with_one_key_add_one_trial_also_while_the_first_waits_for_a_slot(bench: Bench) -> None:
+    saved = bench.save(ONE)
+    first, second = (ask(bench, "add", config={"lr": lr}, key="theirs-7", source=ONE) for lr in (0.25, 0.5))
+    bench.step()
+    assert answered(bench) == []
+
+    bench.end(ONE).end(TWO).step()
+
+    assert [answer(bench, name).trial for name in (first, second)] == [THREE, THREE]
+    assert (bench.trial(THREE).config["lr"], bench.trial(THREE).attempt.checkpoint) == (0.25, saved)
+    third = request(bench, "add", config={"lr": 0.75}, key="theirs-7")
+    assert (third.done, third.trial, len(bench.experiment.trials)) == (True, THREE, 3)
+    assert not bench.driver._requests.queued()
+    bench.start(THREE).end(THREE)
+    assert bench.driver.is_finished
+
+
 def test_what_an_added_config_leaves_out_is_sampled_alike_by_every_driver(tmp_path: Path) -> None:
     configs = []
     for folder in ("a", "b"):
