@@ -35,6 +35,9 @@ class Registered:
     role: ClassVar[str]
     #: What descriptions call this class; it never changes, as experiments that were begun before name it.
     kind: ClassVar[str] = ""
+    #: Arguments that earlier versions did not have, and the values, as described, under which all is as it was with those:
+    #: they are left out then, so that an experiment that was begun before is the same.
+    later: ClassVar[Mapping[str, object]] = {}
     #: The modules of kinds that need an extra, and are imported only where a description names them.
     extras: ClassVar[Mapping[str, str]] = {}
 
@@ -48,9 +51,10 @@ class Registered:
         """
         # A class derived from one of mqtune's may have a constructor of its own.
         owner = next((each for each in type(self).__mro__ if vars(each).get("kind")), type(self))
+        arguments = {name: self._argument(name) for name in _arguments(owner)}
         return {
             self.role: self.kind or type(self).__name__,
-            **{name: self._argument(name) for name in _arguments(owner)},
+            **{name: value for name, value in arguments.items() if name not in self.later or value != self.later[name]},
         }
 
     def _argument(self, name: str) -> object:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar, Final, TypeVar
 
-from mqtune.core.checks import number
+from mqtune.core.checks import number, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import ITERATION, Action, Decision
 from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, Waiting, exact, plain
@@ -47,10 +48,10 @@ class Rung:
     Two heaps hold the best and the others, so that an entry costs O(log n).
     """
 
-    __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "coming", "entered", "level", "waiting")
+    __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "coming", "entered", "name", "waiting")
 
-    def __init__(self, level: float, factor: Fraction, *, least: int) -> None:
-        self.level = level
+    def __init__(self, name: str, factor: Fraction, *, least: int) -> None:
+        self.name = name
         self._factor = factor.as_integer_ratio()
         self._least = least
         self.entered = 0
@@ -127,16 +128,68 @@ class Halving(TimedScheduler[P]):
         self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
 
 
-class RungHalving(Halving[P]):
-    """Compares each trial that enters a rung with those that entered it before."""
+class Bracket:
+    """Rungs of its own, by level, of which none below *lowest* is entered; and how many trials were given to it."""
 
+    __slots__ = ("lowest", "part", "rungs", "trials")
+
+    def __init__(self, lowest: int, rungs: list[Rung], part: int) -> None:
+        self.lowest = lowest
+        self.rungs = rungs
+        #: How many trials it is to have for those that the other brackets have.
+        self.part = part
+        self.trials = 0
+
+
+def trials_of_bracket(s: int, highest: int, factor: Fraction) -> int:
+    """Return n of bracket *s* in Hyperband, of which *highest* is the one that stops most."""
+    return math.ceil(Fraction(highest + 1, s + 1) * factor**s)
+
+
+class InBracket(Progress):
+    """A trial's progress, and the bracket that it was given to."""
+
+    __slots__ = ("bracket",)
+
+    def __init__(self, bracket: Bracket, next_level: float) -> None:
+        super().__init__(next_level)
+        self.bracket = bracket
+
+
+B = TypeVar("B", bound=InBracket)
+
+
+class RungHalving(Halving[B]):
+    """Compares each trial that enters a rung with those that entered it before.
+
+    Args:
+        max_t: the time at which a trial completes.
+        grace_period: the time of the lowest rung.
+        reduction_factor: one in this many goes on; above 1.
+        brackets: how many brackets the trials are given to.
+        time_attr: the key of the time in the reports.
+    """
+
+    later: ClassVar = {"brackets": 1}
     #: The least number of trials that are among the best of a rung, however few have entered it.
     _least: ClassVar[int]
 
-    @cached_property
-    def _rungs(self) -> list[Rung]:
-        factor = exact(self._reduction_factor)
-        return [Rung(level, factor, least=self._least) for level in self._levels]
+    def __init__(
+        self,
+        max_t: float,
+        *,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        brackets: int = 1,
+        time_attr: str = ITERATION,
+    ) -> None:
+        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
+        self._brackets = whole_number(self._name, "brackets", brackets, 1)
+        if self._brackets > len(self._levels):
+            raise ConfigurationError(
+                f"{self._name}: brackets={brackets!r} is more than there are rungs, which are {self._levels}"
+            )
+        self._all_brackets = [self._bracket(number) for number in range(self._brackets)]
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
@@ -145,9 +198,24 @@ class RungHalving(Halving[P]):
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """The number of trials that have entered each rung, without abandoned ones."""
-        return tuple(rung.entered for rung in self._rungs)
+        """The number of trials that have entered each rung, in all brackets, without abandoned ones."""
+        rungs = zip(*(bracket.rungs for bracket in self._all_brackets), strict=True)
+        return tuple(sum(rung.entered for rung in same_level) for same_level in rungs)
 
-    def _enter(self, progress: P, rung: Rung, rank: Rank) -> None:
+    def _bracket(self, number: int) -> Bracket:
+        prefix, factor = f"bracket {number}, " if self._brackets > 1 else "", exact(self._reduction_factor)
+        rungs = [Rung(f"{prefix}rung {level}", factor, least=self._least) for level in self._levels]
+        highest = len(rungs) - 1
+        return Bracket(number, rungs, trials_of_bracket(highest - number, highest, factor))
+
+    def _next_bracket(self) -> Bracket:
+        """Give one more trial to the bracket that lacks most of its part, and return that."""
+        trials = sum(bracket.trials for bracket in self._all_brackets) + 1
+        parts = sum(bracket.part for bracket in self._all_brackets)
+        found = max(self._all_brackets, key=lambda bracket: bracket.part * trials - bracket.trials * parts)
+        found.trials += 1
+        return found
+
+    def _enter(self, progress: B, rung: Rung, rank: Rank) -> None:
         rung.enter(rank)
         progress.counted.append(partial(rung.withdraw, rank))

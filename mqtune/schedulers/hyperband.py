@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.halving import Halving
+from mqtune.schedulers.halving import Halving, trials_of_bracket
 from mqtune.schedulers.timed import Progress, Rank, Waiting, exact, plain, rank_of
 
 _WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait for trials that are under way")
@@ -223,7 +223,7 @@ class HyperBand(Halving[_Member]):
     def _plan(self, s: int) -> tuple[Round, ...]:
         """Return the rounds of bracket *s*."""
         factor, max_t = self._factor, exact(self._max_t)
-        trials = math.ceil(Fraction(self._highest + 1, s + 1) * factor**s)
+        trials = trials_of_bracket(s, self._highest, factor)
         return tuple(Round(math.floor(trials / factor**i), plain(max_t * factor ** (i - s))) for i in range(s + 1))
 
     def _may_close(self, bracket: _Bracket) -> bool:

@@ -15,7 +15,9 @@ LR = {"lr": mqtune.uniform(0, 1)}
 
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "asha": lambda: mqtune.ASHA(MAX_T, time_attr="epoch"),
+    "asha in brackets": lambda: mqtune.ASHA(MAX_T, brackets=3),
     "promotion": lambda: mqtune.PromotionASHA(MAX_T),
+    "promotion in brackets": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, brackets=2),
     "hyperband": lambda: mqtune.HyperBand(MAX_T),
     "median": lambda: mqtune.MedianStopping(grace_period=2, min_samples=2),
     "pbt": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=5),

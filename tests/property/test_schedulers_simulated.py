@@ -76,7 +76,7 @@ def levels_given(scheduler: Scheduler) -> list[tuple[float, ...]]:
     if isinstance(scheduler, HyperBand):
         return [tuple(round_.time for round_ in plan) for plan in scheduler.brackets]
     if isinstance(scheduler, PromotionASHA):
-        return [scheduler.rung_levels]
+        return [scheduler.rung_levels[lowest:] for lowest in range(scheduler._brackets)]
     return [(MAX_T,)]
 
 

@@ -519,7 +519,7 @@ def state_of(driver: Driver) -> dict[str, Any]:
     state["suggested"] = repr(driver._slots._suggested)
     if isinstance(scheduler, WatchedASHA):
         state["rungs"] = repr(scheduler.rung_sizes)
-        state["scores"] = repr([(rung._best, rung._rest) for rung in scheduler._rungs])
+        state["scores"] = repr([(rung._best, rung._rest) for rung in scheduler._all_brackets[0].rungs])
         progress = scheduler._progress.items()
         slots = [name for name in Progress.__slots__ if name != "counted"]
         state["progress"] = repr({trial: [getattr(p, name) for name in slots] for trial, p in progress})

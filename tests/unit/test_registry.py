@@ -40,6 +40,8 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.ASHA(81),
     lambda: mqtune.ASHA(max_t=1.1, grace_period=0.1, reduction_factor=1.5, time_attr="züge"),
     lambda: mqtune.PromotionASHA(max_t=2**60, grace_period=3, reduction_factor=2),
+    lambda: mqtune.ASHA(81, brackets=5),
+    lambda: mqtune.PromotionASHA(81, brackets=2),
     lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),
     mqtune.MedianStopping,
     lambda: mqtune.MedianStopping(grace_period=2.5, interval=0.3, min_samples=1, time_attr="epoch"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment, Mode
-from mqtune.core.registry import Description
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
@@ -28,6 +27,7 @@ class TimeLimit(StopRule):
     """
 
     kind = "time_limit"
+    later: ClassVar = {"of": "experiment"}
     scopes = frozenset({Scope.EXPERIMENT})
 
     def __init__(self, seconds: float, of: Literal["experiment", "driver", "trials"] = "experiment") -> None:
@@ -61,10 +61,6 @@ class TimeLimit(StopRule):
             return f"the trials have run for {self._seconds:g} s in all, which is their limit"
         whose = " of the driver" if self._of == "driver" else ""
         return f"the time limit{whose} of {self._seconds:g} s is over"
-
-    def describe(self) -> Description:
-        """Return its arguments; those whose time counts only if that is not the usual one, as before there was another."""
-        return {key: value for key, value in super().describe().items() if (key, value) != ("of", "experiment")}
 
 
 def _trial_s(experiment: Experiment, now: float) -> float:

@@ -1,0 +1,235 @@
+"""Brackets of ASHA and promotion ASHA: who is given to which, and that each is halved on its own."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Play, check_replay, rngs, rough, some_faults
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers.asha import ASHA, PromotionASHA
+from mqtune.schedulers.base import START, Release, Resume, Scheduler
+
+
+def bound(scheduler: Scheduler) -> Any:
+    scheduler.bind("loss", "min")
+    return scheduler
+
+
+def tell(scheduler: Scheduler, number: int, now: int, loss: float = 1.0) -> Decision:
+    """Hand one report over; its sequence number is its time."""
+    name = TrialId(str(number))
+    trial = Trial(name, {}, TrialStatus.RUNNING)
+    return scheduler.on_report(trial, Report(name, 1, now, 0.0, {"training_iteration": now, "loss": loss}))
+
+
+def given_to(count: int, brackets: int, *, rungs: int = 4, factor: int = 3) -> list[int]:
+    """The bracket of each of the first trials, by the rule as the docstring states it."""
+    parts = [math.ceil(rungs / (rungs - b) * factor ** (rungs - b - 1)) for b in range(brackets)]
+    found: list[int] = []
+    for number in range(1, count + 1):
+        lacks = [part * number / sum(parts) - found.count(b) for b, part in enumerate(parts)]
+        found.append(next(b for b in range(brackets) if lacks[b] >= max(lacks) - 1e-9))
+    return found
+
+
+# Who is given to which
+
+
+def test_of_49_trials_hyperbands_numbers_begin_at_each_rung() -> None:
+    scheduler = bound(ASHA(27, brackets=4))
+
+    # All score the same, so that none stops.
+    for now in (1, 3, 9, 27):
+        for number in range(49):
+            tell(scheduler, number, now)
+
+    assert scheduler.rung_sizes == (27, 27 + 12, 27 + 12 + 6, 49)
+
+
+def test_who_is_next_goes_where_most_is_lacking() -> None:
+    scheduler = bound(ASHA(27, brackets=4))
+    entered = []
+    for number in range(9):
+        before = scheduler.rung_sizes[0]
+        tell(scheduler, number, 1)
+        entered.append(scheduler.rung_sizes[0] - before)
+
+    assert given_to(9, 4) == [0, 1, 0, 2, 0, 3, 0, 1, 0]
+    assert entered == [1, 0, 1, 0, 1, 0, 1, 0, 1]
+
+
+@given(count=st.integers(1, 200), brackets=st.integers(1, 4))
+@settings(max_examples=50)
+def test_no_bracket_is_ever_a_trial_ahead_of_its_part_or_behind(count: int, brackets: int) -> None:
+    parts = [27, 12, 6, 4][:brackets]
+    found = given_to(count, brackets)
+
+    assert all(abs(found.count(b) - part * count / sum(parts)) < 1 for b, part in enumerate(parts))
+
+
+def test_trials_compare_with_those_of_their_bracket_alone() -> None:
+    # The second of three is of bracket 1, whose first rung is at 3.
+    scheduler = bound(ASHA(27, brackets=2))
+    for number in range(3):
+        assert tell(scheduler, number, 1, number) == (
+            CONTINUE
+            if number < 2
+            else Decision(Action.STOP, "bracket 0, rung 1: loss=2 is not among the best 1 of 2")
+        )
+
+    assert tell(scheduler, 0, 3, 0) is CONTINUE
+    assert tell(scheduler, 1, 3, 9) is CONTINUE
+    assert scheduler.rung_sizes == (2, 2, 0, 0)
+
+
+def test_the_last_bracket_may_be_of_trials_that_just_run_to_max_t() -> None:
+    scheduler = bound(ASHA(3, brackets=2))
+
+    # Of a part of 3 and one of 2.
+    assert [tell(scheduler, number, 1, number) is CONTINUE for number in range(3)] == [True, True, False]
+    assert tell(scheduler, 1, 3, 9).action is Action.COMPLETE
+
+
+# The rule
+
+
+@given(
+    brackets=st.integers(1, 4),
+    reports=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5), st.integers(0, 9)), max_size=120),
+)
+@settings(max_examples=80)
+def test_each_bracket_decides_as_asha_alone_would(
+    brackets: int, reports: list[tuple[int, int, int]]
+) -> None:
+    """Of trials given to bracket b, an ASHA whose grace period is its first rung."""
+    scheduler = bound(ASHA(27, brackets=brackets))
+    alone = [bound(ASHA(27, grace_period=3**b)) for b in range(brackets)]
+    order: dict[int, int] = {}
+    times: dict[int, int] = {}
+    sequence = given_to(15, brackets)
+
+    for number, step, loss in reports:
+        now = times[number] = times.get(number, 0) + step
+        bracket = sequence[order.setdefault(number, len(order))]
+
+        decision = tell(scheduler, number, now, loss)
+
+        assert decision.action is tell(alone[bracket], number, now, loss).action
+    assert scheduler.rung_sizes[0] == alone[0].rung_sizes[0]
+
+
+@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=60)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    kind: type[ASHA | PromotionASHA], rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        return None if now > 12 else rough(config, now)
+
+    def scheduler() -> Any:
+        return bound(kind(8, reduction_factor=2, brackets=3))
+
+    play = Play(
+        scheduler(),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, scheduler())
+
+
+# Promotion
+
+
+class Table:
+    """Moves trials of a promotion ASHA by hand."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.scheduler: PromotionASHA = bound(PromotionASHA(**arguments))
+        self.trials: dict[int, Trial] = {}
+
+    def stage(self, number: int) -> None:
+        trial = self.trials.setdefault(number, Trial(TrialId(str(number)), {}))
+        trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0))
+        trial.status = TrialStatus.RUNNING
+        self.scheduler.on_stage(trial)
+
+    def report(self, number: int, now: int, loss: float) -> Decision:
+        trial = self.trials[number]
+        metrics = {"training_iteration": now, "loss": loss}
+        return self.scheduler.on_report(trial, Report(trial.id, trial.attempt.number, now, 0.0, metrics))
+
+    def pause(self, number: int) -> None:
+        self.scheduler.on_trial_pause(self.trials[number])
+
+
+def test_a_trial_is_promoted_within_its_bracket_and_the_highest_rung_comes_first() -> None:
+    # Of 27 trials 27, 12 for every 39.
+    table = Table(max_t=27, brackets=2)
+    brackets = given_to(10, 2)
+    assert brackets == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0]
+    for number, bracket in enumerate(brackets):
+        table.stage(number)
+        if bracket:
+            assert table.report(number, 1, 0) is CONTINUE
+        now = 3 if bracket else 1
+        assert table.report(number, now, number).reason == f"bracket {bracket}, rung {now}: waits to be promoted"
+        table.pause(number)
+
+    assert table.scheduler.rung_sizes == (7, 3, 0, 0)
+    assert table.scheduler.choose(can_start=True) == Resume(TrialId("1"), "bracket 1, rung 3: among the best 1 of 3")
+    table.stage(1)
+    assert table.scheduler.choose(can_start=True) == Resume(TrialId("0"), "bracket 0, rung 1: among the best 2 of 7")
+    table.stage(0)
+    table.stage(2)
+    assert table.scheduler.choose(can_start=True) == START
+
+
+def test_a_bracket_that_none_comes_to_is_released_while_another_is_under_way() -> None:
+    table = Table(max_t=27, brackets=2)
+    for number in (0, 1):
+        table.stage(number)
+    table.report(1, 3, 1)
+    table.pause(1)
+
+    place = "not among the best 0 of 1, and no other trial comes there"
+    assert table.scheduler.choose(can_start=False) == Release(TrialId("1"), f"bracket 1, rung 3: {place}")
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
+def test_one_bracket_is_described_as_it_was_before_there_were_more(kind: type[ASHA | PromotionASHA]) -> None:
+    assert kind(27, brackets=1).describe() == kind(27).describe()
+    assert "brackets" not in kind(27).describe()
+    assert kind(27, brackets=2).describe()["brackets"] == 2
+
+
+@pytest.mark.parametrize(
+    ("brackets", "message"),
+    [
+        (0, "brackets=0 is not a whole number of at least 1"),
+        (1.0, "brackets=1.0 is not a whole number"),
+        (True, "brackets=True is not a whole number"),
+        (5, r"brackets=5 is more than there are rungs, which are \[1, 3, 9, 27\]"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ASHA, PromotionASHA])
+def test_brackets_that_make_no_sense_are_refused(kind: Any, brackets: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        kind(27, brackets=brackets)
