@@ -58,6 +58,8 @@ class ASHA(RungHalving[InBracket]):
         grace_period: the time of the lowest rung; no trial stops earlier.
         reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
         brackets: how many brackets, at most one for each rung; 1 early-stops most.
+        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
+            by a stop rule.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -74,13 +76,13 @@ class ASHA(RungHalving[InBracket]):
         is_top = index == len(self._levels) - 1
         value = report.metrics.get(self.metric)
         if value is None:
-            return self._complete if is_top else CONTINUE
+            return self._at_max_t if is_top else CONTINUE
         rung = progress.bracket.rungs[index]
         rank = rank_of(self._score(report, value))
         self._enter(progress, rung, rank)
         if is_top:
             progress.next_level = math.inf
-            return self._complete
+            return self._at_max_t
         if rung.is_among_best(rank):
             progress.next_level = self._levels[index + 1]
             return CONTINUE
@@ -150,6 +152,8 @@ class PromotionASHA(RungHalving[_Climb]):
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many is promoted; above 1, fractions allowed, 3 or 4 as a rule.
         brackets: how many brackets, at most one for each rung; 1 early-stops most.
+        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
+            by a stop rule.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -163,9 +167,9 @@ class PromotionASHA(RungHalving[_Climb]):
             return
         if not climb.is_under_way:
             climb.is_under_way = True
-            if climb.rank is not None:
+            if climb.rank is not None and not self._is_top(climb):
                 climb.rung.waiting.discard(trial.id)
-                climb.index = min(climb.index + 1, len(self._levels) - 1)
+                climb.index += 1
                 climb.rank = None
             climb.rung.coming += 1
         climb.next_level = self._levels[climb.index]
@@ -177,7 +181,7 @@ class PromotionASHA(RungHalving[_Climb]):
             return
         climb.is_under_way = False
         climb.rung.coming -= 1
-        if climb.rank is not None:
+        if climb.rank is not None and not self._is_top(climb):
             climb.rung.waiting.add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
@@ -216,6 +220,9 @@ class PromotionASHA(RungHalving[_Climb]):
         else:
             climb.rung.waiting.discard(trial.id)
 
+    def _is_top(self, climb: _Climb) -> bool:
+        return climb.index == len(self._levels) - 1
+
     def _enrol(self, trial: Trial) -> _Climb:
         bracket = self._next_bracket()
         climb = _Climb(bracket, self._levels[bracket.lowest])
@@ -225,16 +232,17 @@ class PromotionASHA(RungHalving[_Climb]):
     def _reach(self, trial: Trial, report: Report, progress: _Climb) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
         value = report.metrics.get(self.metric)
-        if progress.rank is None and value is not None:
+        is_top = index == len(self._levels) - 1
+        if progress.rank is None and (value is not None or is_top):
             progress.rung.coming -= 1
             progress.index = index
-            rung = progress.rung
-            rung.coming += 1
-            progress.rank = rank_of(self._score(report, value), rung.arrivals)
-            self._enter(progress, rung, progress.rank)
-        if index == len(self._levels) - 1:
+            progress.rung.coming += 1
+        if progress.rank is None and value is not None:
+            progress.rank = rank_of(self._score(report, value), progress.rung.arrivals)
+            self._enter(progress, progress.rung, progress.rank)
+        if is_top:
             progress.next_level = math.inf
-            return self._complete
+            return self._at_max_t
         if progress.rank is None:
             return CONTINUE
         progress.next_level = math.inf

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
 from typing import ClassVar, Final, TypeVar
 
-from mqtune.core.checks import number, whole_number
+from mqtune.core.checks import flag, number, whole_number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import ITERATION, Action, Decision
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision
 from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, Waiting, exact, plain
 
 #: More rungs than this are a mistaken reduction factor; with factor 2 they would span 300 orders of magnitude.
@@ -109,8 +110,11 @@ class Halving(TimedScheduler[P]):
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many goes on; above 1.
+        stop_last_trials: whether a trial completes at *max_t*.
         time_attr: the key of the time in the reports.
     """
+
+    later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True}
 
     def __init__(
         self,
@@ -118,6 +122,7 @@ class Halving(TimedScheduler[P]):
         *,
         grace_period: float = 1,
         reduction_factor: float = 3,
+        stop_last_trials: bool = True,
         time_attr: str = ITERATION,
     ) -> None:
         self._max_t = number(self._name, "max_t", max_t)
@@ -125,7 +130,10 @@ class Halving(TimedScheduler[P]):
         self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
         super().__init__(time_attr)
         self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
-        self._complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
+        self._stop_last_trials = flag(self._name, "stop_last_trials", stop_last_trials)
+        complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
+        #: The decision on a trial that has reached max_t.
+        self._at_max_t = complete if self._stop_last_trials else CONTINUE
 
 
 class Bracket:
@@ -167,10 +175,11 @@ class RungHalving(Halving[B]):
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many goes on; above 1.
         brackets: how many brackets the trials are given to.
+        stop_last_trials: whether a trial completes at *max_t*.
         time_attr: the key of the time in the reports.
     """
 
-    later: ClassVar = {"brackets": 1}
+    later: ClassVar = {**Halving.later, "brackets": 1}
     #: The least number of trials that are among the best of a rung, however few have entered it.
     _least: ClassVar[int]
 
@@ -181,9 +190,16 @@ class RungHalving(Halving[B]):
         grace_period: float = 1,
         reduction_factor: float = 3,
         brackets: int = 1,
+        stop_last_trials: bool = True,
         time_attr: str = ITERATION,
     ) -> None:
-        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
+        super().__init__(
+            max_t,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            stop_last_trials=stop_last_trials,
+            time_attr=time_attr,
+        )
         self._brackets = whole_number(self._name, "brackets", brackets, 1)
         if self._brackets > len(self._levels):
             raise ConfigurationError(

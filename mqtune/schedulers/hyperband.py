@@ -120,6 +120,8 @@ class HyperBand(Halving[_Member]):
         max_t: R of the paper: the time at which a trial completes.
         grace_period: the unit that R is counted in; no trial is paused earlier.
         reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
+        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
+            by a stop rule.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -131,9 +133,16 @@ class HyperBand(Halving[_Member]):
         *,
         grace_period: float = 1,
         reduction_factor: float = 3,
+        stop_last_trials: bool = True,
         time_attr: str = ITERATION,
     ) -> None:
-        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
+        super().__init__(
+            max_t,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            stop_last_trials=stop_last_trials,
+            time_attr=time_attr,
+        )
         self._factor = exact(self._reduction_factor)
         self._highest = _highest_bracket(exact(self._max_t) / exact(self._grace_period), self._factor)
         self._opened = 0
@@ -210,7 +219,9 @@ class HyperBand(Halving[_Member]):
     def _reach(self, trial: Trial, report: Report, progress: _Member) -> Decision:
         if progress.time >= self._max_t:
             progress.next_level = math.inf
-            return self._complete
+            if not self._stop_last_trials:
+                self._leave(trial.id, progress)
+            return self._at_max_t
         value = report.metrics.get(self.metric)
         if progress.rank is None:
             if value is None:

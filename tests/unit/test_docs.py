@@ -120,6 +120,8 @@ def test_every_name_on_the_page_is_there():
         mqtune.Process,
         mqtune.Run,
         mqtune.TimeLimit,
+        mqtune.ASHA,
+        mqtune.MedianStopping,
         mqtune.Tuner.add,
     )
     settings = {name for giver in givers for name in inspect.signature(giver).parameters}

@@ -79,9 +79,7 @@ def test_trials_compare_with_those_of_their_bracket_alone() -> None:
     scheduler = bound(ASHA(27, brackets=2))
     for number in range(3):
         assert tell(scheduler, number, 1, number) == (
-            CONTINUE
-            if number < 2
-            else Decision(Action.STOP, "bracket 0, rung 1: loss=2 is not among the best 1 of 2")
+            CONTINUE if number < 2 else Decision(Action.STOP, "bracket 0, rung 1: loss=2 is not among the best 1 of 2")
         )
 
     assert tell(scheduler, 0, 3, 0) is CONTINUE
@@ -105,9 +103,7 @@ def test_the_last_bracket_may_be_of_trials_that_just_run_to_max_t() -> None:
     reports=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5), st.integers(0, 9)), max_size=120),
 )
 @settings(max_examples=80)
-def test_each_bracket_decides_as_asha_alone_would(
-    brackets: int, reports: list[tuple[int, int, int]]
-) -> None:
+def test_each_bracket_decides_as_asha_alone_would(brackets: int, reports: list[tuple[int, int, int]]) -> None:
     """Of trials given to bracket b, an ASHA whose grace period is its first rung."""
     scheduler = bound(ASHA(27, brackets=brackets))
     alone = [bound(ASHA(27, grace_period=3**b)) for b in range(brackets)]
@@ -168,9 +164,9 @@ class Table:
         trial.status = TrialStatus.RUNNING
         self.scheduler.on_stage(trial)
 
-    def report(self, number: int, now: int, loss: float) -> Decision:
+    def report(self, number: int, now: int, loss: float | None) -> Decision:
         trial = self.trials[number]
-        metrics = {"training_iteration": now, "loss": loss}
+        metrics: Metrics = {"training_iteration": now, "loss": loss}
         return self.scheduler.on_report(trial, Report(trial.id, trial.attempt.number, now, 0.0, metrics))
 
     def pause(self, number: int) -> None:
@@ -178,10 +174,10 @@ class Table:
 
 
 def test_a_trial_is_promoted_within_its_bracket_and_the_highest_rung_comes_first() -> None:
-    # Of 27 trials 27, 12 for every 39.
+    # Of 39 trials 27 and 12.
     table = Table(max_t=27, brackets=2)
     brackets = given_to(10, 2)
-    assert brackets == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0]
+    assert brackets == [0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
     for number, bracket in enumerate(brackets):
         table.stage(number)
         if bracket:

@@ -1,0 +1,128 @@
+"""``stop_last_trials=False``: a trial that has reached max_t runs on, and nobody waits for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Play, check_replay, rngs, rough, some_faults
+from test_scheduler_brackets import Table, bound
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, Metrics, TrialId, TrialStatus
+from mqtune.schedulers.base import Release, Scheduler, Wait
+from mqtune.schedulers.hyperband import HyperBand
+
+MAX_T = 4
+LENGTH = 7
+
+KINDS: dict[str, Callable[..., Scheduler]] = {
+    "asha": mqtune.ASHA,
+    "promotion": mqtune.PromotionASHA,
+    "hyperband": HyperBand,
+}
+EVERY = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+
+
+def scheduler(make: Callable[..., Scheduler], **arguments: Any) -> Any:
+    return bound(make(MAX_T, **{"reduction_factor": 2, "stop_last_trials": False, **arguments}))
+
+
+def curve(config: dict[str, Any], now: int) -> Metrics | None:
+    return None if now > LENGTH else rough(config, now)
+
+
+@EVERY
+@given(rng=rngs, slots=st.integers(1, 5))
+@settings(max_examples=30)
+def test_who_reaches_max_t_runs_to_its_own_end(make: Callable[..., Scheduler], rng: random.Random, slots: int) -> None:
+    play = Play(scheduler(make), curve, slots=slots, trials=14, rng=rng).run()
+    stopping = Play(scheduler(make, stop_last_trials=True), curve, slots=slots, trials=14, rng=rng).run()
+
+    play.check_end()
+    ends = {(name in play.histories and len(play.histories[name]), status) for name, status in play.statuses.items()}
+    assert (LENGTH, "COMPLETED") in ends
+    assert all(time == LENGTH for time, status in ends if status == "COMPLETED")
+    assert all(time < MAX_T for time, status in ends if status != "COMPLETED")
+    assert all(stopping.reached(name) <= MAX_T for name in stopping.known)
+
+
+@EVERY
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 15), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=60)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    make: Callable[..., Scheduler], rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
+) -> None:
+    play = Play(
+        scheduler(make),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, scheduler(make))
+
+
+def test_nobody_at_a_rung_waits_for_a_trial_that_runs_on_beyond_max_t() -> None:
+    table = Table(max_t=4, reduction_factor=2, stop_last_trials=False)
+    for number in (0, 1):
+        table.stage(number)
+    assert table.report(0, 1, 5).reason
+    table.pause(0)
+
+    assert isinstance(table.scheduler.choose(can_start=False), Wait)
+    # It skips all rungs, and has no score.
+    assert table.report(1, 4, None) is CONTINUE
+    assert isinstance(table.scheduler.choose(can_start=False), Release)
+
+
+def test_a_trial_that_a_person_pauses_beyond_max_t_is_left_alone_and_counted_once() -> None:
+    table = Table(max_t=4, reduction_factor=2, stop_last_trials=False)
+    table.stage(0)
+    assert table.report(0, 4, 5) is CONTINUE
+    table.pause(0)
+
+    assert isinstance(table.scheduler.choose(can_start=False), Wait)
+    table.stage(0)
+    assert table.report(0, 4, 5) is CONTINUE
+    assert table.scheduler.rung_sizes == (0, 0, 1)
+
+
+def test_a_bracket_goes_on_without_a_trial_that_runs_on_beyond_max_t() -> None:
+    # The first bracket has 4 trials, of which 2 go on.
+    hyperband = scheduler(HyperBand)
+    table = Table(max_t=4)
+    table.scheduler = hyperband
+    for number in range(4):
+        table.stage(number)
+    for number in range(3):
+        table.report(number, 1, number)
+        table.pause(number)
+    assert table.scheduler.choose(can_start=False) == Wait(
+        "no new trial can start, and the rounds of all brackets wait for trials that are under way"
+    )
+
+    assert table.report(3, 4, 9) is CONTINUE
+
+    assert table.scheduler.choose(can_start=False)[0] == "2"
+    table.trials[3].status = TrialStatus.COMPLETED
+    hyperband.on_trial_end(table.trials[3])
+    assert table.scheduler.choose(can_start=False)[0] == TrialId("2")
+
+
+@EVERY
+def test_it_is_described_only_where_it_is_not_the_usual(make: Callable[..., Scheduler]) -> None:
+    assert "stop_last_trials" not in make(27).describe()
+    assert make(27, stop_last_trials=False).describe()["stop_last_trials"] is False
+    with pytest.raises(ConfigurationError, match="stop_last_trials=0 is neither True nor False"):
+        make(27, stop_last_trials=0)
