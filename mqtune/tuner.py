@@ -38,8 +38,9 @@ class Tuner:
     Args:
         trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``; a
             subclass of ``mqtune.Trainable``; or the path of a script or other executable.
-        space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them.
-        metric: the key, in the reports, of what is optimised.
+        space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
+            one nothing is searched: somebody else drives the experiment, who adds trials, with any config, until ``finish``.
+        metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*.
         mode: "min" or "max".
         max_trials: number of trials; by default the size of the grid, or 1 without one.
         searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" is a model (extra
@@ -67,10 +68,10 @@ class Tuner:
     def __init__(
         self,
         trainable: AnyTrainable | KnownTrainable,
-        space: Mapping[str, object] | Space,
+        space: Mapping[str, object] | Space | None = None,
         *,
-        metric: str,
-        mode: Mode,
+        metric: str | None = None,
+        mode: Mode | None = None,
         max_trials: int | None = None,
         searcher: Searcher | str | None = None,
         scheduler: Scheduler | None = None,
@@ -86,7 +87,7 @@ class Tuner:
     ) -> None:
         say_in_one_line()
         deployment = deployment_of(backend, checkpoints)
-        settings = Settings(
+        settings = Settings.of(
             trainable=trainable,
             space=space,
             metric=metric,
@@ -198,7 +199,7 @@ class Tuner:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every trial has ended and no other will start."""
+        """Whether every trial has ended and no other will start; without a space only after ``finish``, or a request to end."""
         return self._runner.is_finished
 
     def results(self) -> Results:
@@ -212,6 +213,14 @@ class Tuner:
     def stop_all(self, reason: str = "stopped by hand") -> None:
         """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
         self._runner.open().stop_all(reason, by="user")
+
+    def finish(self, reason: str = "finished by hand") -> Results:
+        """Stop every trial that has not ended, wait until all have, journal that the experiment has finished, and return the results.
+
+        Raises:
+            as ``run``.
+        """
+        return self._runner.finish(reason)
 
     def close(self) -> None:
         """Close all connections; a local worker and server end. Running trials on a broker's workers go on.

@@ -135,7 +135,11 @@ class Driver:
         """Whether nothing runs and nothing is left to start or to resume."""
         if self.experiment.live:
             return False
-        return self._draining or not (self._slots.has_more or self.experiment.counts[TrialStatus.PAUSED])
+        if self._draining or self._slots.has_more:
+            return self._draining
+        if self._limits.is_open:
+            return self.experiment.outcome == "finished"
+        return not self.experiment.counts[TrialStatus.PAUSED]
 
     @property
     def failure(self) -> MqtuneError | None:
@@ -629,7 +633,13 @@ class Driver:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
         experiment = self.experiment
         can_happen = experiment.live or self._draining or self.failure is not None or not self.backend.slots
-        if can_happen or self._slots.is_suggestion_due or self._requests.has_paused or self.is_finished:
+        if (
+            can_happen
+            or self._limits.is_open
+            or self._slots.is_suggestion_due
+            or self._requests.has_paused
+            or self.is_finished
+        ):
             return
         paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
         shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")

@@ -53,8 +53,10 @@ class Retention:
             )
 
     def of(self, metric: str, mode: Literal["min", "max"]) -> Retention:
-        """Return this rule for an experiment that optimises *metric*."""
-        return self if self.score else replace(self, score=metric, mode=mode)
+        """Return this rule for an experiment that optimises *metric*; where that is empty, none is the best."""
+        if self.score:
+            return self
+        return replace(self, score=metric, mode=mode) if metric else replace(self, keep_best=0)
 
     def to_delete(
         self, checkpoints: Mapping[CheckpointId, SavedCheckpoint], pinned: Container[CheckpointId] = ()

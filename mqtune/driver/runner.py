@@ -119,6 +119,15 @@ class Runner:
         """Whether every trial has ended and there will be no other."""
         return self.look().is_finished
 
+    def finish(self, reason: str) -> Results:
+        """Stop all trials, wait until they have ended, and journal the end; see ``Tuner.finish``."""
+        driver = self.open()
+        driver.stop_all(reason, by="user")
+        while not driver.is_finished:
+            self.step()
+        driver.end("finished", reason)
+        return self._save(driver)
+
     def debug_string(self) -> str:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
         self.catch_up()

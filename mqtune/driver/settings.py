@@ -11,9 +11,9 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
 from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
@@ -33,9 +33,9 @@ from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import Searcher
-from mqtune.search.points import SEARCHERS, PointsFirst, searcher_named
+from mqtune.search.points import SEARCHERS, Nobody, PointsFirst, searcher_named
 from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
@@ -353,6 +353,38 @@ class Settings(_Checked):
             if value is not None and not isinstance(value, kind) and not (name == "searcher" and value in SEARCHERS):
                 raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
 
+    @classmethod
+    def of(
+        cls,
+        space: Mapping[str, object] | Space | None,
+        metric: str | None,
+        mode: Mode | None,
+        failures: Failures,
+        **others: Any,
+    ) -> Self:
+        """Return settings of which space, metric and mode may have been left out: somebody else drives the experiment then.
+
+        Raises:
+            ConfigurationError: what goes by one that was left out was given.
+        """
+        if space is None:
+            _refuse("a space", others, "searcher", "max_trials")
+            space, others["searcher"] = AnySpace(), Nobody()
+        elif metric is None:
+            raise ConfigurationError("metric=None: give the key, in the reports, of what is optimised over the space")
+        if metric is None:
+            _refuse("a metric", {"mode": mode, **others}, "mode", "scheduler", "stop")
+            metric, mode, failures = "", "min", replace(failures, accept_no_report=True)
+        elif mode is None:
+            raise ConfigurationError(f"mode=None: give 'min' or 'max', for metric={metric!r}")
+        return cls(space=space, metric=metric, mode=mode, failures=failures, **others)
+
+
+def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None:
+            raise ConfigurationError(f"{name}={given[name]!r} needs {lacks}; give one, or leave {name} out")
+
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
@@ -421,6 +453,8 @@ class Limits:
     ttl_s: float | None = None
     fail_fast: FailFast = False
     rule: StopRule | None = None
+    #: Whether trials may be added until somebody says that it has ended.
+    is_open: bool = False
 
 
 class Plan:
@@ -460,8 +494,10 @@ class Plan:
         if self._searcher is not None:
             self._searcher.check_space(self.space)
         self.scheduler.check_space(self.space)
-        self.scheduler.bind(settings.metric, settings.mode)
-        self.limits = self._limits(as_rule(settings.stop))
+        is_open = isinstance(self.space, AnySpace)
+        if settings.metric or not is_open:
+            self.scheduler.bind(settings.metric, settings.mode)
+        self.limits = self._limits(as_rule(settings.stop), is_open=is_open)
         failures = settings.failures
         self.reading = Reading(failures.metric_from, failures.on_odd_report)
         self.experiment = Experiment(
@@ -472,7 +508,7 @@ class Plan:
             accept_no_report=failures.accept_no_report,
         )
 
-    def _limits(self, rule: StopRule | None) -> Limits:
+    def _limits(self, rule: StopRule | None, *, is_open: bool) -> Limits:
         settings = self.settings
         if rule is not None:
             rule.bind(settings.metric, settings.mode)
@@ -482,6 +518,7 @@ class Plan:
             ttl_s=settings.process.ttl_s,
             fail_fast=settings.failures.fail_fast,
             rule=rule,
+            is_open=is_open,
         )
 
     def _default_number(self) -> int | None:

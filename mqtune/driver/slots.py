@@ -35,7 +35,7 @@ class SlotFiller:
     """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself."""
 
     def __init__(self, experiment: Experiment, backend: BackendSession, deciders: Deciders, limits: Limits) -> None:
-        self.exhausted = False
+        self.exhausted = limits.is_open
         #: Why the scheduler left a slot free when it was last asked.
         self.waits_for = ""
         #: Whether a slot waits for the searcher, which answers later.
@@ -47,6 +47,7 @@ class SlotFiller:
         self._deciders = deciders
         self._scheduler = deciders.scheduler
         self._ttl_s = limits.ttl_s
+        self._is_open = limits.is_open
         self._added: deque[Addition] = deque()
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
@@ -175,7 +176,7 @@ class SlotFiller:
             return None
         if suggestion is None:
             self.exhausted = self.exhausted or self._wants_more
-            self.waits_for = "the searcher has no other config"
+            self.waits_for = "a trial to be added" if self._is_open else "the searcher has no other config"
             return None
         self._suggested += 1
         return Stage(trial=new, config=suggestion, by="searcher", suggested=True, ttl_s=self._ttl_s)

@@ -169,6 +169,15 @@ def _named(index: int) -> Iterator[None]:
         raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
 
 
+class Nobody(Searcher):
+    """Proposes nothing: whoever drives the experiment adds its trials."""
+
+    kind = "nobody"
+
+    def suggest(self, trial: TrialId) -> None:
+        return None
+
+
 #: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
 SEARCHERS: Final = {"random": None, "tpe": "optuna"}
 

@@ -15,6 +15,8 @@ from mqtune.search.domains import MAX_DEPTH, Constant, Derived, Domain, Grid, co
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+#: What stands for all paths in the description of a space that takes every config; no other space has an empty path.
+_ANYTHING: Final = ""
 #: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 
@@ -221,6 +223,31 @@ class Space:
         return self.config(values)
 
 
+class AnySpace(Space):
+    """Takes every config as it is, and has none of its own: for an experiment whose trials somebody else chooses."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def check(self, config: Mapping[str, object], *, partial: bool = True) -> None:
+        self.values(config)
+
+    def complete(self, point: Mapping[str, object], rng: random.Random) -> Config:
+        return self.values(point)
+
+    def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
+        return self.values({**config, **changes})
+
+    def values(self, config: Mapping[str, object]) -> dict[str, object]:
+        if not isinstance(config, Mapping):
+            raise SpaceError(f"the config {config!r} is not a dict")
+        values: dict[str, object] = plain_value(dict(config), "the config")
+        return values
+
+    def describe(self) -> dict[str, object]:
+        return {_ANYTHING: {}}
+
+
 class _Resolution:
     """Computes the ``sample_from`` values of one config, each once and when it is first asked for."""
 
@@ -295,6 +322,8 @@ def space_of(description: Mapping[str, Mapping[str, object]]) -> Space:
     Raises:
         SpaceError: it has a ``sample_from``, whose function stands in the user's code alone.
     """
+    if _ANYTHING in description:
+        return AnySpace()
     return Space(nested({path: _entry(path, entry) for path, entry in description.items()}))
 
 
