@@ -8,10 +8,14 @@ from __future__ import annotations
 import heapq
 import math
 from functools import partial
+from typing import ClassVar, Final
 
 from mqtune.core.checks import number, positive, whole_number
-from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial
-from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, is_number
+from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
+
+_MEDIAN: Final = 0.5
 
 
 class MedianStopping(TimedScheduler["_Course"]):
@@ -21,14 +25,21 @@ class MedianStopping(TimedScheduler["_Course"]):
     milestone with the first report whose time has reached it.
 
     **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* on, up to and
-    with that report, and its best the lowest (or highest, by the mode) of all its values up to there. If at least *min_samples* other trials have come to the milestone
-    before it, and its best is strictly worse than the median of their running averages there, it stops. Whether it
-    stops or not, its own average counts from then on for those that come later. Trials that came earlier are not judged again.
+    with that report, and its best the lowest (or highest, by the mode) of all its values up to there. If at least
+    *min_samples* other trials have come to the milestone before it, it has run for *min_run_s* seconds, and its best is
+    strictly worse than the median of their running averages there, it stops. Whether it stops or not, its own average
+    counts from then on for those that come later. Trials that came earlier are not judged again.
+
+    **The share.** With another *cutoff* than 1/2, the median's, the best must be as good as that quantile of the averages,
+    from the best of them on: with 0.25 only those go on that are as good as the best quarter. Of n averages, a_0 the best
+    of them, it is the value at the place (n - 1) * cutoff, between two of them interpolated linearly.
 
     - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
       since; the scores of a trial that is abandoned are removed. A trial that ended before the milestone has none there.
-    - *Median*: of an even number of averages the mean of the middle two; where one of those is infinite, the worse.
+    - *Median*: of an even number of averages the mean of the middle two; where one of those is infinite, the worse. So it
+      is between two averages for every quantile.
     - *Ties*: a trial that equals the median continues.
+    - *Seconds* are those of the report's ``time_total_s``, which mqtune measures; without a number there none stops.
     - *NaN* is left out of a trial's average and best. A trial that had nothing else counts as infinitely bad.
     - *A report without the metric*, or with None for it, has no value, and the milestone waits for the next one that
       has it.
@@ -44,10 +55,13 @@ class MedianStopping(TimedScheduler["_Course"]):
         grace_period: no trial stops earlier, and no average has what came before.
         interval: the time between milestones.
         min_samples: how many other trials must have come to a milestone before one can stop there.
+        cutoff: the quantile of the others' averages that a trial must reach, above 0 and below 1; a lower one stops more.
+        min_run_s: for how many seconds a trial must have run before it can stop, whatever its time is.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "median_stopping"
+    later: ClassVar = {"cutoff": 0.5, "min_run_s": 0}
     asks_ahead = True
 
     def __init__(
@@ -56,6 +70,8 @@ class MedianStopping(TimedScheduler["_Course"]):
         grace_period: float = 1,
         interval: float = 1,
         min_samples: int = 3,
+        cutoff: float = 0.5,
+        min_run_s: float = 0,
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(time_attr)
@@ -63,7 +79,12 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._interval = positive(self._name, "interval", interval)
         self._milestones = Milestones(self._interval, self._grace_period)
         self._min_samples = whole_number(self._name, "min_samples", min_samples, 1)
-        self._averages: dict[int, _Median] = {}
+        self._cutoff = number(self._name, "cutoff", cutoff)
+        if not 0 < self._cutoff < 1:
+            raise ConfigurationError(f"{self._name}: cutoff={cutoff!r} must be above 0 and below 1; 0.5 is the median")
+        self._ratio = exact(self._cutoff).as_integer_ratio()
+        self._min_run_s = number(self._name, "min_run_s", min_run_s, least=0)
+        self._averages: dict[int, _Quantile] = {}
 
     def _enrol(self, trial: Trial) -> _Course:
         return _Course(self._milestones.lowest)
@@ -83,16 +104,26 @@ class MedianStopping(TimedScheduler["_Course"]):
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)
-        others = self._averages.setdefault(self._milestones.number(progress.time), _Median())
-        is_worse = others.count >= self._min_samples and progress.best > others.value
-        median, count = others.value, others.count
+        others = self._averages.setdefault(self._milestones.number(progress.time), _Quantile(self._ratio))
+        bound, count = others.value, others.count
+        is_worse = count >= self._min_samples and progress.best > bound and self._has_run(report)
         others.add(progress.average)
         progress.counted.append(partial(others.withdraw, progress.average))
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1
-        what = f"the best {self.metric} so far, {sign * progress.best:g}, is worse than {sign * median:g}"
-        return Decision(Action.STOP, f"{what}, the median of the running averages of {count} others at {progress.time}")
+        what = f"the best {self.metric} so far, {sign * progress.best:g}, is worse than {sign * bound:g}"
+        which = "median" if self._cutoff == _MEDIAN else f"{self._cutoff:g} quantile"
+        return Decision(
+            Action.STOP, f"{what}, the {which} of the running averages of {count} others at {progress.time}"
+        )
+
+    def _has_run(self, report: Report) -> bool:
+        """Return whether a trial has run for long enough to be stopped."""
+        if not self._min_run_s:
+            return True
+        seconds = report.metrics.get(TIME_TOTAL)
+        return is_number(seconds) and seconds >= self._min_run_s
 
 
 class _Course(Progress):
@@ -134,13 +165,14 @@ class _Course(Progress):
             self._mean += value
 
 
-class _Median:
-    """A running median of numbers, none of which is NaN; each addition costs O(log n)."""
+class _Quantile:
+    """A running quantile of numbers, none of which is NaN; each addition costs O(log n)."""
 
-    __slots__ = ("_high", "_low")
+    __slots__ = ("_high", "_low", "_ratio")
 
-    def __init__(self) -> None:
-        #: Heaps of the lower half, negated, and of the upper half; as long as each other, or the lower is one longer.
+    def __init__(self, ratio: tuple[int, int]) -> None:
+        self._ratio = ratio
+        #: Heaps of the numbers up to the quantile, negated, and of those above it.
         self._low: list[float] = []
         self._high: list[float] = []
 
@@ -151,24 +183,31 @@ class _Median:
 
     @property
     def value(self) -> float:
-        """The median; of two middle numbers their mean, or the higher where one is infinite; infinity of none."""
+        """The quantile; between two numbers interpolated, or the higher where one is infinite; infinity of none."""
         if not self._low:
             return math.inf
-        if len(self._low) > len(self._high):
+        numerator, denominator = self._ratio
+        above = (self.count - 1) * numerator % denominator / denominator
+        if not above:
             return -self._low[0]
         low, high = -self._low[0], self._high[0]
-        return low / 2 + high / 2 if math.isfinite(low) and math.isfinite(high) else high
+        return low * (1 - above) + high * above if math.isfinite(low) and math.isfinite(high) else high
 
     def add(self, number: float) -> None:
         """Add a number."""
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
-        if len(self._high) > len(self._low):
+        if len(self._low) < self._lower(self.count):
             heapq.heappush(self._low, -heapq.heappop(self._high))
+
+    def _lower(self, count: int) -> int:
+        """Return how many of *count* numbers are at the quantile or below it."""
+        numerator, denominator = self._ratio
+        return (count - 1) * numerator // denominator + 1 if count else 0
 
     def withdraw(self, number: float) -> None:
         """Remove a number that was added; this costs O(n), and is rare."""
         numbers = sorted([*(-low for low in self._low), *self._high])
         numbers.remove(number)
-        middle = (len(numbers) + 1) // 2
+        lower = self._lower(len(numbers))
         # Sorted lists are heaps.
-        self._low, self._high = [-low for low in reversed(numbers[:middle])], numbers[middle:]
+        self._low, self._high = [-low for low in reversed(numbers[:lower])], numbers[lower:]

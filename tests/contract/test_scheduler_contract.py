@@ -23,6 +23,7 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "promotion to the end": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, stop_last_trials=False),
     "hyperband to the end": lambda: mqtune.HyperBand(MAX_T, stop_last_trials=False),
     "median": lambda: mqtune.MedianStopping(grace_period=2, min_samples=2),
+    "quarter": lambda: mqtune.MedianStopping(min_samples=2, cutoff=0.25, min_run_s=2),
     "pbt": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=5),
     "pbt in generations": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=4, synchronous=True),
 }

@@ -46,6 +46,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),
     mqtune.MedianStopping,
     lambda: mqtune.MedianStopping(grace_period=2.5, interval=0.3, min_samples=1, time_attr="epoch"),
+    lambda: mqtune.MedianStopping(cutoff=0.3, min_run_s=60),
     lambda: mqtune.PBT(
         4,
         {

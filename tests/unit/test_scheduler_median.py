@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 import time
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, s
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import START
-from mqtune.schedulers.median import MedianStopping, _Median
+from mqtune.schedulers.median import MedianStopping, _Quantile
 
 NAN, INF = math.nan, math.inf
 
@@ -29,7 +30,7 @@ def median(mode: str = "min", **arguments: Any) -> MedianStopping:
 
 def tell(scheduler: MedianStopping, name: str, now: float, loss: Any = None, **more: Any) -> Decision:
     """Hand one report over; its sequence number is its time rounded up, unless given."""
-    metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss})
+    metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss}) | more.get("metrics", {})
     report = Report(TrialId(name), more.get("attempt", 1), more.get("sequence", math.ceil(now)), 0.0, metrics)
     return scheduler.on_report(Trial(TrialId(name), {}, TrialStatus.RUNNING), report)
 
@@ -100,6 +101,37 @@ def test_the_average_of_a_trial_that_stopped_or_ended_still_counts() -> None:
 
     # 1, 1, 9, 9 and 9.
     assert course(scheduler, "t", 9) == "C"
+
+
+def test_with_another_cut_off_who_is_not_as_good_as_that_share_of_the_others_stops() -> None:
+    averages = [[float(number)] for number in (1, 2, 3, 4, 5)]
+
+    # The lowest quarter ends at 2, the lowest three quarters at 4.
+    assert [course(others(*averages, cutoff=0.25), "t", loss) for loss in (2, 2.1)] == ["C", "S"]
+    assert [course(others(*averages, cutoff=0.75), "t", loss) for loss in (4, 4.1)] == ["C", "S"]
+    assert [course(others(*averages, cutoff=0.25, mode="max"), "t", loss) for loss in (4, 3.9)] == ["C", "S"]
+    # A tenth of the way from the first to the last of five: 0.4 of the way from 1 to 2.
+    scheduler = others(*averages, cutoff=0.1)
+    tell(scheduler, "t", 1, 1.5)
+    assert tell(scheduler, "t", 1, 1.5).reason == (
+        "the best loss so far, 1.5, is worse than 1.4, the 0.1 quantile of the running averages of 5 others at 1"
+    )
+
+
+def test_nobody_stops_before_it_has_run_for_so_many_seconds() -> None:
+    scheduler = others([1] * 4, [1] * 4, min_run_s=60)
+
+    def report(now: int, seconds: Any) -> bool:
+        return tell(scheduler, "t", now, 9, metrics={"time_total_s": seconds}) is CONTINUE
+
+    assert report(1, 59.9)
+    # What is no number is not a minute.
+    assert report(2, None)
+    assert report(3, "a minute")
+    assert not report(4, 60)
+    # All the same it counted, at the milestones where it did not stop: the median of 1, 1 and 9 is 1, of 1, 1, 9 and 9 it is 5.
+    tell(scheduler, "u", 1, 9, metrics={"time_total_s": 1})
+    assert tell(scheduler, "v", 1, 5, metrics={"time_total_s": 99}) is CONTINUE
 
 
 def test_nobody_stops_before_the_grace_period() -> None:
@@ -210,7 +242,7 @@ def test_new_trials_may_wait_in_the_queue_and_nothing_else_is_chosen() -> None:
 
 @given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=60))
 def test_the_median_is_that_of_the_standard_library(numbers: list[float]) -> None:
-    found = _Median()
+    found = _Quantile((1, 2))
     for number in numbers:
         found.add(number)
 
@@ -219,6 +251,24 @@ def test_the_median_is_that_of_the_standard_library(numbers: list[float]) -> Non
     expected = statistics.median(numbers) if all(map(math.isfinite, middle)) else middle[1]
     assert found.value == pytest.approx(expected)
     assert found.count == len(numbers)
+
+
+@given(
+    numbers=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60),
+    share=st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50),
+    gone=st.lists(st.integers(0, 59), max_size=5),
+)
+def test_a_quantile_is_interpolated_linearly(numbers: list[float], share: Fraction, gone: list[int]) -> None:
+    found = _Quantile(share.as_integer_ratio())
+    for number in numbers:
+        found.add(number)
+    for index in gone:
+        if len(numbers) > 1:
+            found.withdraw(numbers.pop(index % len(numbers)))
+
+    ordered, place = sorted(numbers), (len(numbers) - 1) * share
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    assert found.value == pytest.approx(low + (high - low) * float(place % 1), abs=1e-6)
 
 
 @given(rng=rngs, slots=st.integers(1, 6), mode=st.sampled_from(["min", "max"]), samples=st.integers(1, 4))
@@ -253,13 +303,21 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
     def curve(config: dict[str, Any], now: int) -> Metrics | None:
         return None if now > 9 else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
 
+    cutoff = rng.choice([0.2, 0.5, 0.8])
     play = Play(
-        median(), curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints, keeps_calls=True
+        median(cutoff=cutoff),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
     )
     play.run()
 
     play.check_end()
-    check_replay(play, median())
+    check_replay(play, median(cutoff=cutoff))
 
 
 def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
@@ -276,6 +334,12 @@ def test_a_report_costs_the_same_among_few_trials_and_among_many() -> None:
 
     # Work in proportion to the trials would make it 500 times as much.
     assert min(seconds_for_1000(50_000) for _ in range(2)) < 20 * few
+
+
+def test_what_it_could_not_do_before_is_described_only_where_it_is_done() -> None:
+    assert MedianStopping(cutoff=0.5, min_run_s=0.0).describe() == MedianStopping().describe()
+    described = MedianStopping(cutoff=0.25, min_run_s=60).describe()
+    assert (described["cutoff"], described["min_run_s"]) == (0.25, 60)
 
 
 def test_it_describes_its_arguments() -> None:
@@ -297,6 +361,10 @@ def test_it_describes_its_arguments() -> None:
         ({"min_samples": 0}, "MedianStopping: min_samples=0 is not a whole number of at least 1"),
         ({"min_samples": 1.5}, "MedianStopping: min_samples=1.5 is not a whole number"),
         ({"min_samples": True}, "MedianStopping: min_samples=True is not a whole number"),
+        ({"cutoff": 0}, "MedianStopping: cutoff=0 must be above 0 and below 1; 0.5 is the median"),
+        ({"cutoff": 1}, "MedianStopping: cutoff=1 must be above 0 and below 1"),
+        ({"cutoff": NAN}, "MedianStopping: cutoff=nan is not a finite number"),
+        ({"min_run_s": -1}, "MedianStopping: min_run_s=-1 must not be below 0"),
         ({"time_attr": ""}, "MedianStopping: time_attr='' is not a name"),
     ],
 )
