@@ -16,7 +16,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import Searcher, fingerprint
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal, ReverseInterval
+from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
 try:
@@ -78,6 +78,9 @@ class OptunaSearcher(Searcher):
     them is pending any more. A trial whose last value is not finite has diverged: it counts as worse than all others. Pruning
     itself is what mqtune's schedulers do.
 
+    In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
+    has; TPE then has a model for each group of parameters that always come together (``group=True``).
+
     Requires Optuna 4 or 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
 
     Args:
@@ -129,6 +132,8 @@ class OptunaSearcher(Searcher):
         self._parameters = _parameters(space)
         self._distributions = {path: each.distribution for path, each in self._parameters.items()}
         self._storage = optuna.storages.InMemoryStorage()
+        # Of arguments that the user has not given; for good, as it is said in another thread later.
+        warnings.filterwarnings("ignore", "Argument ``group``", optuna.exceptions.ExperimentalWarning)
         with quiet():
             self._study = optuna.create_study(
                 storage=self._storage,
@@ -141,7 +146,10 @@ class OptunaSearcher(Searcher):
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
-        return optuna.samplers.TPESampler(seed=self._numbers().getrandbits(32), constant_liar=True)
+        seed = self._numbers().getrandbits(32)
+        if not self._space.has_conditions:
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True, group=True)
 
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
@@ -164,13 +172,20 @@ class OptunaSearcher(Searcher):
     def _new_from_sampler(self) -> _Record | None:
         """Return a suggestion that was not abandoned, if the sampler has one soon."""
         for _ in range(_SUGGESTIONS):
-            asked = self._study.ask(self._distributions)
-            values = {path: self._parameters[path].to_value(param) for path, param in asked.params.items()}
-            config = self._space.config_of(values)
+            asked = self._study.ask({} if self._space.has_conditions else self._distributions)
+            config = self._space.config_of(self._chosen(asked))
             if fingerprint(config) not in self._abandoned:
                 return _Record(config, asked.params, asked)
             self._study.tell(asked, state=TrialState.FAIL)
         return None
+
+    def _chosen(self, asked: optuna.trial.Trial) -> dict[str, object]:
+        """Return the values of a trial of the study; the sampler is asked for those that hang on others after these."""
+        values: dict[str, object] = {}
+        for path in self._space.walk(values):
+            if (parameter := self._parameters.get(path)) is not None:
+                values[path] = parameter.to_value(_suggested(asked, path, parameter.distribution))
+        return values
 
     def _new_at_random(self) -> _Record | None:
         numbers = self._numbers()
@@ -195,7 +210,7 @@ class OptunaSearcher(Searcher):
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
-        return {path: each.to_param(values[path]) for path, each in self._parameters.items()}
+        return {path: each.to_param(values[path]) for path, each in self._parameters.items() if path in values}
 
     def on_stage(self, trial: Trial) -> None:
         """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""
@@ -261,7 +276,11 @@ class OptunaSearcher(Searcher):
         value: float | None = None,
     ) -> optuna.trial.FrozenTrial:
         return optuna.trial.create_trial(
-            state=state, value=value, params=params, distributions=self._distributions, intermediate_values=values
+            state=state,
+            value=value,
+            params=params,
+            distributions={path: self._distributions[path] for path in params},
+            intermediate_values=values,
         )
 
     def describe(self) -> Description:
@@ -286,6 +305,18 @@ class OptunaSearcher(Searcher):
 
 def _parameters(space: Space) -> dict[str, _Parameter]:
     return {path: each for path, domain in space.domains.items() if (each := _parameter(domain)) is not None}
+
+
+def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
+    """Return a trial's value, which the sampler is asked for unless it has given it already."""
+    match distribution:
+        case FloatDistribution():
+            return asked.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+        case IntDistribution():
+            return asked.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
+        case CategoricalDistribution():
+            return asked.suggest_categorical(name, distribution.choices)
+    raise TypeError(distribution)
 
 
 def _parameter(domain: Domain) -> _Parameter | None:
@@ -315,6 +346,8 @@ def _parameter(domain: Domain) -> _Parameter | None:
             # Their places, as Optuna's categories may be numbers and texts only.
             places = CategoricalDistribution(range(len(domain.options)))
             return _Parameter(places, lambda place: domain.options[place], domain.place)
+        case Entries():
+            return _Parameter(CategoricalDistribution(range(domain.size)), int, int)
         case _:
             raise ConfigurationError(f"OptunaSearcher: {domain} is a domain that Optuna has nothing like")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,8 +19,8 @@ from mqtune.core.events import Event, ExperimentCreated, Reports
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.integrations.optuna import DIRECTIONS, quiet
 from mqtune.results.experiments import empty_experiment
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, ReverseInterval, domain_of
-from mqtune.search.space import SEPARATOR
+from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
+from mqtune.search.space import Space, space_of
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
@@ -63,8 +63,9 @@ class StudyMirror:
 
     def __init__(self, created: ExperimentCreated) -> None:
         self._experiment = empty_experiment(created)
-        self._shown = _shown_space(created.definition["space"])
-        self._distributions = {path: each.distribution for path, each in self._shown.items()}
+        self._space = space_of(created.definition["space"], any_unknown=True)
+        self._shown = _shown_space(self._space)
+        self._names = _names(self._space, self._shown)
         self._values: defaultdict[TrialId, dict[int, float]] = defaultdict(dict)
         #: The study's trials, by those of the experiment, and what their attributes were last.
         self._ids: dict[TrialId, int] = {}
@@ -134,24 +135,23 @@ class StudyMirror:
 
     def _frozen(self, trial: Trial) -> FrozenTrial:
         state, value = self._state(trial)
-        params = self._params(trial.config)
+        shown = {path: value for path, value in self._values_of(trial.config) if path in self._shown}
         frozen = optuna.trial.create_trial(
             state=state,
             value=value,
-            params=params,
-            distributions={path: self._distributions[path] for path in params},
+            params={self._names[path]: self._shown[path].to_param(value) for path, value in shown.items()},
+            distributions={self._names[path]: self._shown[path].distribution for path in shown},
             user_attrs=_attributes(trial),
             intermediate_values=self._values[trial.id],
         )
         frozen.datetime_start, frozen.datetime_complete = _local(trial.time_run_started), _local(trial.time_completed)
         return frozen
 
-    def _params(self, config: Config) -> dict[str, Any]:
-        return {
-            path: shown.to_param(value)
-            for path, shown in self._shown.items()
-            if (value := _value_at(config, path)) is not _MISSING
-        }
+    def _values_of(self, config: Config) -> Iterator[tuple[str, object]]:
+        """Yield the values of a config by path, but for what an exploring scheduler has brought out of the space."""
+        for key, value in config.items():
+            with contextlib.suppress(SpaceError):
+                yield from self._space.values({key: value}).items()
 
 
 def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> optuna.Study:
@@ -161,18 +161,6 @@ def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> op
         mirror.take(event)
     mirror.write()
     return mirror.study
-
-
-_MISSING: Final = object()
-
-
-def _value_at(config: Config, path: str) -> object:
-    value: object = config
-    for name in path.split(SEPARATOR):
-        if not isinstance(value, Mapping) or name not in value:
-            return _MISSING
-        value = value[name]
-    return value
 
 
 def _local(time: datetime | None) -> datetime | None:
@@ -186,14 +174,23 @@ def _attributes(trial: Trial) -> dict[str, object]:
     return {f"mqtune:{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
 
 
-def _shown_space(description: Mapping[str, Mapping[str, object]]) -> dict[str, _Shown]:
+def _shown_space(space: Space) -> dict[str, _Shown]:
     """Return what a study shows of a space: what was chosen, but neither constants nor what functions computed."""
     shown = {}
-    for path, entry in description.items():
+    for path, domain in space.domains.items():
         with contextlib.suppress(SpaceError):
-            if "constant" not in entry:
-                shown[path] = _as_shown(domain_of(entry))
+            shown[path] = _as_shown(domain)
     return shown
+
+
+def _names(space: Space, shown: Mapping[str, _Shown]) -> dict[str, str]:
+    """Return the names of parameters: their places in a config, or, where entries of a choice have different ones there, their paths."""
+    there: defaultdict[str, list[object]] = defaultdict(list)
+    for path, each in shown.items():
+        # A choice and one of its entries may be at the same place at once.
+        there[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
+    same = {place for place, found in there.items() if all(each == found[0] for each in found)}
+    return {path: place if (place := space.places[path]) in same else path for path in shown}
 
 
 def _as_shown(domain: Domain) -> _Shown:
@@ -213,6 +210,8 @@ def _as_shown(domain: Domain) -> _Shown:
         case Normal():
             reach = _BOUND_SDS * domain.sd
             return _Shown(FloatDistribution(domain.mean - reach, domain.mean + reach), float)
+        case Entries():
+            return _Shown(CategoricalDistribution(domain.names), lambda index: domain.names[index])
         case Choice():
             return _Shown(CategoricalDistribution(list(dict.fromkeys(map(_category, domain.options)))), _category)
         case _:

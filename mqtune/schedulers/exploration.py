@@ -12,8 +12,9 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Description
 from mqtune.core.trial import Config
 from mqtune.schedulers.timed import exact
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, copy_value, is_same, plain_value
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, has_domain
 from mqtune.search.space import Space
+from mqtune.search.values import copy_value, is_same, plain_value
 
 #: Takes a config that was explored already and returns the one that counts.
 Explore = Callable[[Config], Config]
@@ -67,7 +68,7 @@ class Exploration:
 
     def check_space(self, space: Space) -> None:
         """Raise ConfigurationError unless *space* has all that may change."""
-        known = space.describe()
+        known = dict.fromkeys(space.places.values())
         for path in self._domains:
             if "/".join(path) not in known:
                 there = ", ".join(map(repr, known)) or "nothing"
@@ -123,12 +124,13 @@ def _domains(mutations: object, prefix: _Path) -> Iterator[tuple[_Path, Domain]]
             yield from _domains(value, path)
         elif isinstance(value, Choice | Interval | Multiples | Normal):
             yield path, value
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and not has_domain(value):
             yield path, choice(value)
         else:
             raise ConfigurationError(
                 f"PBT: hyperparam_mutations[{'/'.join(path)!r}]={value!s} is nothing to draw from; "
-                "give a domain such as mqtune.uniform(0, 1), or a list of values"
+                "give a domain such as mqtune.uniform(0, 1), or a list of values; where the entries of a choice have domains, name "
+                "those: {'optimizer': {'lr': mqtune.uniform(0, 1)}}"
             )
 
 

@@ -13,8 +13,8 @@ from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Action, Config, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
-from mqtune.search.domains import copy_value, is_same
 from mqtune.search.space import Space
+from mqtune.search.values import copy_value, is_same
 
 _WAIT: Final = Wait("no new trial can start, and none waits for the next step of the policy")
 

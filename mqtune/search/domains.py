@@ -1,8 +1,7 @@
-"""The domains that a search space is made of, the functions that make them, and the values that a config may hold."""
+"""The domains that a search space is made of, and the functions that make them."""
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from abc import ABC, abstractmethod
@@ -10,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from numbers import Integral, Real
 from statistics import NormalDist
-from typing import Any, Final, SupportsFloat, TypeVar
+from typing import Any, Final
 
-from mqtune.core import checks
 from mqtune.core.errors import SpaceError
+from mqtune.search.values import MAX_DEPTH, copy_value, integer, is_same, number, plain_value
 
 
 class Domain(ABC):
@@ -320,6 +318,52 @@ class Grid(Choice):
 
 
 @dataclass(frozen=True)
+class Entries(Domain):
+    """The entries of a choice, or of a grid, that have domains of their own; its values are their indexes."""
+
+    name: str
+    entries: tuple[object, ...]
+
+    def sample(self, rng: random.Random) -> int:
+        return rng.randrange(len(self.entries))
+
+    def at(self, share: float) -> int:
+        return _part(share, len(self.entries))
+
+    def share(self, value: Any) -> float:
+        return float((value + 0.5) / len(self.entries))
+
+    def check(self, value: object) -> int:
+        index = integer(str(self), "index", value)
+        if not 0 <= index < len(self.entries):
+            raise SpaceError(f"{value!r} is no index of {self}")
+        return index
+
+    def describe(self) -> dict[str, object]:
+        return {"domain": self.name, "entries": [describe_definition(entry) for entry in self.entries]}
+
+    @property
+    def size(self) -> int:
+        return len(self.entries)
+
+    def values(self) -> Iterator[object]:
+        return iter(range(len(self.entries)))
+
+    @cached_property
+    def names(self) -> list[str | int]:
+        """What people may call the entries: by the first text in each dict, if they differ, or else by their indexes."""
+        found = [_text_in(each) if isinstance(each, Mapping) else written(each) for each in self.entries]
+        return [*range(len(found))] if None in found or len(set(found)) < len(found) else [*map(str, found)]
+
+    def __str__(self) -> str:
+        return f"{self.name}({written(list(self.entries))})"
+
+
+def _text_in(entry: Mapping[str, object]) -> str | None:
+    return next((value for value in entry.values() if isinstance(value, str)), None)
+
+
+@dataclass(frozen=True)
 class Derived(Domain):
     """A value that a function computes from the rest of the config; only the driver ever calls it."""
 
@@ -360,112 +404,55 @@ def _part(share: float, parts: int) -> int:
     return int(share * _SHARES) * parts // _SHARES
 
 
-T = TypeVar("T")
-
-#: Bounds of the integers that msgpack carries.
-LOWEST_INT: Final = -(2**63)
-HIGHEST_INT: Final = 2**64 - 1
-
 #: How many different shares there are from 0 up to 1, as generators of random floats give them, and the least above 0.
 _SHARES: Final = 2**53
 _LEAST_SHARE: Final = 1 / _SHARES
 
-#: Levels of lists and dicts in one value; deeper is a value that contains itself, or a mistake.
-MAX_DEPTH: Final = 64
+
+def has_domain(definition: object, depth: int = 0) -> bool:
+    """Return whether there is a domain in a definition, at any depth that one may have."""
+    if isinstance(definition, Mapping):
+        definition = list(definition.values())
+    if not isinstance(definition, list | tuple) or depth > MAX_DEPTH:
+        return isinstance(definition, Domain)
+    return any(has_domain(each, depth + 1) for each in definition)
 
 
-def plain_value(value: object, where: str, depth: int = 0) -> Any:
-    """Return *value* as a trial will see it: a copy made of None, bool, int, float, str, bytes, list and dict.
-
-    Tuples become lists and NumPy scalars become numbers, here and not on the way, so that the driver, the results
-    and the trial all hold the same config.
-
-    Raises:
-        SpaceError: a message can't carry the value; the text names *where* it stands.
-    """
-    if depth > MAX_DEPTH:
-        raise SpaceError(
-            f"{where}: the value has more than {MAX_DEPTH} levels of lists and dicts; does it hold itself?"
-        )
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _text(value, where)
-    if isinstance(value, Integral | Real):
-        return _plain_number(value, where)
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, list | tuple):
-        return [plain_value(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    if isinstance(value, dict):
-        return _plain_dict(value, where, depth)
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return plain_value(value.item(), where, depth + 1)
-    raise SpaceError(
-        f"{where}: {value!r} is of type {type(value).__qualname__}, which can't be sent to a worker; {_way_out(value)}"
-    )
-
-
-def _plain_dict(value: Mapping[object, object], where: str, depth: int) -> dict[str, object]:
-    plain = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise SpaceError(f"{where}: the key {key!r} is not a string; a config's dicts have strings for keys")
-        plain[_text(key, where)] = plain_value(item, f"{where}/{key}", depth + 1)
-    return plain
-
-
-def _plain_number(value: SupportsFloat, where: str) -> int | float:
-    if not isinstance(value, Integral):
-        return float(value)
-    whole = int(value)
-    if not LOWEST_INT <= whole <= HIGHEST_INT:
-        raise SpaceError(f"{where}: {whole} does not fit in 64 bits; give a float or a string")
-    return whole
-
-
-def _text(value: str, where: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise SpaceError(f"{where}: {value!r} is not valid Unicode text; give bytes") from None
-    return str.__str__(value)
-
-
-def _way_out(value: object) -> str:
-    if callable(value):
-        return "give a name that the trainable looks up, or sample_from(function) to compute a value"
-    return "give None, bool, int, float, str, bytes, or a list or dict of those"
-
-
-def copy_value(value: T) -> T:
-    """Return *value*, or a copy of it if it could be changed in place."""
-    return copy.deepcopy(value) if isinstance(value, list | dict) else value
-
-
-def is_same(left: object, right: object) -> bool:
-    """Return whether two plain values are the same: 1 is 1.0 but not True, and NaN is NaN."""
-    if isinstance(left, bool) != isinstance(right, bool):
-        return False
-    return bool(left == right) or repr(left) == repr(right)
-
-
-def number(call: str, name: str, value: object) -> int | float:
-    """Return the argument *name* of the domain *call* as an int or a float.
+def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
+    """Return a copy of a definition: domains in dicts and lists of plain values.
 
     Raises:
-        SpaceError: it is not a finite number.
+        SpaceError: a message can't carry a value that is no domain; the text names *where* it stands.
     """
-    return _plain_number(checks.number(call, name, value, error=SpaceError), f"{call}: {name}")
+    if isinstance(definition, Domain):
+        return definition
+    if not has_domain(definition, depth):
+        return plain_value(definition, where, depth)
+    if isinstance(definition, Mapping):
+        keys = plain_value(dict.fromkeys(definition), where, depth)
+        inner = zip(keys, definition.values(), strict=True)
+        return {key: plain_definition(each, f"{where}/{key}", depth + 1) for key, each in inner}
+    return [plain_definition(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(definition)]
 
 
-def integer(call: str, name: str, value: object) -> int:
-    """Return the argument *name* of the domain *call* as an int.
+def describe_definition(definition: Any) -> dict[str, object]:
+    """Return a plain definition in values that a message can carry."""
+    if isinstance(definition, Domain):
+        return definition.describe()
+    if not has_domain(definition):
+        return {"constant": copy_value(definition)}
+    if isinstance(definition, Mapping):
+        return {"dict": {key: describe_definition(each) for key, each in definition.items()}}
+    return {"list": [describe_definition(each) for each in definition]}
 
-    Raises:
-        SpaceError: it is not an integer; a float is refused, even if it is whole.
-    """
-    return int(_plain_number(checks.whole_number(call, name, value, error=SpaceError), f"{call}: {name}"))
+
+def written(definition: object) -> str:
+    """Return a definition as one would write it."""
+    if isinstance(definition, Mapping):
+        return f"{{{', '.join(f'{key!r}: {written(each)}' for key, each in definition.items())}}}"
+    if isinstance(definition, list | tuple):
+        return f"[{', '.join(map(written, definition))}]"
+    return str(definition) if isinstance(definition, Domain) else repr(definition)
 
 
 #: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.
@@ -505,10 +492,12 @@ def _options(name: str, values: object) -> tuple[object, ...]:
         raise SpaceError(f"{name}: {values!r} is not a list; write {name}([first, second, …])")
     if not values:
         raise SpaceError(f"{name}: the list {values!r} is empty; give at least one value")
-    for value in values:
-        if isinstance(value, Domain):
-            raise SpaceError(f"{name}: {value} is a domain, and nothing samples it inside a {name}; give values")
-    return tuple(plain_value(value, f"{name}: value {index}") for index, value in enumerate(values))
+    return tuple(plain_definition(value, f"{name}: value {index}") for index, value in enumerate(values))
+
+
+def _chosen(kind: type[Choice], name: str, values: object) -> Domain:
+    options = _options(name, values)
+    return Entries(name, options) if has_domain(options) else kind(options)
 
 
 def uniform(low: float, high: float) -> Domain:
@@ -582,13 +571,20 @@ def lograndint(low: int, high: int) -> Domain:
 
 
 def choice(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely; any values that a config can hold, lists and dicts included."""
-    return Choice(_options("choice", values))
+    """Return one of *values*, each equally likely; any values that a config can hold, lists and dicts included.
+
+    A value may have domains of its own, which are sampled where it is the one:
+    ``choice([{"name": "adam", "lr": loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
+    """
+    return _chosen(Choice, "choice", values)
 
 
 def ordinal(values: Sequence[object]) -> Domain:
     """Return one of *values*, each equally likely, which stand in their order: a model or PBT takes neighbours for alike."""
-    return Ordinal(_options("ordinal", values))
+    options = _options("ordinal", values)
+    if has_domain(options):
+        raise SpaceError(f"ordinal: {written(options)} holds a domain, and has no order; use choice")
+    return Ordinal(options)
 
 
 def finrange(low: float, high: float, size: int) -> Domain:
@@ -614,8 +610,11 @@ def _evenly(name: str, size: int) -> list[float]:
 
 
 def grid_search(values: Sequence[object]) -> Domain:
-    """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once."""
-    return Grid(_options("grid_search", values))
+    """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once.
+
+    A value may have domains of its own, and a ``grid_search`` too, as those of :func:`choice`.
+    """
+    return _chosen(Grid, "grid_search", values)
 
 
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
@@ -654,14 +653,33 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
 }
 
 
-def domain_of(description: Mapping[str, object]) -> Domain:
-    """Return the domain that ``Domain.describe`` described.
+def domain_of(description: Mapping[str, object], unknown: Domain | None = None) -> Domain:
+    """Return the domain that ``Domain.describe`` described, or *unknown*.
 
     Raises:
-        SpaceError: it is a ``sample_from``, or none that this version knows.
+        SpaceError: it is a ``sample_from``, or none that this version knows, and there is no *unknown*.
     """
     arguments = dict(description)
     name = arguments.pop("domain", "")
+    if isinstance(entries := arguments.get("entries"), list):
+        arguments = {"values": [definition_of(entry, unknown) for entry in entries]}
     if name not in _FUNCTIONS:
+        if unknown is not None:
+            return unknown
         raise SpaceError(f"{name}({', '.join(map(str, arguments.values()))}) can't be made without your code")
     return _FUNCTIONS[name](**arguments)
+
+
+def definition_of(description: Mapping[str, Any], unknown: Domain | None = None) -> object:
+    """Return the definition that ``describe_definition`` described.
+
+    Raises:
+        SpaceError: as :func:`domain_of`.
+    """
+    if "constant" in description:
+        return description["constant"]
+    if "dict" in description:
+        return {key: definition_of(each, unknown) for key, each in description["dict"].items()}
+    if "list" in description:
+        return [definition_of(each, unknown) for each in description["list"]]
+    return domain_of(description, unknown)

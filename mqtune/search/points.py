@@ -11,9 +11,9 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import Searcher, Suggestion, check_arguments, fingerprint
-from mqtune.search.domains import copy_value
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space, space_of
+from mqtune.search.values import copy_value
 
 
 class PointsFirst(Searcher):

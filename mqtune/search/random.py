@@ -9,8 +9,8 @@ import numpy as np
 
 from mqtune.core.trial import Config, Trial, TrialId
 from mqtune.search.base import Searcher, check_arguments, fingerprint
-from mqtune.search.domains import copy_value
 from mqtune.search.space import Space
+from mqtune.search.values import copy_value
 
 #: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and looking
 #: through all of them for the remaining ones would block the driver.

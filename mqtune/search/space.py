@@ -5,12 +5,26 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
-from mqtune.search.domains import MAX_DEPTH, Constant, Derived, Domain, Grid, copy_value, domain_of, plain_value
+from mqtune.search.domains import (
+    Constant,
+    Derived,
+    Domain,
+    Entries,
+    Grid,
+    definition_of,
+    describe_definition,
+    has_domain,
+    plain_definition,
+    sample_from,
+    written,
+)
+from mqtune.search.values import MAX_DEPTH, copy_value, plain_value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -24,47 +38,106 @@ SEPARATOR: Final = "/"
 _FIRST_BLOCK: Final = 4
 _LARGEST_BLOCK: Final = 256
 
-#: A definition's shape: a dict for each dict, and a path for each entry.
-_Tree = dict[str, "str | _Tree"]
+#: A definition's shape: a dict for each dict, a list for each list that has domains, and a path for each other value.
+_Node: TypeAlias = "str | dict[str, _Node] | list[_Node] | _Branch"
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A choice whose entries have domains of their own: its path, and each entry's shape."""
+
+    path: str
+    entries: tuple[_Node, ...]
+
+
+class _Spot(NamedTuple):
+    """Where a definition stands: the path of its value, its place in a config, and the entries that it is in, by their choices."""
+
+    path: str
+    place: str
+    within: Mapping[str, int]
+
+    def at(self, key: str) -> _Spot:
+        start, place = (f"{self.path}{SEPARATOR}", f"{self.place}{SEPARATOR}") if self.path else ("", "")
+        return _Spot(start + key, place + key, self.within)
+
+    def item(self, index: int) -> _Spot:
+        return _Spot(f"{self.path}{SEPARATOR}{index}", f"{self.place}[{index}]", self.within)
+
+    def entry(self, index: int) -> _Spot:
+        return _Spot(f"{self.path}{SEPARATOR}{index}", self.place, {**self.within, self.path: index})
 
 
 class Space:
     """The configs that an experiment may try; immutable.
 
+    Values have paths: the keys of dicts, the indexes in lists and, below a ``choice`` whose entries have domains of their own, the
+    index of the entry, such as ``optimizer/0/lr``. That index is the value of the choice itself, and a config has the values of the
+    entry that was chosen alone. A config, or a part of one, that fits several entries is taken for the first that it is
+    complete for, or else the first.
+
     Args:
-        definition: a dict of domains, constants and further dicts. The order of its keys is the order in which values
+        definition: a dict of domains, constants, and further dicts and lists. The order of its keys is the order in which values
             are drawn and in which a grid is walked, the last key fastest.
 
     Raises:
         SpaceError: a key is not a string or holds a ``/``, a value can't be sent to a worker, or a ``sample_from``
-            function fails. Each of these is called once here, so that a mistake shows before the first trial.
+            function fails. Each of these is called here, with each entry of each choice, so that a mistake shows before the first
+            trial.
     """
 
     def __init__(self, definition: Mapping[str, object]) -> None:
         if not isinstance(definition, Mapping):
             raise SpaceError(f"the search space {definition!r} is not a dict of names and domains")
         self._entries: dict[str, Domain] = {}
-        self._tree = self._plant(definition, "")
-        self._grid = {path: entry for path, entry in self._entries.items() if isinstance(entry, Grid)}
+        self._places: dict[str, str] = {}
+        #: The definition by path, outside of lists and choices.
+        self._outer: dict[str, object] = {}
+        #: For each entry of a choice, the indexes that lead to it.
+        self._ways: list[dict[str, object]] = []
+        self._tree = self._plant_dict(definition, _Spot("", "", {}))
+        self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
         self._functions = {path: entry.function for path, entry in self._entries.items() if isinstance(entry, Derived)}
         if self._functions:
-            self.sample(random.Random(0))
+            for way in self._ways or [{}]:
+                self.sample(random.Random(0), way)
 
-    def _plant(self, definition: Mapping[str, object], prefix: str) -> _Tree:
-        if prefix.count(SEPARATOR) > MAX_DEPTH:
+    def _plant_dict(self, definition: Mapping[str, object], spot: _Spot) -> dict[str, _Node]:
+        if spot.path.count(SEPARATOR) > MAX_DEPTH:
             raise SpaceError(f"a search space has more than {MAX_DEPTH} levels of dicts; does one hold itself?")
-        tree: _Tree = {}
-        for key, value in definition.items():
+        for key in definition:
             if not isinstance(key, str) or not key or SEPARATOR in key:
-                place = f" under {prefix.rstrip(SEPARATOR)!r}" if prefix else ""
-                raise SpaceError(f"the key {key!r}{place} is not a name; give a string that is not empty, without '/'")
-            path = prefix + key
-            if isinstance(value, Mapping) and value:
-                tree[key] = self._plant(value, path + SEPARATOR)
-            else:
-                tree[key] = path
-                self._entries[path] = value if isinstance(value, Domain) else _constant(value, path)
-        return tree
+                where = f" under {spot.place!r}" if spot.place else ""
+                raise SpaceError(f"the key {key!r}{where} is not a name; give a string that is not empty, without '/'")
+        return {key: self._plant(value, spot.at(key)) for key, value in definition.items()}
+
+    def _plant(self, definition: object, spot: _Spot) -> _Node:
+        if isinstance(definition, Mapping) and definition:
+            return self._plant_dict(definition, spot)
+        if isinstance(definition, list | tuple) and has_domain(definition):
+            self._note(spot, plain_definition(definition, spot.place))
+            return [self._plant(each, spot.item(index)) for index, each in enumerate(definition)]
+        domain = definition if isinstance(definition, Domain) else _constant(definition, spot.place)
+        self._add(domain, spot)
+        if not isinstance(domain, Entries):
+            return spot.path
+        ways = [spot.entry(index) for index in range(len(domain.entries))]
+        self._ways += [dict(way.within) for way in ways]
+        return _Branch(spot.path, tuple(map(self._plant, domain.entries, ways)))
+
+    def _add(self, domain: Domain, spot: _Spot) -> None:
+        if _is_grid(domain) and not all(_is_grid(self._entries[path]) for path in spot.within):
+            raise SpaceError(
+                f"{spot.place}: {domain} stands in an entry of a choice, so that no grid comes by each of its values; "
+                "use grid_search instead of that choice, or choice instead of this grid_search"
+            )
+        self._entries[spot.path] = domain
+        self._places[spot.path] = spot.place
+        self._note(spot, domain)
+
+    def _note(self, spot: _Spot, definition: object) -> None:
+        if spot.path == spot.place:
+            self._outer[spot.path] = definition
 
     @property
     def domains(self) -> dict[str, Domain]:
@@ -72,9 +145,19 @@ class Space:
         return {path: entry for path, entry in self._entries.items() if not isinstance(entry, Constant | Derived)}
 
     @property
+    def places(self) -> dict[str, str]:
+        """Where a config has the value of each path; the entries of a choice may have theirs at the same place."""
+        return dict(self._places)
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether configs may differ in what they have values for."""
+        return bool(self._ways)
+
+    @property
     def grid_size(self) -> int:
         """The number of points of the grid: 1 without ``grid_search``."""
-        return math.prod(len(entry.options) for entry in self._grid.values())
+        return _count(self._tree, {path: len(options) for path, options in self._grid.items()})
 
     @property
     def has_grid(self) -> bool:
@@ -83,14 +166,23 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """The number of different configs, or None when they can't be counted."""
-        sizes = [entry.size for entry in self._entries.values()]
-        return None if None in sizes else math.prod(size for size in sizes if size is not None)
+        """The number of different configs, or None when they can't be counted; what several entries of a choice give counts for each."""
+        sizes = {path: entry.size for path, entry in self._entries.items()}
+        known = {path: size for path, size in sizes.items() if size is not None}
+        return _count(self._tree, known) if len(known) == len(sizes) else None
+
+    def walk(self, values: Mapping[str, object]) -> Iterator[str]:
+        """Yield the paths that a config with these values has, in order.
+
+        The value of a choice whose entries have domains is needed when the next path is asked for, and may be given until then;
+        without it those of its entries are left out.
+        """
+        return _walk(self._tree, values)
 
     def grid_points(self) -> Iterator[dict[str, object]]:
         """Yield each point of the grid as values by path, in the order of nested loops; ``{}`` without a grid."""
-        for values in itertools.product(*(entry.options for entry in self._grid.values())):
-            yield dict(zip(self._grid, map(copy_value, values), strict=True))
+        for point in _combinations(self._tree, self._grid):
+            yield {path: copy_value(value) for path, value in point.items()}
 
     def sample(self, rng: random.Random, grid_point: Mapping[str, object] | None = None) -> Config:
         """Return a new config, with the values of *grid_point* if given; the same state of *rng* gives the same one.
@@ -126,21 +218,29 @@ class Space:
     def config(self, values: dict[str, object]) -> Config:
         """Return the config of these values by path, which it takes over, with those that its functions compute.
 
+        Values of entries that were not chosen are left out.
+
         Raises:
             SpaceError: a ``sample_from`` function fails.
         """
         if self._functions:
             resolution = _Resolution(self._tree, values, self._functions)
-            for path in self._functions:
-                resolution.value(path)
-        return _grow(self._tree, values)
+            for path in self.walk(values):
+                if path in self._functions:
+                    resolution.value(path)
+        config: Config = _grown(self._tree, values)
+        return config
 
     def configs(self, grid_point: Mapping[str, object] | None = None) -> Iterator[Config]:
         """Yield each config of a space whose ``size`` is a number, or each one that has the values of *grid_point*."""
         fixed = grid_point or {}
-        free = [path for path in self._entries if path not in fixed and path not in self._functions]
-        for values in itertools.product(*(list(self._entries[path].values()) for path in free)):
-            yield self._build({**fixed, **dict(zip(free, values, strict=True))})
+        options = {
+            path: [fixed[path]] if path in fixed else list(entry.values())
+            for path, entry in self._entries.items()
+            if path not in self._functions
+        }
+        for values in _combinations(self._tree, options):
+            yield self._build(values)
 
     def check(self, config: Mapping[str, object], *, partial: bool = True) -> None:
         """Check a config, or with *partial* one that lacks values.
@@ -149,7 +249,7 @@ class Space:
             SpaceError: a key is unknown, a value is not in its domain, or one is missing that may not.
         """
         given = self._match(config)
-        missing = [path for path in self._entries if path not in given]
+        missing = [self._places[path] for path in self.walk(given) if path not in given]
         if missing and not partial:
             raise SpaceError(f"the config lacks {', '.join(missing)}")
 
@@ -164,10 +264,13 @@ class Space:
     def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
         """Return *config* with the values of *changes*, which may be a part of one at any depth; what neither has is sampled.
 
+        A choice keeps its entry where the changes fit it.
+
         Raises:
             SpaceError: as :meth:`check` does.
         """
-        return self._build(self._match(config) | self._match(changes), lambda entry: entry.sample(rng))
+        before = self._match(config)
+        return self._build(before | self._match(changes, before), lambda entry: entry.sample(rng))
 
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.
@@ -188,38 +291,68 @@ class Space:
 
     def describe(self) -> dict[str, object]:
         """Return what defines each entry, by path, in values that a message can carry; a function by its name."""
-        return {path: entry.describe() for path, entry in self._entries.items()}
+        return {path: describe_definition(entry) for path, entry in self._outer.items()}
 
     def __repr__(self) -> str:
-        return f"Space({', '.join(f'{path}: {entry}' for path, entry in self._entries.items())})"
+        return f"Space({', '.join(f'{path}: {written(entry)}' for path, entry in self._outer.items())})"
 
-    def _match(self, config: Mapping[str, object]) -> dict[str, object]:
-        return dict(self._matched(config, self._tree, ""))
+    def _match(self, config: object, likely: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Return a config's values, or those of a part of one, by path; where several entries of a choice fit, that of *likely* first."""
+        return dict(self._matched(config, self._tree, "", likely or {}))
 
-    def _matched(self, config: object, tree: _Tree, prefix: str) -> Iterator[tuple[str, object]]:
-        if not isinstance(config, Mapping):
-            raise SpaceError(f"{prefix.rstrip(SEPARATOR) or 'the config'}: {config!r} is not a dict")
-        for key, value in config.items():
-            if key not in tree:
-                raise SpaceError(f"{prefix}{key} is not in the space, which has {', '.join(tree) or 'no keys'} there")
-            path = prefix + key
-            branch = tree[key]
-            if isinstance(branch, dict):
-                yield from self._matched(value, branch, path + SEPARATOR)
-                continue
+    def _matched(
+        self, value: object, node: _Node, place: str, likely: Mapping[str, object]
+    ) -> Iterator[tuple[str, object]]:
+        if isinstance(node, str):
+            yield node, self._checked(value, node, place)
+        elif isinstance(node, _Branch):
+            yield from self._matched_entry(value, node, place, likely).items()
+        elif isinstance(node, list):
+            if not isinstance(value, list | tuple) or len(value) != len(node):
+                raise SpaceError(f"{place}: {value!r} is not a list of {len(node)}")
+            for index, each in enumerate(value):
+                yield from self._matched(each, node[index], f"{place}[{index}]", likely)
+        else:
+            if not isinstance(value, Mapping):
+                raise SpaceError(f"{place or 'the config'}: {value!r} is not a dict")
+            prefix = place + SEPARATOR if place else ""
+            for key, each in value.items():
+                if key not in node:
+                    raise SpaceError(
+                        f"{prefix}{key} is not in the space, which has {', '.join(node) or 'no keys'} there"
+                    )
+                yield from self._matched(each, node[key], prefix + key, likely)
+
+    def _matched_entry(
+        self, value: object, branch: _Branch, place: str, likely: Mapping[str, object]
+    ) -> dict[str, object]:
+        found, refusals = [], []
+        for index, entry in enumerate(branch.entries):
             try:
-                checked = self._entries[path].check(value)
+                values = dict(self._matched(value, entry, place, likely))
             except SpaceError as error:
-                raise SpaceError(f"{path}: {error}") from None
-            yield path, checked
+                refusals.append(str(error))
+            else:
+                lacks = any(path not in values for path in _walk(entry, values))
+                found.append((index != likely.get(branch.path), lacks, index, values))
+        if not found:
+            raise SpaceError(f"{place}: {value!r} fits no entry of {self._entries[branch.path]}: {'; '.join(refusals)}")
+        *_, index, values = min(found, key=lambda each: each[:3])
+        return {branch.path: index, **values}
+
+    def _checked(self, value: object, path: str, place: str) -> object:
+        try:
+            return self._entries[path].check(value)
+        except SpaceError as error:
+            raise SpaceError(f"{place}: {error}") from None
 
     def _build(self, fixed: Mapping[str, object], fill: Callable[[Domain], object] | None = None) -> Config:
         values: dict[str, object] = {}
-        for path, entry in self._entries.items():
+        for path in self.walk(values):
             if path in fixed:
                 values[path] = copy_value(fixed[path])
             elif fill is not None and path not in self._functions:
-                values[path] = fill(entry)
+                values[path] = fill(self._entries[path])
         return self.config(values)
 
 
@@ -251,7 +384,9 @@ class AnySpace(Space):
 class _Resolution:
     """Computes the ``sample_from`` values of one config, each once and when it is first asked for."""
 
-    def __init__(self, tree: _Tree, values: dict[str, object], functions: Mapping[str, Callable[..., object]]) -> None:
+    def __init__(
+        self, tree: dict[str, _Node], values: dict[str, object], functions: Mapping[str, Callable[..., object]]
+    ) -> None:
         self._values = values
         self._functions = functions
         self._view = _View(tree, self.value)
@@ -284,15 +419,14 @@ class _View(Mapping[str, object]):
 
     __slots__ = ("_tree", "_value")
 
-    def __init__(self, tree: _Tree, value: Callable[[str], object]) -> None:
+    def __init__(self, tree: dict[str, _Node], value: Callable[[str], object]) -> None:
         self._tree = tree
         self._value = value
 
     def __getitem__(self, key: str) -> object:
         if key not in self._tree:
             raise KeyError(f"{key} (there are {', '.join(self._tree)})")
-        node = self._tree[key]
-        return _View(node, self._value) if isinstance(node, dict) else self._value(node)
+        return _seen(self._tree[key], self._value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree)
@@ -301,30 +435,115 @@ class _View(Mapping[str, object]):
         return len(self._tree)
 
 
+class _ListView(Sequence[object]):
+    """A read-only list of a config, for a ``sample_from`` function."""
+
+    __slots__ = ("_nodes", "_value")
+
+    def __init__(self, nodes: list[_Node], value: Callable[[str], object]) -> None:
+        self._nodes = nodes
+        self._value = value
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._nodes[index]
+        return _ListView(found, self._value) if isinstance(index, slice) else _seen(found, self._value)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+def _seen(node: _Node, value: Callable[[str], Any]) -> object:
+    if isinstance(node, str):
+        return value(node)
+    if isinstance(node, _Branch):
+        return _seen(node.entries[value(node.path)], value)
+    return _View(node, value) if isinstance(node, dict) else _ListView(node, value)
+
+
+def _is_grid(domain: Domain) -> bool:
+    return isinstance(domain, Grid | Entries) and domain.name == Grid.name
+
+
+def _steps(domain: Domain) -> list[object]:
+    """Return what a grid takes in turn; a value that stands twice comes twice."""
+    return list(domain.options if isinstance(domain, Grid) else domain.values())
+
+
 def _constant(value: object, path: str) -> Constant:
-    _refuse_inner_domains(value, path)
     return Constant(plain_value(dict(value) if isinstance(value, Mapping) else value, path))
 
 
-def _refuse_inner_domains(value: object, path: str) -> None:
-    for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
-        if isinstance(item, Domain):
-            raise SpaceError(f"{path}[{index}]: {item} stands in a list, where nothing samples it; use a dict instead")
+def _grown(node: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(node, dict):
+        return {key: values[each] if isinstance(each, str) else _grown(each, values) for key, each in node.items()}
+    if isinstance(node, list):
+        return [_grown(each, values) for each in node]
+    return values[node] if isinstance(node, str) else _grown(node.entries[values[node.path]], values)
 
 
-def _grow(tree: _Tree, values: Mapping[str, object]) -> Config:
-    return {key: _grow(node, values) if isinstance(node, dict) else values[node] for key, node in tree.items()}
+def _walk(node: _Node, values: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, _Branch):
+        yield node.path
+        if node.path in values:
+            yield from _walk(node.entries[values[node.path]], values)
+    else:
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from _walk(each, values)
 
 
-def space_of(description: Mapping[str, Mapping[str, object]]) -> Space:
+def _heads(node: _Node) -> Iterator[tuple[str, tuple[_Node, ...]]]:
+    """Yield the paths that each config has, with the entries that each may lead to."""
+    if isinstance(node, str):
+        yield node, ()
+    elif isinstance(node, _Branch):
+        yield node.path, node.entries
+    else:
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from _heads(each)
+
+
+def _count(node: _Node, counts: Mapping[str, int]) -> int:
+    """Return how many combinations there are of so many values of these paths."""
+    heads = [(path, entries) for path, entries in _heads(node) if path in counts]
+    return math.prod(
+        sum(_count(each, counts) for each in entries) if entries else counts[path] for path, entries in heads
+    )
+
+
+def _combinations(node: _Node, options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
+    """Yield all combinations of values of these paths, in the order of nested loops."""
+    heads = [(path, entries) for path, entries in _heads(node) if path in options]
+    for parts in itertools.product(*(_alternatives(path, entries, options) for path, entries in heads)):
+        yield {path: value for part in parts for path, value in part.items()}
+
+
+def _alternatives(
+    path: str, entries: tuple[_Node, ...], options: Mapping[str, Sequence[Any]]
+) -> Iterator[dict[str, object]]:
+    for value in options[path]:
+        if not entries:
+            yield {path: value}
+            continue
+        for inner in _combinations(entries[value], options):
+            yield {path: value, **inner}
+
+
+def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bool = False) -> Space:
     """Return the space that ``Space.describe`` described.
+
+    Args:
+        description: what it said.
+        any_unknown: whether what stands in the user's code alone is any value, as is enough to read configs.
 
     Raises:
         SpaceError: it has a ``sample_from``, whose function stands in the user's code alone.
     """
     if _ANYTHING in description:
         return AnySpace()
-    return Space(nested({path: _entry(path, entry) for path, entry in description.items()}))
+    unknown = sample_from(lambda _: None) if any_unknown else None
+    return Space(nested({path: _entry(path, entry, unknown) for path, entry in description.items()}))
 
 
 def nested(entries: Mapping[str, object]) -> dict[str, object]:
@@ -339,10 +558,8 @@ def nested(entries: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-def _entry(path: str, description: Mapping[str, object]) -> object:
-    if "constant" in description:
-        return description["constant"]
+def _entry(path: str, description: Mapping[str, object], unknown: Domain | None) -> object:
     try:
-        return domain_of(description)
+        return definition_of(description, unknown)
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from None

@@ -14,6 +14,22 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 
+#: What hangs on what was chosen, and domains in a list.
+CONDITIONAL: dict[str, Any] = {
+    "opt": mqtune.choice(
+        [
+            {"name": "adam", "lr": mqtune.loguniform(1e-5, 1e-1)},
+            {
+                "name": "sgd",
+                "lr": mqtune.uniform(0, 1),
+                "momentum": [mqtune.uniform(0, 1), {"nesterov": mqtune.choice([True, False])}],
+            },
+        ]
+    ),
+    "layers": [mqtune.randint(1, 4), mqtune.choice(["relu", None])],
+    "depth": 3,
+}
+
 
 class TestRandomSearcher(SearcherContract):
     @pytest.fixture
@@ -50,3 +66,26 @@ class TestPointsBeforeOptuna(SearcherContract):
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
         return lambda: PointsFirst([{"lr": 0.1}, {}], OptunaSearcher())
+
+
+class TestRandomSearcherWithConditions(TestRandomSearcher):
+    space: ClassVar[dict[str, Any]] = CONDITIONAL
+
+
+class TestGridSearcherWithConditions(TestGridSearcher):
+    space: ClassVar[dict[str, Any]] = {
+        "opt": mqtune.grid_search([{"lr": mqtune.grid_search([0.1, 0.2])}, {"momentum": mqtune.uniform(0, 1)}, None]),
+        "layers": [mqtune.grid_search([1, 2]), mqtune.choice(["relu", None])],
+    }
+
+
+class TestPointsFirstWithConditions(SearcherContract):
+    space: ClassVar[dict[str, Any]] = CONDITIONAL
+
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return lambda: PointsFirst([{"opt": {"momentum": [0.5, {}]}}, {"opt": {"name": "adam"}}, {}])
+
+
+class TestOptunaSearcherWithConditions(TestOptunaSearcher):
+    space: ClassVar[dict[str, Any]] = CONDITIONAL

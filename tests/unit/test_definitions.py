@@ -53,6 +53,13 @@ def many() -> dict[str, dict[str, Any]]:
         "plain": {},
         "seed": {"seed": 7},
         "grid": {"space": {"a": mqtune.grid_search([1, 2, 3]), "b": mqtune.uniform(0, 1)}},
+        "conditions": {
+            "space": {
+                "opt": mqtune.choice([{"name": "adam", "lr": mqtune.uniform(0, 1)}, mqtune.randint(1, 3), None]),
+                "grid": mqtune.grid_search([{"a": mqtune.grid_search([1, 2])}, 3]),
+                "layers": [mqtune.uniform(0, 1), 4, {"width": mqtune.randint(1, 4)}],
+            }
+        },
         "points": {"searcher": mqtune.PointsFirst([{"lr": 0.1}, {"net": {"width": 16}}])},
         "points of a grid": {
             "space": {"a": mqtune.grid_search([1, 2]), "b": mqtune.uniform(0, 1)},

@@ -37,9 +37,28 @@ SPACE = Space(
 )
 
 
-def bound(sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, mode: str = "min") -> OptunaSearcher:
+CONDITIONAL = Space(
+    {
+        "opt": mqtune.choice(
+            [
+                {
+                    "name": "adam",
+                    "lr": mqtune.loguniform(1e-5, 1e-1),
+                    "eps": mqtune.sample_from(lambda c: c["opt"]["lr"]),
+                },
+                {"name": "sgd", "lr": mqtune.randint(1, 9), "nesterov": mqtune.choice([None, mqtune.normal(0, 1)])},
+            ]
+        ),
+        "layers": [mqtune.lograndint(8, 512), {"momentum": mqtune.reverseloguniform(0.9, 0.999)}],
+    }
+)
+
+
+def bound(
+    sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, mode: str = "min", space: Space = SPACE
+) -> OptunaSearcher:
     searcher = OptunaSearcher(sampler)
-    searcher.bind(SPACE, seed, metric="loss", mode=mode)
+    searcher.bind(space, seed, metric="loss", mode=mode)
     return searcher
 
 
@@ -108,6 +127,36 @@ def test_a_model_finds_what_random_search_does_not() -> None:
         story.end(story.report(trial, loss))
 
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+def test_a_parameter_that_hangs_on_another_one_is_asked_for_where_it_is_there() -> None:
+    story = Story(bound(space=CONDITIONAL))
+    for _ in range(40):
+        trial = story.begin()
+        CONDITIONAL.check(trial.config, partial=False)
+        opt, params = trial.config["opt"], story.model[-1].params
+        own = {"opt/0/lr"} if opt["name"] == "adam" else {"opt/1/lr", "opt/1/nesterov"}
+        own |= {"opt/1/nesterov/1"} if opt.get("nesterov") is not None else set()
+        assert params.keys() == {"opt", "layers/0", "layers/1/momentum", *own}
+        story.end(story.report(trial, opt["lr"] if opt["name"] == "adam" else 9 + opt["lr"]))
+
+    later = [trial.params["opt"] for trial in story.model[-15:]]
+    assert later.count(0) > 10
+
+
+def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
+    story = Story(bound(space=CONDITIONAL))
+    config = {"opt": {"name": "sgd", "lr": 3, "nesterov": None}, "layers": [8, {"momentum": 0.95}]}
+    story.end(story.report(story.begin(config), 0.5))
+
+    assert story.model[0].params == {
+        "opt": 1,
+        "opt/1/lr": 3,
+        "opt/1/nesterov": 0,
+        "layers/0": 8,
+        "layers/1/momentum": pytest.approx(0.05),
+    }
+    story.begin()
 
 
 @pytest.mark.parametrize(
@@ -230,9 +279,10 @@ def test_points_that_come_first_teach_as_others_do() -> None:
 @given(
     ends=st.lists(st.sampled_from([*TrialStatus]), min_size=1, max_size=25),
     losses=st.lists(st.floats(), min_size=1, max_size=5),
+    space=st.sampled_from([SPACE, CONDITIONAL]),
 )
 def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
-    ends: list[TrialStatus], losses: list[float]
+    ends: list[TrialStatus], losses: list[float], space: Space
 ) -> None:
     asked: list[int] = []
 
@@ -251,12 +301,12 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
                 story.end(trial, status)
         return configs
 
-    first, second = Story(bound()), Story(bound())
+    first, second = Story(bound(space=space)), Story(bound(space=space))
     configs = tried(first, lambda _: first.begin())
     assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
     assert [first.begin().config for _ in range(3)] == [second.begin().config for _ in range(3)]
 
-    own = Story(bound(Counting(seed=0)))
+    own = Story(bound(Counting(seed=0), space=space))
     tried(own, lambda number: own.begin(replays=configs[number]))
     assert not asked
 
@@ -280,12 +330,13 @@ def test_the_sampler_of_a_user_does_not_repeat_itself_after_a_resume() -> None:
         lambda seed: optuna.samplers.QMCSampler(seed=seed, warn_independent_sampling=False),
     ],
 )
-def test_it_runs_with_samplers_of_all_kinds(sampler: Callable[..., optuna.samplers.BaseSampler]) -> None:
+@pytest.mark.parametrize("space", [SPACE, CONDITIONAL], ids=["flat", "conditional"])
+def test_it_runs_with_samplers_of_all_kinds(sampler: Callable[..., optuna.samplers.BaseSampler], space: Space) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        story = Story(bound(sampler(seed=3), mode="max"))
+        story = Story(bound(sampler(seed=3), mode="max", space=space))
     for _ in range(15):
-        SPACE.check(story.end(story.report(story.begin(), 0.5)).config, partial=False)
+        space.check(story.end(story.report(story.begin(), 0.5)).config, partial=False)
 
 
 def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_users_can_not() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -141,6 +142,44 @@ def test_nothing_is_said_of_the_study(results: Results, capfd: pytest.CaptureFix
     results.to_optuna_study()
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    optimizers = [
+        {"name": "adam", "lr": mqtune.loguniform(1e-5, 1), "decay": mqtune.uniform(0, 1)},
+        {"name": "sgd", "lr": mqtune.uniform(0, 1), "decay": mqtune.uniform(0, 1)},
+    ]
+    results = mqtune.Tuner(
+        train,
+        {
+            "opt": mqtune.choice(optimizers),
+            "layers": [mqtune.randint(1, 4), 7, mqtune.sample_from(lambda config: config["layers"][0])],
+            "clip": mqtune.choice([mqtune.uniform(1, 2), None]),
+        },
+        metric="loss",
+        mode="min",
+        max_trials=30,
+        seed=5,
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["opt"]["lr"]})], slots=4),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+    for seen, trial in zip(results.to_optuna_study().trials, results, strict=True):
+        opt = trial.config["opt"]
+        lr = "opt/0/lr" if opt["name"] == "adam" else "opt/1/lr"
+        clip = {} if trial.config["clip"] is None else {"clip/0": trial.config["clip"]}
+        assert seen.params == {
+            "opt": opt["name"],
+            lr: opt["lr"],
+            "opt/decay": opt["decay"],
+            "layers[0]": trial.config["layers"][0],
+            "clip": "uniform(1.0, 2.0)" if clip else "None",
+            **clip,
+        }
+    assert np.isnan(results.array("opt.lr")).sum() == 0
 
 
 def events_of(results: Results) -> list[Event | Reports]:

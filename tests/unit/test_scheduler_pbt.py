@@ -567,6 +567,11 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
         ({"hyperparam_mutations": ["lr"]}, r"PBT: hyperparam_mutations=\['lr'\] is not a dict"),
         ({"hyperparam_mutations": {"a": {"lr": 3}}}, r"hyperparam_mutations\['a/lr'\]=3 is nothing to draw from"),
         ({"hyperparam_mutations": {"lr": sample_from(dict)}}, "is nothing to draw from"),
+        (
+            {"hyperparam_mutations": {"opt": choice([{"lr": uniform(0, 1)}, 3])}},
+            r"\['opt'\]=choice\(\[.* is nothing to draw from; .* name those: {'optimizer': {'lr'",
+        ),
+        ({"hyperparam_mutations": {"opt": [uniform(0, 1), 3]}}, r"\['opt'\]=.* is nothing to draw from"),
         ({"hyperparam_mutations": {"lr": []}}, "the list .* is empty"),
         ({"hyperparam_mutations": {3: [1]}}, "the key 3, which is not a name"),
         ({"explore": 3}, "PBT: explore=3 is not a function"),
@@ -577,6 +582,19 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         PBT(**{"perturbation_interval": 2, "hyperparam_mutations": {"lr": [1, 2]}, **arguments})
+
+
+def test_what_the_entries_of_a_choice_have_of_their_own_may_change() -> None:
+    space = Space({"opt": choice([{"name": "adam", "lr": uniform(0, 1)}, {"name": "sgd", "momentum": uniform(0, 1)}])})
+    exploration = Exploration({"opt": {"lr": uniform(0, 1)}}, resample_probability=0, factors=[0.5], explore=None)
+    exploration.check_space(space)
+
+    assert exploration({"opt": {"name": "adam", "lr": 0.5}}, random.Random(0)) == {"opt": {"name": "adam", "lr": 0.25}}
+    assert exploration({"opt": {"name": "sgd", "momentum": 0.5}}, random.Random(0))["opt"]["momentum"] == 0.5
+    with pytest.raises(
+        ConfigurationError, match=r"'opt/beta', which is not in the space; that has 'opt', 'opt/name', 'opt/lr'"
+    ):
+        PBT(2, {"opt": {"beta": uniform(0, 1)}}).check_space(space)
 
 
 def test_a_parameter_that_is_not_in_the_space_is_refused_before_the_first_trial() -> None:

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.trial import Config
 from mqtune.search.domains import (
     Domain,
     choice,
@@ -29,7 +30,7 @@ from mqtune.search.domains import (
     lograndint,
     loguniform,
     normal,
-    plain_value,
+    ordinal,
     qloguniform,
     qrandint,
     quniform,
@@ -37,7 +38,8 @@ from mqtune.search.domains import (
     sample_from,
     uniform,
 )
-from mqtune.search.space import Space
+from mqtune.search.space import Space, space_of
+from mqtune.search.values import plain_value
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -315,7 +317,13 @@ bad_domains: list[tuple[Callable[..., Domain], tuple[Any, ...], str]] = [
     (choice, ({1, 2},), r"choice: \{1, 2\} is not a list"),
     (choice, (3,), r"choice: 3 is not a list"),
     (choice, ([1, object],), r"choice: value 1: <class 'object'> is of type type, which can't be sent"),
-    (choice, ([1, uniform(0, 1)],), r"choice: uniform\(0.0, 1.0\) is a domain, and nothing samples it inside"),
+    (choice, ([{"lr": uniform(0, 1), "act": print}],), r"choice: value 0/act: <built-in .* can't be sent to a worker"),
+    (choice, ([{"lr": uniform(0, 1), 3: 1}],), r"choice: value 0: the key 3 is not a string"),
+    (
+        ordinal,
+        ([1, uniform(0, 1)],),
+        r"ordinal: \[1, uniform\(0.0, 1.0\)\] holds a domain, and has no order; use choice",
+    ),
     (grid_search, ([],), r"grid_search: the list \[\] is empty"),
     (grid_search, ([{1, 2}],), r"grid_search: value 0: \{1, 2\} is of type set"),
     (sample_from, (3,), r"sample_from: 3 is not a function"),
@@ -377,7 +385,7 @@ def test_values_become_what_a_message_carries() -> None:
         (1 + 2j, "a/b: .* is of type complex"),
         (bytearray(b"x"), "a/b: .* is of type bytearray"),
         ("\ud800", "a/b: .* is not valid Unicode"),
-        ([uniform(0, 1)], r"a/b\[0\]: uniform\(0.0, 1.0\) stands in a list"),
+        ([uniform(0, 1), print], r"a/b\[1\]: <built-in .* can't be sent"),
     ],
 )
 def test_a_constant_that_cannot_travel_is_refused_by_path_and_value(value: Any, message: str) -> None:
@@ -683,3 +691,257 @@ def test_a_multiple_written_as_a_decimal_passes_the_check(k: int) -> None:
     value = float(Fraction(k, 1000))
 
     assert Space({"x": quniform(-1, 1, 0.001)}).complete({"x": value}, random.Random(0)) == {"x": value}
+
+
+# Conditions, and domains in lists
+
+OPTIMIZERS = [
+    {"name": "adam", "lr": loguniform(1e-5, 1e-1), "betas": [uniform(0.8, 1), 0.999]},
+    {"name": "sgd", "momentum": uniform(0, 1), "nesterov": choice([None, {"damping": quniform(0, 1, 0.5)}])},
+    loguniform(1, 2),
+    None,
+]
+
+
+@pytest.fixture
+def conditional() -> Space:
+    return Space({"layers": [randint(1, 4), {"width": randint(8, 9)}], "opt": choice(OPTIMIZERS), "seed": 3})
+
+
+def shapes(config: Config) -> str:
+    """What of the entries of a conditional space's choice a config has."""
+    opt = config["opt"]
+    if isinstance(opt, dict):
+        return str({key: isinstance(value, dict) if key == "nesterov" else key for key, value in opt.items()})
+    return type(opt).__name__
+
+
+def test_a_config_has_the_values_of_the_entry_that_was_chosen_alone(conditional: Space) -> None:
+    rng = random.Random(0)
+    drawn = conditional.draws(np.random.default_rng(0))
+    sampled = [conditional.sample(rng) for _ in range(200)]
+
+    for config in [*sampled, *(conditional.config(next(drawn)) for _ in range(200))]:
+        conditional.check(config, partial=False)
+        match config["opt"]:
+            case {"name": "adam", **rest}:
+                assert 1e-5 <= rest.pop("lr") <= 1e-1
+                assert 0.8 <= rest["betas"][0] <= 1
+                assert rest == {"betas": [rest["betas"][0], 0.999]}
+            case {"name": "sgd", **rest}:
+                assert rest.keys() == {"momentum", "nesterov"}
+                assert rest["nesterov"] is None or rest["nesterov"]["damping"] in (0, 0.5, 1)
+            case other:
+                assert other is None or 1 <= other <= 2
+        assert config["layers"][0] in (1, 2, 3, 4)
+        assert config["layers"][1]["width"] in (8, 9)
+    assert all(count > 15 for count in Counter(map(shapes, sampled)).values())
+    assert len(Counter(map(shapes, sampled))) == 5
+
+
+leaves = st.one_of(
+    st.just(uniform(0, 1)), st.just(randint(0, 2)), st.just(choice(["a", None])), st.sampled_from(["text", 3])
+)
+conditionals = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.dictionaries(keys, inner, max_size=3),
+        st.lists(inner, max_size=3),
+        st.builds(choice, st.lists(inner, min_size=1, max_size=3)),
+    ),
+    max_leaves=10,
+)
+
+
+@patient
+@given(definition=st.dictionaries(keys, conditionals, max_size=3), seed=seeds)
+def test_any_nesting_of_choices_lists_and_dicts_can_be_sampled_matched_and_described(
+    definition: dict[str, Any], seed: int
+) -> None:
+    space = Space(definition)
+    again = space_of(msgpack.unpackb(msgpack.packb(space.describe())))
+    drawn = space.draws(np.random.default_rng(seed))
+
+    for config in (space.sample(random.Random(seed)), space.config(next(drawn))):
+        space.check(config, partial=False)
+        assert repr(msgpack.unpackb(msgpack.packb(config))) == repr(config)
+        assert space.complete(config, random.Random(0)) == config
+        assert space.changed(config, config, random.Random(0)) == config
+        assert space.config(space.values(config)) == config
+        assert (
+            space.config_of({path: space.values(config)[path] for path in space.walk(space.values(config))}) == config
+        )
+    assert again.describe() == space.describe()
+    assert again.sample(random.Random(seed)) == space.sample(random.Random(seed))
+    if space.size is not None and space.size < 500:
+        configs = list(space.configs())
+        assert len(configs) >= space.size
+        for config in configs:
+            space.check(config, partial=False)
+
+
+def test_a_size_is_the_sum_over_the_entries_of_a_choice() -> None:
+    space = Space(
+        {"a": choice([{"x": randint(1, 3), "y": choice([1, 2])}, {"z": randint(1, 5)}, 0]), "b": [randint(1, 2), 1]}
+    )
+
+    configs = list(space.configs())
+
+    assert space.size == len(configs) == len({repr(config) for config in configs}) == 2 * (6 + 5 + 1)
+    assert space.has_conditions
+    assert Space({"a": choice([{"x": uniform(0, 1)}, 0])}).size is None
+    assert not Space({"a": [uniform(0, 1)]}).has_conditions
+
+
+def test_a_grid_walks_the_entries_and_what_each_has() -> None:
+    space = Space(
+        {
+            "opt": grid_search([{"name": "adam", "lr": grid_search([0.1, 0.2])}, {"name": "sgd", "lr": uniform(0, 1)}]),
+            "b": [grid_search([1, 2]), 0],
+        }
+    )
+
+    points = list(space.grid_points())
+    configs = [space.sample(random.Random(0), point) for point in points]
+
+    assert space.grid_size == 6
+    lr = configs[4]["opt"]["lr"]
+    assert configs == [
+        *({"opt": {"name": "adam", "lr": lr}, "b": [b, 0]} for lr in (0.1, 0.2) for b in (1, 2)),
+        *({"opt": {"name": "sgd", "lr": lr}, "b": [b, 0]} for b in (1, 2)),
+    ]
+    assert [space.grid_point(config) for config in configs] == points
+
+
+def test_a_grid_in_an_entry_of_a_choice_is_refused() -> None:
+    with pytest.raises(
+        SpaceError, match=r"opt/lr: grid_search\(\[1, 2\]\) stands in an entry of a choice, .*use grid_search"
+    ):
+        Space({"opt": choice([{"lr": grid_search([1, 2])}, 3])})
+
+
+def test_a_point_is_taken_for_the_entry_that_it_fits(conditional: Space) -> None:
+    def completed(**point: Any) -> Any:
+        return conditional.complete(point, random.Random(0))
+
+    assert completed(opt={"name": "adam"})["opt"].keys() == {"name", "lr", "betas"}
+    assert completed(opt={"momentum": 0.5})["opt"]["name"] == "sgd"
+    assert completed(opt={"nesterov": {}})["opt"]["nesterov"]["damping"] in (0, 0.5, 1)
+    assert completed(opt=1.5, layers=(2, {}))["layers"][0] == 2
+    assert completed(opt=None)["opt"] is None
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        (
+            {"opt": {"name": "adagrad"}},
+            r"opt: .*fits no entry of choice\(.*opt/name: 'adagrad' is not the constant 'adam'; ",
+        ),
+        ({"opt": {"name": "sgd", "lr": 0.1}}, r"opt: .* 'lr': 0.1} fits no entry.*opt/lr is not in the space"),
+        ({"opt": 3}, r"opt: 3 fits no entry of .*opt: 3 is not a dict; .*opt: 3 is outside loguniform\(1.0, 2.0\)"),
+        ({"layers": [1]}, r"layers: \[1\] is not a list of 2"),
+        ({"layers": 1}, r"layers: 1 is not a list of 2"),
+        ({"layers": [1, {"width": 7}]}, r"layers\[1\]/width: 7 is outside randint"),
+    ],
+)
+def test_a_point_that_fits_no_entry_is_refused_with_the_reasons(conditional: Space, point: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        conditional.check(point)
+
+
+def test_what_a_config_lacks_is_named_as_the_config_has_it(conditional: Space) -> None:
+    with pytest.raises(SpaceError, match=r"lacks layers\[1\]/width, opt/lr, seed"):
+        conditional.check({"layers": [1, {}], "opt": {"name": "adam", "betas": [0.9, 0.999]}}, partial=False)
+    with pytest.raises(SpaceError, match="lacks opt, seed"):
+        conditional.check({"layers": [1, {"width": 8}]}, partial=False)
+
+
+def test_a_complete_config_is_taken_for_the_entry_that_it_is_complete_for() -> None:
+    space = Space({"a": choice([{"x": uniform(0, 1), "y": uniform(0, 1)}, {"x": uniform(0, 1)}])})
+
+    space.check({"a": {"x": 0.5}}, partial=False)
+    assert space.complete({"a": {"x": 0.5}}, random.Random(0)) == {"a": {"x": 0.5}}
+
+
+def test_a_change_keeps_the_entry_where_it_fits_it() -> None:
+    space = Space({"a": choice([{"n": 1, "x": uniform(0, 1)}, {"n": 2, "x": uniform(0, 1), "y": uniform(0, 1)}])})
+    config = {"a": {"n": 2, "x": 0.25, "y": 0.75}}
+
+    assert space.changed(config, {"a": {"x": 0.5}}, random.Random(0)) == {"a": {"n": 2, "x": 0.5, "y": 0.75}}
+    changed = space.changed(config, {"a": {"n": 1}}, random.Random(0))
+    assert changed["a"].keys() == {"n", "x"}
+    space.check(changed, partial=False)
+
+
+def test_a_function_sees_the_entry_that_was_chosen_and_lists() -> None:
+    space = Space(
+        {
+            "opt": choice([{"name": "adam", "twice": sample_from(lambda c: c["opt"]["name"] * 2)}, {"name": "sgd"}]),
+            "layers": [randint(1, 4), sample_from(lambda c: c["layers"][0] + 1)],
+            "depth": sample_from(
+                lambda c: (len(c["layers"]), sum(c["layers"]), sum(c["layers"][:1]), c["opt"]["name"])
+            ),
+        }
+    )
+
+    found = [space.sample(random.Random(seed)) for seed in range(20)]
+
+    assert {config["opt"].get("twice") for config in found} == {None, "adamadam"}
+    for config in found:
+        first, second = config["layers"]
+        assert second == first + 1
+        assert config["depth"] == [2, first + second, first, config["opt"]["name"]]
+
+
+def test_a_function_that_fails_with_some_entry_shows_when_the_space_is_built() -> None:
+    optimizers = [
+        {"name": "adam", "lr": uniform(0, 1)},
+        *({"name": f"sgd {i}", "momentum": uniform(0, 1)} for i in range(9)),
+    ]
+    for place in range(10):
+        entries = [*optimizers[1 : place + 1], optimizers[0], *optimizers[place + 1 :]]
+        with pytest.raises(
+            SpaceError, match=r"x: its sample_from function raised KeyError: .*momentum \(there are name, lr"
+        ):
+            Space({"opt": choice(entries), "x": sample_from(lambda c: c["opt"]["momentum"])})
+
+
+def test_a_conditional_description_is_plain_and_names_what_it_can_not_make_again() -> None:
+    definition = {"opt": choice([{"name": "adam", "lr": [uniform(0, 1), 2]}, normal(0, 1), None])}
+
+    assert Space(definition).describe() == {
+        "opt": {
+            "domain": "choice",
+            "entries": [
+                {
+                    "dict": {
+                        "name": {"constant": "adam"},
+                        "lr": {"list": [{"domain": "uniform", "low": 0.0, "high": 1.0}, {"constant": 2}]},
+                    }
+                },
+                {"domain": "normal", "mean": 0.0, "sd": 1.0},
+                {"constant": None},
+            ],
+        }
+    }
+    assert repr(Space(definition)) == (
+        "Space(opt: choice([{'name': 'adam', 'lr': [uniform(0.0, 1.0), 2]}, normal(0.0, 1.0), None]))"
+    )
+    computed = Space({"opt": choice([{"lr": sample_from(len)}, 1]), "l": [sample_from(len)]})
+    with pytest.raises(SpaceError, match=r"opt: sample_from\(len\) can't be made without your code"):
+        space_of(computed.describe())
+    read = space_of(computed.describe(), any_unknown=True)
+    assert read.values({"opt": {"lr": "what it was"}, "l": [3]}) == {"opt": 0, "opt/0/lr": "what it was", "l/0": 3}
+
+
+def test_configs_of_a_conditional_space_share_nothing() -> None:
+    space = Space({"a": choice([{"x": [1], "y": uniform(0, 1)}]), "b": [{"z": {}, "u": uniform(0, 1)}]})
+    first = space.sample(random.Random(0))
+    first["a"]["x"].append(2)
+    first["b"][0]["z"]["new"] = 1
+
+    config = space.sample(random.Random(0))
+
+    assert config["a"]["x"] == [1]
+    assert config["b"][0]["z"] == {}
