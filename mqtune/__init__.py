@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Start, Wait
     from mqtune.schedulers.hyperband import HyperBand
     from mqtune.schedulers.median import MedianStopping
+    from mqtune.schedulers.pasha import PASHA
     from mqtune.schedulers.pbt import PBT
     from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
     from mqtune.schedulers.stopping.experiment_rules import (
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASHA",
     "FIFO",
+    "PASHA",
     "PBT",
     "WAIT",
     "Action",
@@ -140,6 +142,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("FIFO", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
     "HyperBand": "mqtune.schedulers.hyperband",
     "MedianStopping": "mqtune.schedulers.median",
+    "PASHA": "mqtune.schedulers.pasha",
     "PBT": "mqtune.schedulers.pbt",
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "StopRule": "mqtune.schedulers.stopping.rule",

@@ -94,7 +94,7 @@ class ASHA(RungHalving[InBracket]):
 _WAIT: Final = Wait("no new trial can start, and no paused one is promotable before the others have come further")
 
 
-class _Climb(InBracket):
+class Climb(InBracket):
     """A trial's progress, the rung that it is to reach, and its rank there once it has entered it."""
 
     __slots__ = ("index", "is_under_way", "rank")
@@ -112,7 +112,7 @@ class _Climb(InBracket):
         return self.bracket.rungs[self.index]
 
 
-class PromotionASHA(RungHalving[_Climb]):
+class PromotionASHA(RungHalving[Climb]):
     """Asynchronous successive halving by promotion: pauses trials at each rung, and resumes the best from there.
 
     **Rungs.** As ``ASHA`` has them: at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*,
@@ -206,9 +206,11 @@ class PromotionASHA(RungHalving[_Climb]):
             if rung.coming:
                 break
             if rung.waiting.first is not None:
-                place = f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
-                return Release(rung.waiting.first, f"{rung.name}: {place}")
+                return Release(rung.waiting.first, f"{rung.name}: {self._why_released(rung)}")
         return None
+
+    def _why_released(self, rung: Rung) -> str:
+        return f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the progress of *trial*; its scores stay in the rungs, unless it was abandoned."""
@@ -220,16 +222,16 @@ class PromotionASHA(RungHalving[_Climb]):
         else:
             climb.rung.waiting.discard(trial.id)
 
-    def _is_top(self, climb: _Climb) -> bool:
+    def _is_top(self, climb: Climb) -> bool:
         return climb.index == len(self._levels) - 1
 
-    def _enrol(self, trial: Trial) -> _Climb:
+    def _enrol(self, trial: Trial) -> Climb:
         bracket = self._next_bracket()
-        climb = _Climb(bracket, self._levels[bracket.lowest])
+        climb = Climb(bracket, self._levels[bracket.lowest])
         climb.rung.coming += 1
         return climb
 
-    def _reach(self, trial: Trial, report: Report, progress: _Climb) -> Decision:
+    def _reach(self, trial: Trial, report: Report, progress: Climb) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
         value = report.metrics.get(self.metric)
         is_top = index == len(self._levels) - 1

@@ -5,7 +5,6 @@ After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD
 
 from __future__ import annotations
 
-import heapq
 import math
 from functools import partial
 from typing import ClassVar, Final
@@ -13,6 +12,7 @@ from typing import ClassVar, Final
 from mqtune.core.checks import number, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, is_number
+from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 
 _MEDIAN: Final = 0.5
@@ -84,7 +84,7 @@ class MedianStopping(TimedScheduler["_Course"]):
             raise ConfigurationError(f"{self._name}: cutoff={cutoff!r} must be above 0 and below 1; 0.5 is the median")
         self._ratio = exact(self._cutoff).as_integer_ratio()
         self._min_run_s = number(self._name, "min_run_s", min_run_s, least=0)
-        self._averages: dict[int, _Quantile] = {}
+        self._averages: dict[int, Quantile] = {}
 
     def _enrol(self, trial: Trial) -> _Course:
         return _Course(self._milestones.lowest)
@@ -104,7 +104,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         if progress.time < progress.next_milestone:
             return CONTINUE
         progress.next_milestone = self._milestones.after(progress.time)
-        others = self._averages.setdefault(self._milestones.number(progress.time), _Quantile(self._ratio))
+        others = self._averages.setdefault(self._milestones.number(progress.time), Quantile(self._ratio))
         bound, count = others.value, others.count
         is_worse = count >= self._min_samples and progress.best > bound and self._has_run(report)
         others.add(progress.average)
@@ -163,51 +163,3 @@ class _Course(Progress):
             self._mean += value / self._count - self._mean / self._count
         else:
             self._mean += value
-
-
-class _Quantile:
-    """A running quantile of numbers, none of which is NaN; each addition costs O(log n)."""
-
-    __slots__ = ("_high", "_low", "_ratio")
-
-    def __init__(self, ratio: tuple[int, int]) -> None:
-        self._ratio = ratio
-        #: Heaps of the numbers up to the quantile, negated, and of those above it.
-        self._low: list[float] = []
-        self._high: list[float] = []
-
-    @property
-    def count(self) -> int:
-        """The number of numbers."""
-        return len(self._low) + len(self._high)
-
-    @property
-    def value(self) -> float:
-        """The quantile; between two numbers interpolated, or the higher where one is infinite; infinity of none."""
-        if not self._low:
-            return math.inf
-        numerator, denominator = self._ratio
-        above = (self.count - 1) * numerator % denominator / denominator
-        if not above:
-            return -self._low[0]
-        low, high = -self._low[0], self._high[0]
-        return low * (1 - above) + high * above if math.isfinite(low) and math.isfinite(high) else high
-
-    def add(self, number: float) -> None:
-        """Add a number."""
-        heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
-        if len(self._low) < self._lower(self.count):
-            heapq.heappush(self._low, -heapq.heappop(self._high))
-
-    def _lower(self, count: int) -> int:
-        """Return how many of *count* numbers are at the quantile or below it."""
-        numerator, denominator = self._ratio
-        return (count - 1) * numerator // denominator + 1 if count else 0
-
-    def withdraw(self, number: float) -> None:
-        """Remove a number that was added; this costs O(n), and is rare."""
-        numbers = sorted([*(-low for low in self._low), *self._high])
-        numbers.remove(number)
-        lower = self._lower(len(numbers))
-        # Sorted lists are heaps.
-        self._low, self._high = [-low for low in reversed(numbers[:lower])], numbers[lower:]

@@ -18,6 +18,7 @@ from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand
 from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.pasha import PASHA
 from mqtune.schedulers.pbt import PBT
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
@@ -36,6 +37,7 @@ SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     "promotion": lambda: PromotionASHA(MAX_T),
     "promotion-2": lambda: PromotionASHA(MAX_T, grace_period=2, reduction_factor=2),
     "promotion-brackets": lambda: PromotionASHA(MAX_T, reduction_factor=2, brackets=3),
+    "promotion-pasha": lambda: PASHA(MAX_T, reduction_factor=2),
     "hyperband": lambda: HyperBand(MAX_T),
     "hyperband-2": lambda: HyperBand(MAX_T, reduction_factor=2),
     "median": lambda: MedianStopping(grace_period=2, min_samples=2),

@@ -17,7 +17,8 @@ from scheduler_play import Faults, Play, check_replay, rngs, rough, scattered, s
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.base import START
-from mqtune.schedulers.median import MedianStopping, _Quantile
+from mqtune.schedulers.median import MedianStopping
+from mqtune.schedulers.quantile import Quantile
 
 NAN, INF = math.nan, math.inf
 
@@ -242,7 +243,7 @@ def test_new_trials_may_wait_in_the_queue_and_nothing_else_is_chosen() -> None:
 
 @given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=60))
 def test_the_median_is_that_of_the_standard_library(numbers: list[float]) -> None:
-    found = _Quantile((1, 2))
+    found = Quantile((1, 2))
     for number in numbers:
         found.add(number)
 
@@ -259,7 +260,7 @@ def test_the_median_is_that_of_the_standard_library(numbers: list[float]) -> Non
     gone=st.lists(st.integers(0, 59), max_size=5),
 )
 def test_a_quantile_is_interpolated_linearly(numbers: list[float], share: Fraction, gone: list[int]) -> None:
-    found = _Quantile(share.as_integer_ratio())
+    found = Quantile(share.as_integer_ratio())
     for number in numbers:
         found.add(number)
     for index in gone:

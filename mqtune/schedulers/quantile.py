@@ -1,0 +1,58 @@
+"""A quantile of numbers that come one by one."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+
+class Quantile:
+    """A running quantile of numbers, none of which is NaN; each addition costs O(log n).
+
+    Args:
+        ratio: numerator and denominator of the quantile, which is above 0 and below 1.
+    """
+
+    __slots__ = ("_high", "_low", "_ratio")
+
+    def __init__(self, ratio: tuple[int, int]) -> None:
+        self._ratio = ratio
+        #: Heaps of the numbers up to the quantile, negated, and of those above it.
+        self._low: list[float] = []
+        self._high: list[float] = []
+
+    @property
+    def count(self) -> int:
+        """The number of numbers."""
+        return len(self._low) + len(self._high)
+
+    @property
+    def value(self) -> float:
+        """The quantile; between two numbers interpolated, or the higher where one is infinite; infinity of none."""
+        if not self._low:
+            return math.inf
+        numerator, denominator = self._ratio
+        above = (self.count - 1) * numerator % denominator / denominator
+        if not above:
+            return -self._low[0]
+        low, high = -self._low[0], self._high[0]
+        return low * (1 - above) + high * above if math.isfinite(low) and math.isfinite(high) else high
+
+    def add(self, number: float) -> None:
+        """Add a number."""
+        heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
+        if len(self._low) < self._lower(self.count):
+            heapq.heappush(self._low, -heapq.heappop(self._high))
+
+    def _lower(self, count: int) -> int:
+        """Return how many of *count* numbers are at the quantile or below it."""
+        numerator, denominator = self._ratio
+        return (count - 1) * numerator // denominator + 1 if count else 0
+
+    def withdraw(self, number: float) -> None:
+        """Remove a number that was added; this costs O(n), and is rare."""
+        numbers = sorted([*(-low for low in self._low), *self._high])
+        numbers.remove(number)
+        lower = self._lower(len(numbers))
+        # Sorted lists are heaps.
+        self._low, self._high = [-low for low in reversed(numbers[:lower])], numbers[lower:]

@@ -1,0 +1,258 @@
+"""PASHA: when the top rung rises, by hand and against an oracle, and games with events in any order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Play, check_replay, rngs, rough, scattered, some_faults
+from test_scheduler_brackets import Table, bound
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, Metrics, TrialId, TrialStatus
+from mqtune.schedulers.base import START, Release, Resume, Wait
+from mqtune.schedulers.pasha import PASHA
+
+
+def table(**arguments: Any) -> Any:
+    """Trials that are moved by hand; by default the rungs are 1, 2, 4, 8 and 16."""
+    found = Table(max_t=16)
+    found.scheduler = bound(PASHA(**{"max_t": 16, "reduction_factor": 2, **arguments}))
+    return found
+
+
+def climb(at: Any, number: int, *losses: float, since: int = 1) -> None:
+    """Let a trial report these, one at a time, and pause with the last."""
+    at.stage(number)
+    for now, loss in enumerate(losses, start=since):
+        decision = at.report(number, now, loss)
+        assert (decision is CONTINUE) == (now < since + len(losses) - 1)
+    at.pause(number)
+
+
+# The rule, by hand
+
+
+def test_nobody_is_promoted_beyond_the_second_rung_while_rankings_agree() -> None:
+    at = table()
+    for number in range(4):
+        climb(at, number, number)
+    for number in (0, 1):
+        assert at.scheduler.choose(can_start=True).trial == str(number)
+        climb(at, number, number, since=2)
+
+    assert at.scheduler.current_max_t == 2
+    # Of the two at the second rung one is best, but that is the top.
+    assert at.scheduler.choose(can_start=True) == START
+    assert at.scheduler.choose(can_start=False)[0] == "2"
+
+
+def test_the_top_rung_rises_when_two_trials_there_change_places() -> None:
+    at = table()
+    for number in range(4):
+        climb(at, number, number)
+    climb(at, 0, 5, since=2)
+    assert at.scheduler.current_max_t == 2
+
+    climb(at, 1, 4, since=2)
+
+    assert at.scheduler.current_max_t == 4
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("1"), "rung 2: among the best 1 of 2")
+
+
+def test_trials_that_cross_and_cross_back_differ_by_noise() -> None:
+    # Rungs 3 and 6. At time 3 the first is better by 1, at 4 the other, at 5 the first, and at 6 the other, by 2.
+    at = table(grace_period=3)
+    for number, losses in enumerate([(5, 5, 5), (6, 6, 6), (9, 9, 9), (9, 9, 9)]):
+        climb(at, number, *losses)
+    climb(at, 0, 5, 5, 6, since=4)
+    climb(at, 1, 4, 6, 4, since=4)
+
+    # They are apart by 2 at the end, and were by 1 in the rung below: no more than noise.
+    assert at.scheduler.current_max_t == 6
+
+    # A third, which crosses none of them more than once, and was 5 behind.
+    for number in (4, 5):
+        climb(at, number, 10, 10, 10)
+    climb(at, 2, 3, 3, 3, since=4)
+    assert at.scheduler.current_max_t == 12
+
+
+def test_the_top_rung_does_not_rise_beyond_max_t() -> None:
+    at = table(max_t=2)
+    for number in range(4):
+        climb(at, number, number)
+    for number, loss in ((0, 5), (1, 4)):
+        at.stage(number)
+        assert at.report(number, 2, loss).reason == "reached max_t=2"
+
+    assert at.scheduler.current_max_t == 2
+
+
+def test_a_grace_period_of_max_t_only_completes() -> None:
+    at = table(grace_period=16)
+    at.stage(0)
+
+    assert at.scheduler.current_max_t == 16
+    assert at.report(0, 15, 1) is CONTINUE
+    assert at.report(0, 16, 1).reason == "reached max_t=16"
+
+
+def test_who_is_abandoned_is_in_no_ranking() -> None:
+    at = table()
+    for number in range(6):
+        climb(at, number, number)
+    climb(at, 0, 5, since=2)
+    at.trials[0].status = TrialStatus.ABANDONED
+    at.scheduler.on_abandon(at.trials[0])
+    at.scheduler.on_trial_end(at.trials[0])
+
+    climb(at, 1, 4, since=2)
+
+    assert at.scheduler.current_max_t == 2
+
+
+def test_what_waits_at_the_top_is_released_in_the_end() -> None:
+    at = table()
+    for number in range(2):
+        climb(at, number, number)
+    at.stage(0)
+    at.report(0, 2, 0)
+    # It may change the ranking, and with that all who wait.
+    assert at.scheduler.choose(can_start=False)[0] == "1"
+    at.pause(0)
+    at.scheduler.on_trial_end(at.trials[1])
+
+    released = at.scheduler.choose(can_start=False)
+
+    assert released == Release(
+        TrialId("0"), "rung 2: the order of the 1 trials there is stable, and no other trial comes"
+    )
+    at.scheduler.on_trial_end(at.trials[0])
+    assert isinstance(at.scheduler.choose(can_start=False), Wait)
+
+
+def test_nan_is_worst_in_both_rankings_and_in_no_noise() -> None:
+    at = table()
+    for number, loss in enumerate([0, math.nan, math.nan, math.nan]):
+        climb(at, number, loss)
+    climb(at, 0, 0, since=2)
+    climb(at, 1, math.nan, since=2)
+    assert at.scheduler.current_max_t == 2
+    climb(at, 2, -1, since=2)
+    assert at.scheduler.current_max_t == 4
+
+
+# Games
+
+
+class Rule:
+    """Where the top rung is, by the rule as the docstring states it, from plain lists."""
+
+    def __init__(self, levels: tuple[float, ...]) -> None:
+        self.levels = levels
+        self.top = 1
+        self.epsilon = 0.0
+        self.curves: dict[str, dict[int, float]] = {}
+        #: Names at each rung in the order in which they entered it.
+        self.entered: list[list[str]] = [[] for _ in levels]
+
+    def report(self, name: str, now: int, loss: float) -> None:
+        self.curves.setdefault(name, {})[now] = loss
+        if now not in self.levels or name in self.entered[self.levels.index(now)]:
+            return
+        index = self.levels.index(now)
+        self.entered[index].append(name)
+        if index == self.top < len(self.levels) - 1 and self.rises():
+            self.top += 1
+
+    def ranking(self, index: int, names: list[str]) -> list[str]:
+        level = int(self.levels[index])
+        return sorted(names, key=lambda name: (self.curves[name][level], self.entered[index].index(name)))
+
+    def rises(self) -> bool:
+        names, level = self.entered[self.top], int(self.levels[self.top])
+        gaps = []
+        for one, other in itertools.combinations(names, 2):
+            times = range(1, level + 1)
+            order = "".join("+" if self.curves[one][t] < self.curves[other][t] else "-" for t in times)
+            if "+-+" in "".join(key for key, _ in itertools.groupby(order)) or "-+-" in "".join(
+                key for key, _ in itertools.groupby(order)
+            ):
+                gaps.append(abs(self.curves[one][level] - self.curves[other][level]))
+        if gaps:
+            self.epsilon = statistics.quantiles(
+                [*gaps, *gaps[:1]] if len(gaps) == 1 else gaps, n=10, method="inclusive"
+            )[8]
+        below = int(self.levels[self.top - 1])
+        pairs = zip(self.ranking(self.top, names), self.ranking(self.top - 1, names), strict=True)
+        return any(abs(self.curves[a][below] - self.curves[b][below]) > self.epsilon + 1e-9 for a, b in pairs)
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 40), noise=st.sampled_from([0, 5, 100]))
+@settings(max_examples=80)
+def test_the_top_rung_is_where_the_rule_has_it(rng: random.Random, slots: int, trials: int, noise: int) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics:
+        return {"loss": 10 * config["number"] % 97 + scattered(config["number"], now, values=noise + 1)}
+
+    scheduler = bound(PASHA(16, reduction_factor=2))
+    rule = Rule(scheduler.rung_levels)
+    play = Play(scheduler, curve, slots=slots, trials=trials, rng=rng)
+    report = play.report
+
+    def followed(*arguments: Any) -> None:
+        seen = len(play.shown)
+        report(*arguments)
+        for shown in play.shown[seen:]:
+            rule.report(shown.trial, shown.metrics["training_iteration"], shown.metrics["loss"])
+        assert scheduler.current_max_t == rule.levels[rule.top]
+
+    play.report = followed  # type: ignore[method-assign]
+    play.run()
+
+    play.check_end()
+    assert all(play.reached(name) <= scheduler.current_max_t for name in play.known)
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=80)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        return None if now > 11 else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
+
+    play = Play(
+        bound(PASHA(8, reduction_factor=2)),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, bound(PASHA(8, reduction_factor=2)))
+
+
+# Arguments
+
+
+def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
+    assert PASHA(27).describe() == {
+        "scheduler": "pasha",
+        "max_t": 27,
+        "grace_period": 1,
+        "reduction_factor": 3,
+        "time_attr": "training_iteration",
+    }
+    with pytest.raises(ConfigurationError, match="PASHA: max_t=0 must not be below grace_period=1"):
+        PASHA(0)
