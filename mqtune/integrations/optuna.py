@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import Searcher, fingerprint
@@ -60,6 +60,7 @@ class _Record:
     """What the study has of a trial's current config: a running trial, until that has ended or is paused."""
 
     config: Config
+    #: Empty for a config outside the space.
     params: dict[str, Any]
     running: optuna.trial.Trial | None
     #: The metric by step.
@@ -205,8 +206,13 @@ class OptunaSearcher(Searcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         """Learn of a config that was not suggested now, as of one that was."""
         self._count += 1
-        params = self._params(config)
-        self._records[trial] = _Record(config, params, self._begun(params))
+        try:
+            params = self._params(config)
+        except SpaceError:
+            # A scheduler that mutates configs may leave the space, of which the sampler can learn nothing then.
+            self._records[trial] = _Record(config, {}, None)
+        else:
+            self._records[trial] = _Record(config, params, self._begun(params))
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
@@ -249,6 +255,8 @@ class OptunaSearcher(Searcher):
 
     def _close(self, record: _Record, state: TrialState) -> None:
         """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
+        if not record.params:
+            return
         values = record.values
         last = values[max(values)] if values else math.nan
         running, record.running = record.running, None

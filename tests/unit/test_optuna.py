@@ -245,6 +245,15 @@ def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
     assert story.begin().config != config
 
 
+def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: Story) -> None:
+    config = {**bound(seed=9).suggest(TrialId("0001")), "x": 1.2, "half": 0.6}
+    trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)
+    story.end(story.report(trial, 0.125))
+
+    assert story.model == []
+    assert story.begin().config["x"] <= 1
+
+
 def test_an_abandoned_config_is_not_suggested_again() -> None:
     searcher = OptunaSearcher()
     space = Space({"depth": mqtune.grid_search([1, 2, 3])})
