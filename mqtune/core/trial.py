@@ -499,7 +499,7 @@ class Trial:
     @property
     def is_busy(self) -> bool:
         """Whether it holds a place: from STAGED until its attempt's process group is gone."""
-        return self.status.is_deployed
+        return self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING
 
     @property
     def is_abandoned(self) -> bool:

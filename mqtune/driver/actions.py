@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, InvalidTransition
@@ -66,10 +66,17 @@ class Writing:
     cursor: Cursor
 
 
+class Written(NamedTuple):
+    """An event that was journaled, and as what."""
+
+    event: Event
+    data: bytes
+
+
 class DriverAction(Protocol):
     """What a driver does, once."""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         """Check the action, journal it in the step that carries it out, and return the new events.
 
         It changes nothing in this process.
@@ -100,7 +107,7 @@ class Stage:
     request: str = ""
     key: str = ""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         known = to.experiment.trials.get(self.trial)
         if known is not None:
             known.check(TrialStatus.STAGED)
@@ -132,7 +139,7 @@ class Stage:
         if len(packed) > MAX_CONFIG_BYTES:
             raise ConfigurationError(_too_large(self.trial, self.config, len(packed)))
         to.journal.stage(self.trial, event.attempt, Assignment(self.config, checkpoint, self.ttl_s), packed)
-        return [event]
+        return [Written(event, packed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +156,7 @@ class Decide:
     restart: Restart | None = None
     request: str = ""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         trial, rule = self.trial, ACTIONS[self.action]
         if trial.attempt.end is not None:
             return Close(trial=trial, status=rule.status, by=self.by, reason=self.reason, request=self.request).write(
@@ -179,7 +186,7 @@ class Requeue:
     trial: Trial
     reason: str
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         attempt = self.trial.attempt
         if attempt.intent is Intent.HAND_BACK:
             return []
@@ -207,7 +214,7 @@ class Close:
     reason: str
     request: str = ""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         trial = self.trial
         trial.check(self.status)
         event = TrialClosed(
@@ -219,8 +226,9 @@ class Close:
             cursor=to.cursor,
             request=self.request,
         )
-        to.journal.close_trial(trial.id, trial.attempt.number, event.encode())
-        return [event]
+        packed = event.encode()
+        to.journal.close_trial(trial.id, trial.attempt.number, packed)
+        return [Written(event, packed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +243,7 @@ class Lose:
     error_type: str = ""
     is_forgotten: bool = False
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         trial = self.trial
         event = AttemptEnded(
             trial=trial.id,
@@ -255,7 +263,7 @@ class Lose:
         if not is_ended:
             return []
         logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error)
-        return [event]
+        return [Written(event, packed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +273,7 @@ class Save:
     trial: Trial
     request: str = ""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         trial = self.trial
         if not to.journal.request_save(trial.id, trial.attempt.number):
             raise InvalidTransition(
@@ -283,7 +291,7 @@ class Answer:
     reason: str = ""
     trial: str = ""
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         return _record(
             to,
             RequestAnswered(
@@ -298,10 +306,11 @@ class Drop:
 
     checkpoints: Sequence[CheckpointId]
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         event = CheckpointsDropped(checkpoints=list(self.checkpoints), at=to.at, cursor=to.cursor)
-        to.journal.drop_checkpoints(self.checkpoints, event.encode())
-        return [event]
+        packed = event.encode()
+        to.journal.drop_checkpoints(self.checkpoints, packed)
+        return [Written(event, packed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +320,7 @@ class Label:
     trial: Trial | None
     labels: Labels
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         trial, labels = self.trial, self.labels
         if labels == (to.experiment.labels if trial is None else trial.labels):
             return []
@@ -328,7 +337,7 @@ class Begin:
     changes: Mapping[str, Any]
     code_changed: Sequence[str]
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         event = DriverStarted(
             driver=self.driver,
             version=__version__,
@@ -347,7 +356,7 @@ class Finish:
     outcome: str
     reason: str
 
-    def write(self, to: Writing) -> list[Event]:
+    def write(self, to: Writing) -> list[Written]:
         if to.experiment.outcome == self.outcome:
             return []
         return _record(to, ExperimentEnded(outcome=self.outcome, reason=self.reason, at=to.at, cursor=to.cursor))
@@ -358,13 +367,14 @@ def _record(
     event: RequestAnswered | Labelled | DriverStarted | ExperimentEnded,
     *,
     definition: bytes | None = None,
-) -> list[Event]:
+) -> list[Written]:
     """Journal an event that nobody but drivers acts on."""
-    to.journal.record(event.encode(), definition=definition)
-    return [event]
+    packed = event.encode()
+    to.journal.record(packed, definition=definition)
+    return [Written(event, packed)]
 
 
-def _intend(journal: Journal, decision: DecisionTaken) -> list[Event]:
+def _intend(journal: Journal, decision: DecisionTaken) -> list[Written]:
     """Journal a decision and tell the worker, in one step on the server; an attempt that nobody has claimed ends."""
     end = INTENTS[decision.intent].end
     ended = AttemptEnded(
@@ -376,8 +386,9 @@ def _intend(journal: Journal, decision: DecisionTaken) -> list[Event]:
         error=decision.reason,
         cursor=decision.cursor,
     )
-    answer = journal.intend(decision.trial, decision.attempt, decision.intent, decision.encode(), ended.encode())
-    return [decision, ended] if answer == "unclaimed" else [decision]
+    packed = [Written(event, event.encode()) for event in (decision, ended)]
+    answer = journal.intend(decision.trial, decision.attempt, decision.intent, packed[0].data, packed[1].data)
+    return packed if answer == "unclaimed" else packed[:1]
 
 
 class Lockstep:

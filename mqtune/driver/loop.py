@@ -437,15 +437,15 @@ class Driver:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
         while True:
             try:
-                events = action.write(Writing(self._journal, self.experiment, self._clock.time(), self._cursor))
+                written = action.write(Writing(self._journal, self.experiment, self._clock.time(), self._cursor))
             except JournalGone:
                 self._restorer.put_back()
                 if isinstance(action, Stage):
                     # Once the fold knows which checkpoints are lost, the trial starts from an older one.
                     self._repair()
             else:
-                self._restorer.wrote(events)
-                return events
+                self._restorer.wrote(each.data for each in written)
+                return [each.event for each in written]
 
     def _let_go(self, stage: Stage) -> None:
         """Keep its checkpoint no longer for who has waited to start from it."""
@@ -508,7 +508,7 @@ class Driver:
         if isinstance(wanted, Addition | Answer):
             request = replace(request, id=secrets.token_hex(16))
             self._restorer.surely(lambda: self._journal.request(request))
-            self._restorer.wrote([request])
+            self._restorer.wrote([request.encode()])
         else:
             self.carry_out(wanted)
 

@@ -265,13 +265,12 @@ class Restorer:
         self.surely(lambda: self.journal.lock(owner, "", hold_s))
         self._look()
 
-    def wrote(self, events: Iterable[Event]) -> None:
-        """Remember events that the driver has written, and relies on from now on.
+    def wrote(self, events: Iterable[bytes]) -> None:
+        """Remember encoded events that the driver has written, and relies on from now on.
 
         A server that refused one as a repetition has it already, or was set back and gets it when that is noticed.
         """
-        # Only workers write reports.
-        self._unread.extend(event.encode() for event in events if not isinstance(event, Reports))
+        self._unread.extend(events)
 
     def read_back(self, entries: Sequence[Entry]) -> None:
         """Forget the events that were read back, and those written before them: they are in the copy."""
