@@ -71,7 +71,7 @@ _SHAPES: Final[dict[str, tuple[type, ...]]] = {
     "str": _TEXT,
 }
 #: The lowest value of a number, by its field's name.
-_LEAST: Final = {"attempt": 1, "sequence": 0, "slots": 0}
+_LEAST: Final[dict[str, int]] = {"attempt": 1, "sequence": 0, "slots": 0}
 
 
 @cache
@@ -100,7 +100,7 @@ def _known_fields(kind: type, body: Body) -> Body:
             value = known[name] = body[name]
             if not isinstance(value, shape) or (is_list and not _are_texts(value)):
                 raise TypeError(f"{name}={reprlib.repr(value)}")
-            if name in _LEAST and value < _LEAST[name]:
+            if name in _LEAST and cast("int", value) < _LEAST[name]:
                 raise TypeError(f"{name}={value!r}, which is less than {_LEAST[name]}")
     return known
 

@@ -50,8 +50,8 @@ class StudyMirror:
 
     Nothing ever reads it for the experiment: what is changed in it stays in it.
 
-    What an experiment has and a study doesn't is in user attributes: ``mqtune:trial`` (the id), ``mqtune:status``, ``mqtune:reason``,
-    ``mqtune:worker`` and ``mqtune:attempts``. A trial's steps are its ``training_iteration``; the first value of each counts.
+    What an experiment has and a study doesn't is in user attributes: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
+    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each counts.
 
     Args:
         created: the experiment's first event.
@@ -171,7 +171,7 @@ def _local(time: datetime | None) -> datetime | None:
 def _attributes(trial: Trial) -> dict[str, object]:
     worker = trial.attempts[-1].worker if trial.attempts else ""
     said = {"trial": trial.id, "status": trial.status.name, "reason": trial.reason, "worker": worker}
-    return {f"mqtune:{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
+    return {f"mqtune.{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
 
 
 def _shown_space(space: Space) -> dict[str, _Shown]:

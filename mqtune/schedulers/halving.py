@@ -6,7 +6,6 @@ import heapq
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import partial
 from typing import ClassVar, Final, TypeVar
 
 from mqtune.core.checks import flag, number, whole_number
@@ -234,4 +233,4 @@ class RungHalving(Halving[B]):
 
     def _enter(self, progress: B, rung: Rung, rank: Rank) -> None:
         rung.enter(rank)
-        progress.counted.append(partial(rung.withdraw, rank))
+        progress.counted.append((rung, rank))

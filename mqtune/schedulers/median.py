@@ -6,7 +6,6 @@ After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import ClassVar, Final
 
 from mqtune.core.checks import number, positive, whole_number
@@ -108,7 +107,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         bound, count = others.value, others.count
         is_worse = count >= self._min_samples and progress.best > bound and self._has_run(report)
         others.add(progress.average)
-        progress.counted.append(partial(others.withdraw, progress.average))
+        progress.counted.append((others, progress.average))
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1

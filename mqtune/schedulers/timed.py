@@ -5,16 +5,20 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mqtune.core.checks import name
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Scheduler
+
+
+class _Scores(Protocol):
+    def withdraw(self, score: Any, /) -> None:
+        """Take a score out again."""
 
 
 class Progress:
@@ -28,8 +32,8 @@ class Progress:
         self.time: float = -math.inf
         self.next_level = next_level
         self.decision = CONTINUE
-        #: What takes each of its scores out of where it is compared with others'.
-        self.counted: list[Callable[[], None]] = []
+        #: Where its scores are compared with others', and each of them.
+        self.counted: list[tuple[_Scores, Any]] = []
 
 
 P = TypeVar("P", bound=Progress)
@@ -81,7 +85,8 @@ class TimedScheduler(Scheduler, Generic[P]):
         """Take the scores of *trial* out of all comparisons; earlier decisions stand."""
         progress = self._progress.get(trial.id)
         while progress is not None and progress.counted:
-            progress.counted.pop()()
+            scores, score = progress.counted.pop()
+            scores.withdraw(score)
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the progress of *trial*; its scores still count."""

@@ -523,7 +523,7 @@ def state_of(driver: Driver) -> dict[str, Any]:
         progress = scheduler._progress.items()
         slots = [name for name in Progress.__slots__ if name != "counted"]
         state["progress"] = repr({trial: [getattr(p, name) for name in slots] for trial, p in progress})
-        state["counted"] = repr({trial: [counted.args for counted in p.counted] for trial, p in progress})
+        state["counted"] = repr({trial: [score for _, score in p.counted] for trial, p in progress})
         state["shown"] = repr(scheduler.shown)
     return state
 

@@ -76,8 +76,8 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end(results:
     for report in results.reports():
         reports.setdefault(report.trial, {})[report.metrics["training_iteration"]] = report.metrics["loss"]
     for seen, trial in zip(study.trials, results, strict=True):
-        assert seen.user_attrs["mqtune:trial"] == trial.id
-        assert seen.user_attrs["mqtune:status"] == trial.status.name
+        assert seen.user_attrs["mqtune.trial"] == trial.id
+        assert seen.user_attrs["mqtune.status"] == trial.status.name
         assert repr(seen.intermediate_values) == repr(reports[trial.id])
         assert seen.params == {
             "x": trial.config["x"],
@@ -99,7 +99,7 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end(results:
 def test_a_completed_trial_without_a_value_is_none_for_optuna(results: Results) -> None:
     study = results.to_optuna_study()
 
-    odd = [trial for trial in study.trials if trial.user_attrs["mqtune:status"] == "COMPLETED" and trial.value is None]
+    odd = [trial for trial in study.trials if trial.user_attrs["mqtune.status"] == "COMPLETED" and trial.value is None]
     assert all(trial.state is TrialState.FAIL for trial in odd)
     assert all(not math.isnan(trial.value) for trial in study.trials if trial.value is not None)
 
