@@ -216,7 +216,9 @@ class OptunaSearcher(Searcher):
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
-        return {path: each.to_param(values[path]) for path, each in self._parameters.items() if path in values}
+        # In the order in which a sampler is asked: what it draws may depend on it.
+        paths = [path for path in self._space.walk(values) if path in self._parameters]
+        return {path: self._parameters[path].to_param(values[path]) for path in paths}
 
     def on_stage(self, trial: Trial) -> None:
         """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""
