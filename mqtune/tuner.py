@@ -197,6 +197,19 @@ class Tuner:
         """
         self._runner.step(block_s)
 
+    def next_report(self, block_s: float = STEP_S) -> Report | None:
+        """Go on as ``step`` does, but only to the next report, and return that; None if what happened was no report.
+
+        Until the next call the driver stands at this report: a trial that is told something meanwhile is told it because of
+        this report, its later ones are left out, and in lockstep it goes on with that call. Each is returned once; but of an
+        experiment without a space a driver that goes on returns again what came after the last thing that the one before it
+        did. Reports that ``step`` took in are not returned.
+
+        Raises:
+            as ``run``.
+        """
+        return self._runner.next_report(block_s)
+
     @property
     def is_finished(self) -> bool:
         """Whether every trial has ended and no other will start; without a space only after ``finish``, or a request to end."""

@@ -182,7 +182,7 @@ def settings_of(**options: Any) -> Settings:
     for name, group in {"failures": Failures, "process": Process, "run": Run}.items():
         inside = {each.name: options.pop(each.name) for each in fields(group) if each.name in options}
         options[name] = group(**inside)
-    return Settings(**options)
+    return Settings.of(**options)
 
 
 class Driven:
@@ -284,14 +284,13 @@ class Bench:
         plan = Plan(
             settings_of(
                 trainable=self.tuned,
-                space=SPACE,
                 metric="loss",
                 mode="min",
                 name=NAME,
                 seed=1,
                 scheduler=scheduler,
                 backend=SimpleNamespace(local_slots=None),
-                **options,
+                **{"space": SPACE, **options},
             )
         )
         plan.store = "" if self.store is None else self.store.url
@@ -309,7 +308,7 @@ class Bench:
             experiment=plan.experiment,
             scheduler=scheduler,
             searcher=self.make_searcher(),
-            space=SPACE,
+            space=plan.space,
             limits=plan.limits,
             checkpoints=checkpoints,
             is_lockstep=self.lockstep,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -399,9 +399,11 @@ class Lockstep:
         self._restorer = restorer
         self._passed: dict[TrialId, Released] = {}
 
-    def passed(self, report: Report) -> None:
-        """Note that a report's trial may go on."""
+    def passed(self, report: Report, *, at_once: bool) -> None:
+        """Note that a report's trial may go on; *at_once* it does."""
         self._passed[report.trial] = Released(report.trial, report.attempt, report.sequence)
+        if at_once:
+            self.release()
 
     def release(self) -> None:
         """Release the collected trials."""
@@ -419,6 +421,22 @@ class Lockstep:
             if trial.status is TrialStatus.RUNNING and attempt.reports and trial.decision is None:
                 self._passed[trial.id] = Released(trial.id, attempt.number, attempt.reports)
         self.release()
+
+
+def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
+    """Yield what ends all attempts that nothing else ends already."""
+    for trial in list(experiment.trials.values()):
+        if trial.is_busy and trial.attempt.end is None and trial.decision is None:
+            yield Requeue(trial, reason)
+
+
+def stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
+    """Yield what stops every trial that nothing else ends already, those that are to pause too; or only those that don't run."""
+    for trial in list(experiment.trials.values()):
+        decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
+        is_spared = spare_running and (trial.status is TrialStatus.RUNNING or decided is not None)
+        if not trial.status.is_terminal and decided in (None, Action.PAUSE) and not is_spared:
+            yield Decide(trial=trial, action=Action.STOP, by=by, reason=reason)
 
 
 def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -17,11 +17,10 @@ from mqtune.core.errors import (
     InvalidTransition,
     JournalGone,
     MqtuneError,
-    NothingResumes,
 )
-from mqtune.core.events import START, Cursor, DecisionTaken, Event, ExperimentCreated, Reports, Requested, decode_event
+from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import Action, CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import (
     Answer,
     Begin,
@@ -32,22 +31,24 @@ from mqtune.driver.actions import (
     Label,
     Lockstep,
     Lose,
-    Requeue,
     Save,
     Stage,
     Writing,
     next_trial_id,
+    requeues,
+    stops,
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, Listener
+from mqtune.driver.past import Past
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.driver.timers import DriverTimers
-from mqtune.journal.base import Entry, Journal, entry_order
+from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
@@ -57,8 +58,6 @@ from mqtune.search.space import Space
 
 #: Entries of a replay between two looks at the lock: a second's work when each is as large as a worker makes them.
 _LOOK_EVERY: Final = 64
-#: Trials that a message names; more would not be read.
-_SHOWN: Final = 5
 #: How often a driver that only looks on reads the journal.
 _LOOK_S: Final = 1.0
 #: How often it is looked whether a searcher has answered while a slot waits for it: a slot loses no more, a driver hardly works.
@@ -107,13 +106,9 @@ class Driver:
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         self._entry, self._number = START
         self._reader = JournalReader(journal, copy, clock)
-        #: Events of earlier drivers that a replay has not reached, by cursor; and the entries of these cursors.
-        self._pending: dict[Cursor, list[Event]] = {}
-        self._awaited: set[str] = set()
-        #: How far earlier drivers had decided, as a replay finds it.
-        self._decided_to = _place(START)
+        self._past = Past({}, is_open=False)
         self._is_replaying = True
-        self._draining = self._is_closed = False
+        self._draining = self._is_closed = self._hands_out = False
         #: To be journaled before this driver does anything else.
         self._beginning: Begin | None = None
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
@@ -125,6 +120,11 @@ class Driver:
         self._backend_listener = BackendListener(backend)
         # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
         self._listeners: Sequence[Listener] = (self._backend_listener, self._deciders, self._slots, self._requests)
+        #: A round of the loop that was left where it handed a report out, and that report.
+        self._round: Iterator[Report | None] | None = None
+        self._in_hand: Report | None = None
+        #: The rest of a replay, from the first report on that nobody has acted on.
+        self._held: Iterator[Report | None] | None = None
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
         self._restorer = Restorer(journal, self._reader, copy, clock)
         self._lockstep = Lockstep(self._restorer, is_on=is_lockstep)
@@ -212,12 +212,35 @@ class Driver:
     def step(self, block_s: float) -> None:
         """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.
 
+        A round that handed a report out is only brought to its end, without handing out any more.
+
         Raises:
             ExperimentFinished: there was nothing left to do before.
             NothingResumes: all that is left are paused trials, and neither the scheduler nor a user resumes one.
             UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only take
                 in what comes, until all attempts have ended.
         """
+        round_, self._round, self._in_hand = self._round or self._go_round(block_s), None, None
+        self._hands_out = False
+        next(round_, None)
+
+    def next_report(self, block_s: float) -> Report | None:
+        """Go on as ``step`` does, but only to the next report that counts, and return that; None at the end of the round.
+
+        Until the next call the loop stands at that report: what is done meanwhile is journaled there.
+
+        Raises:
+            as ``step``.
+        """
+        round_, self._round, self._hands_out = self._round or self._go_round(block_s), None, True
+        self._timers.keep_lock_if_due()
+        self._in_hand = next(round_, None)
+        if self._in_hand is not None:
+            self._round = round_
+        return self._in_hand
+
+    def _go_round(self, block_s: float) -> Iterator[Report | None]:
+        """Make one round of the loop, and yield each report that is handed out."""
         if self._deciders.is_broken:
             self._look_on(block_s)
             return
@@ -226,13 +249,15 @@ class Driver:
         self._say_begun()
         self._fill_slots()
         self._check_that_something_happens()
-        if entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
-            for entry in entries:
-                self._take(entry)
-            for drop in self._checkpoints.settled(self._journal):
-                self.carry_out(drop)
-            self._lockstep.release()
-        self._look_at_fleet_if_changed()
+        held, self._held = self._held, None
+        if held is not None:
+            yield from held
+        elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
+            yield from self._take_each(entries)
+        for drop in self._checkpoints.settled(self._journal):
+            self.carry_out(drop)
+        self._lockstep.release()
+        self._timers.look_at_fleet_if_changed()
         for action in self._timers.run_due():
             self.carry_out(action)
         self._repair()
@@ -277,31 +302,20 @@ class Driver:
                 self._apply(event)
         self._repair()
 
-    def _look_at_fleet_if_changed(self) -> None:
-        if not self._journal.fleet_changed:
-            return
-        self._journal.fleet_changed = False
-        none_fitted = not self.backend.slots
-        self.backend.refresh()
-        if none_fitted and self.backend.slots and self.experiment.live:
-            # An attempt that was staged before the first worker came may wait in a queue that this one doesn't serve.
-            self._timers.publish_lost(older_than_s=0)
-
     # The path of an event.
 
     def _replay(self) -> None:
-        """Take the whole journal in, each event of an earlier driver at the place where it was written."""
-        self._pending = self._restorer.catch_up()
-        self._decided_to = max(map(_place, self._pending), default=_place(START))
-        self._awaited = {cursor.entry for cursor in self._pending}
-        for number, entry in enumerate(self._reader.read()):
-            self._take(entry)
-            if not number % _LOOK_EVERY:
-                self._timers.keep_lock_if_due()
-        for events in list(self._pending.values()):
-            for event in events:
-                self._apply(event)
-        self._pending, self._awaited = {}, set()
+        """Take the whole journal in, each event of an earlier driver at the place where it was written.
+
+        Of an open experiment only up to where the last driver acted: what came after it is new to who drives it.
+        """
+        self._past = Past(self._restorer.catch_up(), is_open=self._limits.is_open)
+        taking = self._take_each(self._reader.read())
+        for _ in taking:
+            self._held = taking
+            break
+        for event in self._past.take_rest():
+            self._apply(event)
 
     def _go_live(self) -> None:
         """From here on events are new: checkpoints are collected, and failures and callbacks count."""
@@ -320,11 +334,17 @@ class Driver:
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
         self._repair()
 
-    def _take(self, entry: Entry) -> None:
+    def _take_each(self, entries: Iterable[Entry]) -> Iterator[Report | None]:
+        for number, entry in enumerate(entries):
+            if not number % _LOOK_EVERY:
+                self._timers.keep_lock_if_due()
+            yield from self._take(entry)
+
+    def _take(self, entry: Entry) -> Iterator[Report | None]:
         """Take an entry of the journal in; the driver's own events were applied when they were written, or are pending."""
         event = decode_event(entry.data, entry.id)
         if isinstance(event, Reports):
-            self._take_reports(entry.id, event)
+            yield from self._take_reports(entry.id, event)
             return
         if event is None or _is_own(event):
             return
@@ -335,22 +355,32 @@ class Driver:
         if isinstance(event, Requested) and not self._is_replaying:
             self._carry_out_requests()
 
-    def _take_reports(self, entry: str, reports: Reports) -> None:
-        """Dispatch a batch of reports one by one, and carry out each verdict before the next report."""
-        before, self._entry = (self._entry, self._number), entry
+    def _take_reports(self, entry: str, reports: Reports) -> Iterator[Report | None]:
+        """Dispatch a batch of reports one by one, and carry out each verdict before the next report.
+
+        Yield those that are handed out; in the replay of an open experiment, None before the first that nobody has acted on.
+        """
+        before = self._entry, self._number
         self.experiment.unreadable += reports.unreadable
-        lockstep, is_awaited = self._lockstep.is_on, entry in self._awaited
+        lockstep, is_awaited, known = self._lockstep.is_on, self._past.has_of(entry), self._past.known_of(entry)
         for number, report in enumerate(reports, 1):
-            self._number = number
+            if number > known and self._is_replaying:
+                yield None
+            self._entry, self._number = entry, number
             try:
                 verdict = self._verdict(report)
             except Exception:
                 # The next driver begins with this report: it is as if this one had not come so far.
                 self._entry, self._number = before if number == 1 else (entry, number - 1)
                 raise
+            if self._hands_out and verdict is not None:
+                yield report
+                if self.experiment.trials[report.trial].decision is not None:
+                    # Who has it in hand has the first word.
+                    verdict = None
             if verdict is GO_ON:
                 if lockstep:
-                    self._lockstep.passed(report)
+                    self._lockstep.passed(report, at_once=self._hands_out)
             elif verdict is not None:
                 self._obey(report, verdict)
             if report.checkpoint and not self._is_replaying:
@@ -373,10 +403,9 @@ class Driver:
         decision, trial = verdict.decision, self.experiment.trials[report.trial]
         if decision.source is not None:
             self._checkpoints.plan(trial, self.experiment.trials[decision.source].checkpoint)
-        written = self._pending.get(self._cursor, ())
-        if any(isinstance(event, DecisionTaken) and event.trial == trial.id for event in written):
+        if self._past.concerns(self._cursor, trial.id):
             return
-        if self._is_replaying and _place(self._cursor) <= self._decided_to:
+        if self._is_replaying and self._past.came_past(self._cursor):
             # An earlier driver came past this report and let the trial go on, by a rule, or code, that was another one.
             return
         action, reason = decision.action, decision.reason
@@ -390,7 +419,7 @@ class Driver:
 
     def _catch_up(self) -> None:
         """Apply what an earlier driver wrote when it had come this far."""
-        for event in self._pending.pop(self._cursor, ()):
+        for event in self._past.take(self._cursor):
             self._apply(event)
 
     def _apply(self, event: Event) -> None:
@@ -431,7 +460,8 @@ class Driver:
             case _:
                 pass
         if isinstance(action, Stage | Decide | Save) and action.request:
-            self._perform(Answer(action.request, is_done=True, trial=_trial_id(action)))
+            trial_id = action.trial if isinstance(action, Stage) else action.trial.id
+            self._perform(Answer(action.request, is_done=True, trial=trial_id))
 
     def _write(self, action: DriverAction) -> list[Event]:
         """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
@@ -491,13 +521,7 @@ class Driver:
         """Do at once what a request with these arguments asks for.
 
         Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the journal,
-        carried out in the next step.
-
-        Args:
-            action: what to do.
-            trial: the trial's id; empty for an action on the experiment.
-            arguments: of the action.
-            brought: a checkpoint that was copied into the store, to start from.
+        carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
 
         Raises:
             InvalidTransition: a trial's status doesn't allow it; nothing was done.
@@ -509,8 +533,11 @@ class Driver:
             request = replace(request, id=secrets.token_hex(16))
             self._restorer.surely(lambda: self._journal.request(request))
             self._restorer.wrote([request.encode()])
-        else:
-            self.carry_out(wanted)
+            return
+        report = self._in_hand
+        if isinstance(wanted, Decide) and report is not None and report.trial == wanted.trial.id:
+            wanted = replace(wanted, sequence=report.sequence)
+        self.carry_out(wanted)
 
     def check(self, action: str, trial: str, arguments: dict[str, object]) -> None:
         """Check what ``steer`` would do, and do nothing.
@@ -549,18 +576,15 @@ class Driver:
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
         self._draining = True
-        for trial in list(self.experiment.trials.values()):
-            if trial.is_busy and trial.attempt.end is None and trial.decision is None:
-                self.carry_out(Requeue(trial, reason))
+        for requeue in requeues(self.experiment, reason):
+            self.carry_out(requeue)
 
     def stop_all(self, reason: str, *, by: str) -> None:
         """Start nothing more, and stop whatever runs, waits or is paused."""
         self._draining = True
         self.over = reason
-        for trial in list(self.experiment.trials.values()):
-            decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
-            if not trial.status.is_terminal and decided in (None, Action.PAUSE):
-                self.carry_out(Decide(trial=trial, action=Action.STOP, by=by, reason=reason))
+        for stop in stops(self.experiment, by=by, reason=reason):
+            self.carry_out(stop)
 
     def forfeit_leases(self, *, error_type: str = "") -> None:
         """End all running attempts as lost, for when no worker can be left; UNDRIVEN says that this was no worker's fault."""
@@ -624,10 +648,8 @@ class Driver:
         """Start nothing more, and stop whatever waits or is paused; what runs goes on to its end."""
         self._draining = True
         self.over = reason
-        for trial in list(self.experiment.trials.values()):
-            is_decided = trial.decision is not None and trial.attempt.end is None
-            if not trial.status.is_terminal and trial.status is not TrialStatus.RUNNING and not is_decided:
-                self.carry_out(Decide(trial=trial, action=Action.STOP, by="user", reason=reason))
+        for stop in stops(self.experiment, by="user", reason=reason, spare_running=True):
+            self.carry_out(stop)
 
     def _check_that_something_happens(self) -> None:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
@@ -641,13 +663,7 @@ class Driver:
             or self.is_finished
         ):
             return
-        paused = [trial.id for trial in experiment.trials.values() if trial.status is TrialStatus.PAUSED]
-        shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
-        waiting = f"{len(paused)} trials are paused ({shown})" if paused else "no trial is paused"
-        raise NothingResumes(
-            f"{waiting}, nothing runs, and {type(self._deciders.scheduler).__name__} starts and "
-            f"resumes nothing: {self._slots.waits_for or 'it starts new trials only'}; resume or abandon them"
-        )
+        raise self._slots.nothing_resumes()
 
     # For those who drive it.
 
@@ -679,15 +695,6 @@ class Driver:
         self._journal.unlock(self._owner)
 
 
-def _trial_id(action: Stage | Decide | Save) -> TrialId:
-    return action.trial if isinstance(action, Stage) else action.trial.id
-
-
 def _is_own(event: Event) -> bool:
     """Whether a driver wrote this event."""
     return getattr(event, "cursor", None) is not None
-
-
-def _place(cursor: Cursor) -> tuple[int, int, int]:
-    """Return what sorts cursors by where they stand in the journal."""
-    return *entry_order(cursor.entry), cursor.reports

@@ -23,7 +23,7 @@ from mqtune.core.errors import (
     WorkerStartError,
 )
 from mqtune.core.machine import mqtune_home
-from mqtune.core.trial import UNDRIVEN, is_in_memory
+from mqtune.core.trial import UNDRIVEN, Report, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
@@ -104,9 +104,25 @@ class Runner:
         Raises:
             as ``run``.
         """
+        driver = self._open_with_worker()
+        driver.step(block_s)
+        self._check(driver)
+
+    def next_report(self, block_s: float) -> Report | None:
+        """Go on to the next report and return it, or None; see ``Tuner.next_report``."""
+        driver = self._open_with_worker()
+        report = driver.next_report(block_s)
+        if report is None:
+            self._check(driver)
+        return report
+
+    def _open_with_worker(self) -> Driver:
         driver = self.open()
         self._have_worker(driver)
-        driver.step(block_s)
+        return driver
+
+    def _check(self, driver: Driver) -> None:
+        """Raise what the experiment has failed with, or this machine's worker."""
         if driver.failure is not None:
             raise driver.failure
         problem = self._worker.problem() if self._worker is not None else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from mqtune.backends.base import BackendSession
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, TrialId, TrialStatus, trial_of
@@ -15,6 +16,9 @@ from mqtune.driver.deciders import Deciders
 from mqtune.driver.settings import Limits
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
+
+#: Trials that a message names; more would not be read.
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +134,16 @@ class SlotFiller:
             case Wait(reason):
                 self.waits_for = reason
                 return None
+
+    def nothing_resumes(self) -> NothingResumes:
+        """Return the error for a scheduler that leaves every slot free while nothing runs."""
+        paused = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.PAUSED]
+        shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
+        waiting = f"{len(paused)} trials are paused ({shown})" if paused else "no trial is paused"
+        return NothingResumes(
+            f"{waiting}, nothing runs, and {type(self._scheduler).__name__} starts and "
+            f"resumes nothing: {self.waits_for or 'it starts new trials only'}; resume or abandon them"
+        )
 
     def _check(self, choice: object) -> None:
         """Check the scheduler's choice, before anything is done about it.

@@ -152,6 +152,17 @@ class DriverTimers:
         is_waiting = counts[TrialStatus.STAGED] and not counts[TrialStatus.RUNNING]
         self.held_up_by = _in_words(self._journal.held()) if is_waiting else ""
 
+    def look_at_fleet_if_changed(self) -> None:
+        """Look at the slots again if a worker has come or gone."""
+        if not self._journal.fleet_changed:
+            return
+        self._journal.fleet_changed = False
+        none_fitted = not self._backend.slots
+        self._backend.refresh()
+        if none_fitted and self._backend.slots and self._experiment.live:
+            # An attempt that was staged before the first worker came may wait in a queue that this one doesn't serve.
+            self.publish_lost(older_than_s=0)
+
     def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
         """Publish attempts again that neither a queue nor a worker holds; a broker may lose a message that a worker has just taken.
 

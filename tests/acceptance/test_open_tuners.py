@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trainables
+import trainables_saving as saving
 
 import mqtune
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import Report, TrialStatus
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -53,3 +55,38 @@ def test_a_loop_of_somebody_elses_adds_its_trials_goes_on_after_its_end_and_fini
         assert (state.outcome, state.metric) == ("finished", "")
     assert [result.status for result in results] == [TrialStatus.EARLY_STOPPED] * 2
     second.close()
+
+
+def next_report(tuner: mqtune.Tuner) -> Report:
+    deadline = time.monotonic() + DONE_S
+    while (report := tuner.next_report(0.1)) is None:
+        assert time.monotonic() < deadline, tuner.debug_string()
+    return report
+
+
+def test_in_lockstep_no_line_runs_after_the_report_that_is_decided_on_nor_after_one_that_nobody_answered(
+    fleet: str, tmp_path: Path
+) -> None:
+    def opened() -> mqtune.Tuner:
+        process = mqtune.Process(sync="lockstep")
+        return mqtune.Tuner(saving.writes_on, backend=fleet, name=name, process=process, run=mqtune.Run(progress=False))
+
+    name, written = f"handed-{os.getpid()}", tmp_path / "written"
+    first = opened()
+    trial = first.add({"written": str(written), "saves": True})
+    assert [next_report(first).metrics["step"] for _ in range(3)] == [1, 2, 3]
+    assert written.read_text().split() == ["1", "2"]
+    first.close()
+
+    second = opened()
+    assert next_report(second).metrics["step"] == 3
+    second.trial(trial).pause("enough for now")
+    trial = second.trial(trial).record
+    drive_until(second, lambda: trial.status is TrialStatus.PAUSED)
+    assert (trial.attempt.number, trial.attempt.stop.sequence, written.read_text().split()) == (1, 3, ["1", "2"])
+    second.trial(trial).resume()
+    assert (report := next_report(second)).metrics["step"] == 4
+    assert report.attempt == 2
+    second.finish()
+    second.close()
+    assert written.read_text().split() == ["1", "2"]

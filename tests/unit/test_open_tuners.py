@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import NAME, Bench
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
-from mqtune.core.trial import TrialStatus
+from mqtune.core.events import DecisionTaken, TrialStaged
+from mqtune.core.trial import Action, Decision, TrialId, TrialStatus
 from mqtune.results.results import Results
+from mqtune.schedulers.base import FIFO
+
+ONE = "0001"
 
 
 def curve(config: dict[str, Any]) -> Any:
@@ -157,3 +162,169 @@ def test_a_config_that_no_worker_can_be_sent_is_refused(config: Any) -> None:
 
     assert tuner.get_trials() == []
     tuner.close()
+
+
+# Reports, one at a time.
+
+
+def reports_until(tuner: mqtune.Tuner, done: Any) -> list[tuple[str, int]]:
+    """Take reports until something holds, and return their trials and numbers."""
+    found = []
+    for _ in range(1000):
+        if done():
+            return found
+        report = tuner.next_report()
+        if report is not None:
+            found.append((report.trial, report.sequence))
+    pytest.fail("it never comes")
+
+
+def test_each_report_is_returned_once_in_the_order_of_the_journal() -> None:
+    tuner = opened()
+    one, two = tuner.add({}), tuner.add({"steps": 2})
+
+    found = reports_until(tuner, lambda: not tuner.busy_trials)
+
+    assert sorted(found) == [(one.id, 1), (one.id, 2), (one.id, 3), (two.id, 1), (two.id, 2)]
+    assert tuner.next_report() is None
+    tuner.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """An open experiment with a trial that a worker runs, in lockstep."""
+    return begun(tmp_path, lockstep=True)
+
+
+def begun(folder: Path, **options: Any) -> Bench:
+    bench = Bench(folder, space=None, scheduler=FIFO, max_trials=None, **options)
+    bench.hand.add({"lr": 1.0})
+    bench.start(ONE)
+    bench.step = lambda times=1: bench  # type: ignore[method-assign]
+    return bench
+
+
+def test_a_decision_is_journaled_at_the_report_in_hand_and_later_ones_are_late(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0, 2.0, 1.0)
+
+    assert [bench.driver.next_report(0).sequence for _ in range(2)] == [1, 2]
+    bench.hand.trial(ONE).pause("enough")
+    assert bench.driver.next_report(0) is None
+
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.sequence, decision.cursor.reports, decision.by) == (2, 2, "user")
+    assert (bench.trial().last_metrics["loss"], bench.trial().late_reports) == (2.0, 1)
+    living = repr(bench.experiment.trials)
+    bench.begin()
+    assert bench.driver.next_report(0) is None
+    assert repr(bench.experiment.trials) == living
+
+
+def test_what_is_added_while_a_report_is_in_hand_is_staged_at_once(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0, 2.0)
+    bench.driver.next_report(0)
+
+    added = bench.hand.add({"lr": 2.0})
+
+    assert bench.backend.published[-1] == (added.id, 1)
+    assert bench.of(TrialStaged)[-1].cursor.reports == 1
+    assert bench.driver.next_report(0).sequence == 2
+    bench.hand.trial(added).stop()
+    assert bench.of(DecisionTaken)[-1].sequence == 0
+
+
+def test_in_lockstep_a_trial_goes_on_with_the_next_call_unless_it_was_told_to_end(bench: Bench) -> None:
+    bench.report(ONE, 3.0)
+    assert bench.driver.next_report(0).sequence == 1
+    assert released(bench) == 0
+
+    assert bench.driver.next_report(0) is None
+    assert released(bench) == 1
+
+    bench.report(ONE, 2.0)
+    bench.driver.next_report(0)
+    bench.hand.trial(ONE).stop()
+    bench.driver.next_report(0)
+    assert released(bench) == 1
+
+
+def released(bench: Bench) -> int:
+    """The report up to which the trial may go on."""
+    return bench.server.experiments[NAME].trials[TrialId(ONE)].cleared
+
+
+def test_reports_that_nobody_acted_on_are_returned_again_by_the_next_driver(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 5.0, 4.0, 3.0)
+    for _ in range(2):
+        bench.driver.next_report(0)
+    bench.hand.add({"lr": 2.0}, key="after the second")
+    bench.driver.next_report(0)
+    bench.report(ONE, 2.0)
+
+    bench.begin()
+
+    assert (bench.trial().reports, bench.experiment.keys) == (2, {"after the second": "0002"})
+    assert [bench.driver.next_report(0).sequence for _ in range(2)] == [3, 4]
+    bench.begin()
+    assert bench.driver.next_report(0).sequence == 3
+    bench.hand.trial(ONE).stop()
+    bench.begin()
+    assert bench.driver.next_report(0) is None
+    assert (bench.trial().reports, bench.trial().late_reports) == (3, 1)
+
+
+def test_in_lockstep_the_next_driver_lets_nobody_go_on_whose_report_it_has_not_returned(bench: Bench) -> None:
+    bench.report(ONE, 3.0)
+    bench.driver.next_report(0)
+
+    bench.begin()
+
+    assert released(bench) == 0
+    bench.driver.next_report(0)
+    assert released(bench) == 0
+    bench.driver.next_report(0)
+    assert released(bench) == 1
+
+
+def test_a_step_ends_the_round_and_passes_over_the_reports_that_were_not_returned(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0, 2.0, 1.0)
+    bench.driver.next_report(0)
+
+    bench.driver.step(0)
+    assert bench.trial().reports == 3
+    bench.report(ONE, 0.5)
+
+    assert bench.driver.next_report(0).sequence == 4
+
+
+def test_a_scheduler_of_mqtunes_decides_what_is_not_decided_when_the_next_report_is_asked_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1).step().start(ONE)
+    bench.scheduler.decisions = {(ONE, n): Decision(Action.STOP, "its own") for n in (1, 2)}
+    bench.step = lambda times=1: bench  # type: ignore[method-assign]
+    bench.report(ONE, 3.0, 2.0)
+
+    assert bench.driver.next_report(0).sequence == 1
+    assert bench.of(DecisionTaken) == []
+    assert bench.driver.next_report(0) is None
+
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.sequence, decision.by, decision.reason) == (1, "scheduler", "its own")
+
+
+def test_who_has_a_report_in_hand_has_the_first_word(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=1).step().start(ONE)
+    bench.scheduler.decisions = {(ONE, 1): Decision(Action.STOP, "its own")}
+    bench.step = lambda times=1: bench  # type: ignore[method-assign]
+    bench.report(ONE, 3.0)
+
+    bench.driver.next_report(0)
+    bench.hand.trial(ONE).pause("theirs")
+    bench.driver.next_report(0)
+
+    (decision,) = bench.of(DecisionTaken)
+    assert (decision.action, decision.reason) == ("pause", "theirs")
+    assert repr(bench.replayed().trials) == repr(bench.experiment.trials)
