@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final
+from fractions import Fraction
+from typing import ClassVar, Final
 
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial
+from mqtune.core.checks import name
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import names_in_words
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
-from mqtune.schedulers.halving import Bracket, InBracket, Rung, RungHalving
-from mqtune.schedulers.timed import Rank, rank_of
+from mqtune.schedulers.halving import Bracket, CostRung, InBracket, Rung, RungHalving
+from mqtune.schedulers.timed import Rank, exact, rank_of
 
 
 class ASHA(RungHalving[InBracket]):
@@ -128,6 +132,12 @@ class PromotionASHA(RungHalving[Climb]):
     completes. So of fewer than *reduction_factor* trials in a rung none is promoted, and with few trials none may reach
     *max_t*.
 
+    **By cost.** With *cost*, a trial is promotable if it and the better ones together have cost at most
+    ``1 / reduction_factor`` of what all trials have cost that have entered the rung: of cheap trials more are promoted, of
+    expensive ones fewer. After Ivkin et al., "Cost-aware Adversarial Best Arm Identification", NAS workshop at ICLR 2021.
+    What a trial has cost is taken from the report that enters the rung; one without a finite number of at least 0 there
+    enters no rung, like one without the metric. The sums are exact, as rungs are.
+
     - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed or
       ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
     - *Ties*: the trial that entered earlier is better, so that there are never more of the best than places.
@@ -154,11 +164,35 @@ class PromotionASHA(RungHalving[Climb]):
         brackets: how many brackets, at most one for each rung; 1 early-stops most.
         stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
             by a stop rule.
+        cost: the key in the reports of what a trial has cost so far, such as ``time_total_s``; without one all cost the same.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "promotion_asha"
+    later: ClassVar = {**RungHalving.later, "cost": ""}
     _least = 0
+
+    def __init__(
+        self,
+        max_t: float,
+        *,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        brackets: int = 1,
+        stop_last_trials: bool = True,
+        cost: str | None = None,
+        time_attr: str = ITERATION,
+    ) -> None:
+        self._cost = "" if cost is None else name(self._name, "cost", cost, "the key of the cost in the reports")
+        self._has_cost = False
+        super().__init__(
+            max_t,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            brackets=brackets,
+            stop_last_trials=stop_last_trials,
+            time_attr=time_attr,
+        )
 
     def on_stage(self, trial: Trial) -> None:
         """Send a new trial to the lowest rung, and one that waited at a rung to the next."""
@@ -222,6 +256,25 @@ class PromotionASHA(RungHalving[Climb]):
         else:
             climb.rung.waiting.discard(trial.id)
 
+    def _rung(self, name: str, factor: Fraction) -> Rung:
+        return CostRung(name, factor) if self._cost else super()._rung(name, factor)
+
+    def _costs_something(self, report: Report) -> bool:
+        """Return whether a report says what its trial has cost.
+
+        Raises:
+            ConfigurationError: it doesn't, and none before it did, so that the key must be a mistake.
+        """
+        cost = report.metrics.get(self._cost)
+        is_valid = is_number(cost) and 0 <= cost < math.inf
+        self._has_cost = self._has_cost or is_valid
+        if not self._has_cost:
+            raise ConfigurationError(
+                f"{self._name}: report {report.sequence} of trial {report.trial} has no number of at least 0 for the cost "
+                f"{self._cost!r}; it has {names_in_words(report.metrics)}"
+            )
+        return is_valid
+
     def _is_top(self, climb: Climb) -> bool:
         return climb.index == len(self._levels) - 1
 
@@ -234,6 +287,8 @@ class PromotionASHA(RungHalving[Climb]):
     def _reach(self, trial: Trial, report: Report, progress: Climb) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
         value = report.metrics.get(self.metric)
+        if self._cost and value is not None and not self._costs_something(report):
+            value = None
         is_top = index == len(self._levels) - 1
         if progress.rank is None and (value is not None or is_top):
             progress.rung.coming -= 1
@@ -241,6 +296,8 @@ class PromotionASHA(RungHalving[Climb]):
             progress.rung.coming += 1
         if progress.rank is None and value is not None:
             progress.rank = rank_of(self._score(report, value), progress.rung.arrivals)
+            if isinstance(progress.rung, CostRung):
+                progress.rung.costs[progress.rank] = exact(report.metrics[self._cost])
             self._enter(progress, progress.rung, progress.rank)
         if is_top:
             progress.next_level = math.inf

@@ -94,6 +94,55 @@ class Rung:
         return bool(self._best) and _negated(rank) >= self._best[0]
 
 
+class CostRung(Rung):
+    """A rung at which those are best, in the order of their ranks, that together have cost one *factor*-th of all costs."""
+
+    __slots__ = ("_spent", "_total", "costs")
+
+    def __init__(self, name: str, factor: Fraction) -> None:
+        super().__init__(name, factor, least=0)
+        #: What each rank has cost; to be set before it enters.
+        self.costs: dict[Rank, Fraction] = {}
+        #: What all have cost, and the best.
+        self._total = Fraction(0)
+        self._spent = Fraction(0)
+
+    @property
+    def places(self) -> int:
+        return len(self._best)
+
+    def enter(self, rank: Rank) -> None:
+        self.entered += 1
+        self.arrivals += 1
+        self._total += self.costs[rank]
+        if self.is_among_best(rank):
+            heapq.heappush(self._best, _negated(rank))
+            self._spent += self.costs[rank]
+        else:
+            heapq.heappush(self._rest, rank)
+        self._balance()
+
+    def withdraw(self, rank: Rank) -> None:
+        self.entered -= 1
+        ranks = [*self._rest, *map(_negated, self._best)]
+        ranks.remove(rank)
+        self._total -= self.costs.pop(rank)
+        self._best, self._rest, self._spent = [], sorted(ranks), Fraction(0)
+        self._balance()
+
+    def _balance(self) -> None:
+        numerator, denominator = self._factor
+        limit = self._total * denominator / numerator
+        while self._spent > limit:
+            worst = _negated(heapq.heappop(self._best))
+            self._spent -= self.costs[worst]
+            heapq.heappush(self._rest, worst)
+        while self._rest and self._spent + self.costs[self._rest[0]] <= limit:
+            next_best = heapq.heappop(self._rest)
+            self._spent += self.costs[next_best]
+            heapq.heappush(self._best, _negated(next_best))
+
+
 def _negated(rank: Rank) -> Rank:
     is_nan, score, order = rank
     return -is_nan, -score, -order
@@ -219,9 +268,12 @@ class RungHalving(Halving[B]):
 
     def _bracket(self, number: int) -> Bracket:
         prefix, factor = f"bracket {number}, " if self._brackets > 1 else "", exact(self._reduction_factor)
-        rungs = [Rung(f"{prefix}rung {level}", factor, least=self._least) for level in self._levels]
+        rungs = [self._rung(f"{prefix}rung {level}", factor) for level in self._levels]
         highest = len(rungs) - 1
         return Bracket(number, rungs, trials_of_bracket(highest - number, highest, factor))
+
+    def _rung(self, name: str, factor: Fraction) -> Rung:
+        return Rung(name, factor, least=self._least)
 
     def _next_bracket(self) -> Bracket:
         """Give one more trial to the bracket that lacks most of its part, and return that."""

@@ -120,7 +120,7 @@ def test_every_name_on_the_page_is_there():
         mqtune.Process,
         mqtune.Run,
         mqtune.TimeLimit,
-        mqtune.ASHA,
+        mqtune.PromotionASHA,
         mqtune.MedianStopping,
         mqtune.Tuner.add,
     )

@@ -42,6 +42,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.PromotionASHA(max_t=2**60, grace_period=3, reduction_factor=2),
     lambda: mqtune.ASHA(81, brackets=5),
     lambda: mqtune.PromotionASHA(81, brackets=2, stop_last_trials=False),
+    lambda: mqtune.PromotionASHA(81, cost="time_total_s"),
     lambda: mqtune.PASHA(81, grace_period=3, reduction_factor=4, time_attr="epoch"),
     lambda: mqtune.HyperBand(49, stop_last_trials=False),
     lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),

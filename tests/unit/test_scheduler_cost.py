@@ -1,0 +1,171 @@
+"""Promotion by cost: who is best is counted by what trials have cost, by hand and against an oracle."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import Play, check_replay, rngs, rough, scattered, some_faults
+from test_scheduler_brackets import Table, bound
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import CONTINUE, Action, Metrics, Report, TrialId
+from mqtune.schedulers.asha import PromotionASHA
+from mqtune.schedulers.base import START, Resume
+from mqtune.schedulers.halving import CostRung
+from mqtune.schedulers.timed import rank_of
+
+
+class CostTable(Table):
+    """Moves trials whose reports have a cost."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{"max_t": 9, "cost": "dollars", **arguments})
+
+    def tell(self, number: int, now: int, **metrics: Any) -> Action:
+        trial = self.trials[number]
+        told: Metrics = {"training_iteration": now, **metrics}
+        return self.scheduler.on_report(trial, Report(trial.id, trial.attempt.number, now, 0.0, told)).action
+
+    def arrive(self, number: int, loss: float, dollars: float) -> None:
+        self.stage(number)
+        assert self.tell(number, 1, loss=loss, dollars=dollars) is Action.PAUSE
+        self.pause(number)
+
+
+# The rule, by hand
+
+
+def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
+    at = CostTable()
+    at.arrive(0, 1, 1)
+    at.arrive(1, 2, 1)
+    assert at.scheduler.choose(can_start=True) == START
+    # A third of 6 is 2: what the two best have cost.
+    at.arrive(2, 3, 4)
+
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 2 of 3")
+    at.stage(0)
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("1"), "rung 1: among the best 2 of 3")
+    at.stage(1)
+    assert at.scheduler.choose(can_start=True) == START
+
+
+def test_an_expensive_trial_is_not_promoted_before_others_have_cost_as_much() -> None:
+    at = CostTable()
+    for number, (loss, dollars) in enumerate([(1, 10), (2, 1), (3, 1)]):
+        at.arrive(number, loss, dollars)
+    assert at.scheduler.choose(can_start=True) == START
+    at.arrive(3, 4, 17.9)
+    assert at.scheduler.choose(can_start=True) == START
+
+    at.arrive(4, 5, 0.1)
+
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 1 of 5")
+
+
+def test_a_report_without_a_cost_enters_no_rung_and_the_next_one_does() -> None:
+    at = CostTable()
+    at.arrive(0, 1, 1)
+    at.stage(1)
+
+    for now, cost in enumerate([math.nan, math.inf, -1, "1", None, True], start=1):
+        assert at.tell(1, now, loss=1, dollars=cost) is Action.CONTINUE
+    assert at.tell(1, 7, loss=1, dollars=0) is Action.PAUSE
+    assert at.scheduler.rung_sizes == (1, 1, 0)
+
+
+def test_a_cost_that_no_report_has_is_a_mistake() -> None:
+    at = CostTable(cost="dolars")
+    at.stage(0)
+    assert at.report(0, 1, None) is CONTINUE
+
+    with pytest.raises(
+        ConfigurationError, match="report 2 of trial 0 has no number of at least 0 for the cost 'dolars'"
+    ):
+        at.tell(0, 2, loss=1, dollars=1)
+
+
+# The rule against an oracle
+
+
+@given(
+    trials=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 0.1, 0.3, 1, 2, 7.5])), max_size=40),
+    gone=st.lists(st.integers(0, 39), max_size=4),
+    factor=st.sampled_from([Fraction(2), Fraction(3), Fraction(5, 2)]),
+)
+def test_the_best_are_the_longest_prefix_within_their_share_of_the_cost(
+    trials: list[tuple[int, float]], gone: list[int], factor: Fraction
+) -> None:
+    rung = CostRung("rung", factor)
+    entered = []
+    for score, cost in trials:
+        rank = rank_of(score, rung.arrivals)
+        rung.costs[rank] = Fraction(cost)
+        rung.enter(rank)
+        entered.append((rank, Fraction(cost)))
+    for index in gone:
+        if entered:
+            rung.withdraw(entered.pop(index % len(entered))[0])
+
+    entered.sort()
+    limit = sum((cost for _, cost in entered), Fraction(0)) / factor
+    sums = [sum((cost for _, cost in entered[:k]), Fraction(0)) for k in range(len(entered) + 1)]
+    best = max(k for k, spent in enumerate(sums) if spent <= limit)
+    assert rung.places == best
+    assert [rung.is_among_best(rank) for rank, _ in entered] == [k < best for k in range(len(entered))]
+    assert rung.entered == len(entered)
+
+
+@given(seed=st.integers(0, 10**6), slots=st.integers(1, 6), trials=st.integers(1, 25), cost=st.sampled_from([0.1, 3]))
+@settings(max_examples=40)
+def test_where_all_cost_the_same_it_is_as_without_costs(seed: int, slots: int, trials: int, cost: float) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics:
+        return {**rough(config, now), "cost": cost * now}
+
+    logs = []
+    for arguments in ({}, {"cost": "cost"}):
+        scheduler = bound(PromotionASHA(9, brackets=2, **arguments))
+        logs.append(Play(scheduler, curve, slots=slots, trials=trials, rng=random.Random(seed)).run().log)
+
+    assert logs[0] == logs[1]
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=60)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        cost = scattered(config["number"], 0, values=4)
+        return None if now > 11 else {**rough(config, now), "cost": cost * now}
+
+    def scheduler() -> PromotionASHA:
+        found: PromotionASHA = bound(PromotionASHA(8, reduction_factor=2, cost="cost"))
+        return found
+
+    play = Play(
+        scheduler(),
+        curve,
+        slots=slots,
+        trials=trials,
+        rng=rng,
+        faults=faults,
+        checkpoints=checkpoints,
+        keeps_calls=True,
+    ).run()
+
+    play.check_end()
+    check_replay(play, scheduler())
+
+
+def test_a_cost_is_described_where_there_is_one() -> None:
+    assert "cost" not in PromotionASHA(9).describe()
+    assert PromotionASHA(9, cost="time_total_s").describe()["cost"] == "time_total_s"
+    with pytest.raises(ConfigurationError, match="PromotionASHA: cost='' is not a name"):
+        PromotionASHA(9, cost="")
