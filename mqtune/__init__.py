@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mqtune.schedulers.pasha import PASHA
     from mqtune.schedulers.pbt import PBT
     from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
+    from mqtune.schedulers.rush import RUSH
     from mqtune.schedulers.stopping.experiment_rules import (
         ExperimentPlateau,
         TargetReached,
@@ -65,6 +66,7 @@ __all__ = [
     "FIFO",
     "PASHA",
     "PBT",
+    "RUSH",
     "WAIT",
     "Action",
     "Callback",
@@ -145,6 +147,7 @@ _HOMES: Final[dict[str, str]] = {
     "PASHA": "mqtune.schedulers.pasha",
     "PBT": "mqtune.schedulers.pbt",
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
+    "RUSH": "mqtune.schedulers.rush",
     "StopRule": "mqtune.schedulers.stopping.rule",
     **dict.fromkeys(("MaximumIteration", "MetricMaximum", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
     **dict.fromkeys(

@@ -87,12 +87,16 @@ class ASHA(RungHalving[InBracket]):
         if is_top:
             progress.next_level = math.inf
             return self._at_max_t
-        if rung.is_among_best(rank):
+        reason = self._why_stopped(trial, rung, rank)
+        if not reason:
             progress.next_level = self._levels[index + 1]
             return CONTINUE
         progress.next_level = math.inf
-        place = f"is not among the best {rung.places} of {rung.entered}"
-        return Decision(Action.STOP, f"{rung.name}: {self.metric}={float(value):g} {place}")
+        return Decision(Action.STOP, f"{rung.name}: {self.metric}={float(value):g} {reason}")
+
+    def _why_stopped(self, trial: Trial, rung: Rung, rank: Rank) -> str:
+        """Return why a trial that has entered *rung* stops there, or an empty text."""
+        return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 
 
 _WAIT: Final = Wait("no new trial can start, and no paused one is promotable before the others have come further")

@@ -1,0 +1,82 @@
+"""RUSH: ASHA for a task that is tuned again, with configs that were good before.
+
+After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML 2021.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mqtune.core.checks import whole_number
+from mqtune.core.trial import ITERATION, Trial, TrialId
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.halving import Rung
+from mqtune.schedulers.timed import Rank
+
+
+class RUSH(ASHA):
+    """ASHA that also stops a trial at a rung where it is worse than the best of the configs that were known before.
+
+    Give the configs that earlier experiments found as the first ones::
+
+        known = [{"lr": 0.1}, {"lr": 0.03}]
+        Tuner(train, space, scheduler=RUSH(27, candidates=len(known)), searcher=PointsFirst(known), …)
+
+    **The rule.** The first *candidates* trials that are staged are the candidates. All trials follow the rule of ``ASHA``,
+    with one bracket. A trial that is no candidate and would continue also stops if its score is worse than the best score
+    with which a candidate has continued from that rung before. A candidate is stopped by the rule of ``ASHA`` alone.
+
+    - *Ties*: a trial that equals the best candidate continues.
+    - *NaN* is worse than every number and equal to itself.
+    - *A candidate that fails or ends* still counts, in place of no other; one that is abandoned doesn't any more.
+    - All else is as in ``ASHA``.
+
+    **Cost.** That of ``ASHA``, and a look at the candidates for each report that reaches a rung.
+
+    Args:
+        max_t: the time at which a trial completes.
+        candidates: how many of the first trials have configs that were known.
+        grace_period: the time of the lowest rung; no trial stops earlier.
+        reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
+        time_attr: the key of the time in the reports, which never goes down within an attempt.
+    """
+
+    kind = "rush"
+    later: ClassVar = {}
+
+    def __init__(
+        self,
+        max_t: float,
+        candidates: int,
+        *,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        time_attr: str = ITERATION,
+    ) -> None:
+        super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
+        self._candidates = whole_number(self._name, "candidates", candidates, 1)
+        self._known: set[TrialId] = set()
+        #: The ranks with which candidates have continued from each rung.
+        self._bars: dict[str, dict[TrialId, Rank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
+
+    def on_stage(self, trial: Trial) -> None:
+        """Take one of the first trials for a candidate."""
+        if len(self._known) < self._candidates:
+            self._known.add(trial.id)
+
+    def on_abandon(self, trial: Trial) -> None:
+        super().on_abandon(trial)
+        for bars in self._bars.values():
+            bars.pop(trial.id, None)
+
+    def _why_stopped(self, trial: Trial, rung: Rung, rank: Rank) -> str:
+        reason, bars = super()._why_stopped(trial, rung, rank), self._bars[rung.name]
+        if reason:
+            return reason
+        if trial.id in self._known:
+            bars[trial.id] = rank
+            return ""
+        best = min(bars, key=bars.__getitem__, default=None)
+        return (
+            "" if best is None or rank <= bars[best] else f"is worse than that of trial {best}, whose config was known"
+        )
