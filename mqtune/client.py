@@ -134,8 +134,9 @@ class TrialHandle:
         Args:
             config: what is to be different from now on.
             reason: why, in a few words.
-            checkpoint: where it goes on from instead: its "best", or the id of any checkpoint that is kept; in the driver's
-                process also the path of a folder.
+            checkpoint: where it goes on from instead: its "best", or the id of any checkpoint that is kept; "decided", the one
+                that it had at the report of ``Tuner.next_report`` on which it was paused, from scratch if it had none; in the
+                driver's process also the path of a folder.
         """
         return self._do("resume", timeout_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
 

@@ -295,7 +295,11 @@ class Bench:
         )
         plan.store = "" if self.store is None else self.store.url
         checkpoints = CheckpointGC(
-            plan.experiment, self.retention, self.store, delete_checkpoints=self.delete_checkpoints
+            plan.experiment,
+            self.retention,
+            self.store,
+            delete_checkpoints=self.delete_checkpoints,
+            keeps_dicts=plan.limits.is_open,
         )
         if server is not self.server:
             # It only looks, and gives nothing up.

@@ -276,7 +276,7 @@ class Experiment:
         self._advance(trial, TrialStatus.STAGED, event.reason, event.by, event.at)
         trial.config = event.config
         trial.ttl_s = event.ttl_s
-        trial.decision = trial.restart = None
+        trial.decision = trial.restart = trial.pause_point = None
         trial.late_metrics = {}
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
         if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
@@ -313,6 +313,8 @@ class Experiment:
             if event.intent is not Intent.HAND_BACK:
                 trial.decision = Decision(Action(event.action), event.reason)
                 trial.restart = event.restart
+            if event.action == Action.PAUSE.value and event.by == "user" and event.sequence:
+                trial.pause_point = trial.checkpoint
             trial.reason = event.reason
             if trial.is_abandoned:
                 self._give_up(trial)
@@ -367,6 +369,9 @@ class Experiment:
                 trial.checkpoints.pop(checkpoint, None)
                 if trial.checkpoint == checkpoint:
                     trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
+                if trial.pause_point == checkpoint:
+                    # What is left may be of later reports.
+                    trial.pause_point = CheckpointId("")
 
     def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
         """Return the status that a trial gets by the end of its attempt, and why."""

@@ -469,6 +469,8 @@ class Trial:
     key: str = ""
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
+    #: What it could go on from at the report on which a loop of somebody else's had it paused; None where none has.
+    pause_point: CheckpointId | None = None
     #: What the next attempt begins with once the decision to pause is carried out: a restart.
     restart: Restart | None = None
     #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began with.

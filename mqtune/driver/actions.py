@@ -484,6 +484,20 @@ def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
 
+def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
+    """Return the checkpoint that a trial had at the report on which it was paused, as ``newest_checkpoint`` does.
+
+    Raises:
+        ConfigurationError: it was not paused so.
+    """
+    found = trial.pause_point
+    if found is None:
+        raise ConfigurationError(
+            f"trial {trial.id} was not paused on a report that next_report returned: leave out checkpoint='decided'"
+        )
+    return found, trial.attempt.source if found == trial.attempt.checkpoint else None
+
+
 def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:
     """Return the checkpoint from which another trial may start.
 

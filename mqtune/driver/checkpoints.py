@@ -58,11 +58,14 @@ class CheckpointGC:
         store: CheckpointStore | None,
         *,
         delete_checkpoints: Deletes,
+        keeps_dicts: bool = False,
     ) -> None:
         self._experiment = experiment
         self._retention = retention.of(experiment.metric, experiment.mode)
         self._store = store
         self._lose_all = _LOSE_ALL[delete_checkpoints]
+        #: Whether somebody may go on from a trial that has completed.
+        self._keeps_dicts = keeps_dicts
         self._spares_best = delete_checkpoints != "all"
         self._may_be_lost = False
         self._references = References()
@@ -139,12 +142,13 @@ class CheckpointGC:
 
     def _note(self, trial: Trial) -> list[CheckpointId]:
         """Have the trial name what it may still need, and return what nothing names any more because of that."""
-        state = attempt = restart = CheckpointId("")
+        state = attempt = restart = pause_point = CheckpointId("")
         if not trial.status.is_terminal:
             state = trial.checkpoint
             attempt = trial.attempt.checkpoint if trial.attempt.end is None else attempt
             restart = trial.restart.checkpoint if trial.restart else restart
-        named = [("state", state), ("attempt", attempt), ("restart", restart)]
+            pause_point = trial.pause_point or pause_point
+        named = [("state", state), ("attempt", attempt), ("restart", restart), ("pause point", pause_point)]
         if trial.status.is_terminal or trial.decision is None:
             named.append(("plan", CheckpointId("")))
         return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
@@ -165,7 +169,8 @@ class CheckpointGC:
         elif trial.status.is_terminal:
             loses_all = trial.status in self._lose_all
             # A dict in Redis is there to go on from, not to be archived.
-            over |= {one for one in trial.checkpoints if loses_all or is_in_memory(one)}
+            keeps = self._keeps_dicts and trial.status is TrialStatus.COMPLETED
+            over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
 
     def _unreported(self, journal: Journal) -> list[Drop]:

@@ -38,6 +38,7 @@ from mqtune.driver.actions import (
     again,
     check_decision,
     check_paused,
+    decided_checkpoint,
     resuming,
 )
 from mqtune.driver.slots import Addition, SlotFiller
@@ -185,6 +186,10 @@ class Requests:
         changes = _argument(request, "config", dict)
         wanted = None if changes is None else self._space.changed(trial.config, changes, random.Random(0))
         source, checkpoint = None, brought
+        if request.arguments.get("checkpoint") == "decided":
+            origin = decided_checkpoint(trial)
+            restart = Restart(wanted or trial.config, *origin, by="user", reason=_reason(request))
+            return again(trial, restart, request=request.id)
         if request.arguments.get("checkpoint") is not None:
             source, checkpoint = self._origin(request, trial)
         return resuming(

@@ -242,6 +242,7 @@ class Runner:
                 plan.settings.checkpoints.retention,
                 place.store,
                 delete_checkpoints=plan.settings.checkpoints.delete,
+                keeps_dicts=plan.limits.is_open,
             ),
             is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),

@@ -52,7 +52,7 @@ class LocalSteering:
         What else they ask for is checked before. The id is empty where they name no folder.
         """
         origin = arguments.get("checkpoint")
-        if origin in (None, "newest", "best"):
+        if origin in (None, "newest", "best", "decided"):
             return CheckpointId("")
         source = arguments.get("source")
         owner = None if source is None else TrialId(str(source))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bench import NAME, Bench
+from bench import NAME, Bench, Hand
+from simulation import FOR_EVER_S, Killed, Simulation
+from simulation import curve as epochs
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
 from mqtune.core.events import DecisionTaken, TrialStaged
-from mqtune.core.trial import Action, Decision, TrialId, TrialStatus
+from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
+from mqtune.driver.loop import Driver
+from mqtune.driver.settings import Limits
 from mqtune.results.results import Results
 from mqtune.schedulers.base import FIFO
+from mqtune.search.space import AnySpace
 
 ONE = "0001"
 
@@ -328,3 +335,136 @@ def test_who_has_a_report_in_hand_has_the_first_word(tmp_path: Path) -> None:
     (decision,) = bench.of(DecisionTaken)
     assert (decision.action, decision.reason) == ("pause", "theirs")
     assert repr(bench.replayed().trials) == repr(bench.experiment.trials)
+
+
+# Going on from where it was decided.
+
+
+def paused_at_the_second_of_three(bench: Bench) -> list[str]:
+    """Pause the trial at its second report, when it has saved with three; return its checkpoints."""
+    names = []
+    for loss in (3.0, 2.0, 1.0):
+        names.append(bench.new_checkpoint(ONE))
+        bench.worker.put_checkpoint(bench.claims[ONE], CheckpointId(names[-1]), b"state")
+        bench.report(ONE, loss, checkpoint=names[-1])
+    bench.driver.next_report(0)
+    bench.driver.next_report(0)
+    bench.hand.trial(ONE).pause()
+    bench.driver.next_report(0)
+    bench.end(ONE)
+    bench.driver.next_report(0)
+    assert bench.trial().status is TrialStatus.PAUSED
+    return names
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_trial_goes_on_from_what_it_had_at_the_report_that_was_decided_on(tmp_path: Path, again: bool) -> None:
+    bench = begun(tmp_path)
+    _, decided, late = paused_at_the_second_of_three(bench)
+    if again:
+        bench.begin()
+        assert bench.driver.next_report(0) is None
+    assert list(bench.trial().checkpoints) == [decided, late]
+
+    bench.hand.trial(ONE).resume(checkpoint="decided")
+
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.number) == (decided, 2)
+    assert bench.trial().pause_point is None
+    bench.start(ONE)
+    assert bench.grant.assignment.checkpoint == decided
+
+
+def test_without_a_checkpoint_at_that_report_it_goes_on_from_scratch(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0)
+    bench.driver.next_report(0)
+    bench.hand.trial(ONE).pause()
+    bench.save(ONE)
+    bench.driver.next_report(0)
+    bench.end(ONE)
+    bench.driver.next_report(0)
+    assert bench.trial().checkpoint
+
+    bench.hand.trial(ONE).resume({"lr": 2.0}, checkpoint="decided")
+
+    assert (bench.trial().attempt.checkpoint, bench.trial().config) == ("", {"lr": 2.0})
+
+
+def test_what_redis_has_lost_of_it_is_no_later_one(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    _, decided, _ = paused_at_the_second_of_three(bench)
+    del bench.server.experiments[NAME].checkpoints[decided]
+    bench.begin()
+    assert bench.driver.next_report(0) is None
+
+    bench.hand.trial(ONE).resume(checkpoint="decided")
+
+    assert bench.trial().attempt.checkpoint == ""
+
+
+def test_one_that_was_not_paused_on_a_report_in_hand_has_no_such_checkpoint(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0)
+    bench.driver.step(0)
+    bench.hand.trial(ONE).pause()
+    bench.end(ONE)
+    bench.driver.step(0)
+
+    with pytest.raises(ConfigurationError, match="trial 0001 was not paused on a report that next_report returned"):
+        bench.hand.trial(ONE).resume(checkpoint="decided")
+    assert bench.trial().status is TrialStatus.PAUSED
+
+
+def test_a_new_trial_goes_on_from_one_that_has_completed_also_from_a_dict(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.report(ONE, 3.0)
+    saved = bench.save(ONE)
+    bench.end(ONE)
+    bench.driver.step(0)
+    assert bench.trial().status is TrialStatus.COMPLETED
+
+    new = bench.hand.add({"lr": 1.0}, source=ONE, key="one, further")
+
+    assert (new.attempt.checkpoint, new.parent) == (saved, ONE)
+    bench.hand.trial(ONE).delete_checkpoints(even_best=True)
+    assert list(bench.trial().checkpoints) == [saved]
+    bench.hand.trial(new).abandon()
+    bench.driver.step(0)
+    assert bench.hand.trial(ONE).delete_checkpoints(even_best=True) == [saved]
+
+
+def promote(driver: Driver, handed: set[tuple[str, int, int]]) -> bool:
+    """A loop of somebody else's that remembers nothing: each trial pauses at epoch 2, and goes on from there to its end."""
+    hand = Hand(SimpleNamespace(space=AnySpace(), seed=0), driver, Path("nowhere"))  # type: ignore[arg-type]
+    for number in range(3):
+        hand.add({"lr": number / 10}, key=str(number))
+    report = driver.next_report(FOR_EVER_S)
+    if report is not None:
+        epoch = report.metrics["training_iteration"]
+        handed.add((report.trial, report.attempt, epoch))
+        if epoch == 2:
+            hand.trial(report.trial).pause()
+    for trial in hand.get_trials(TrialStatus.PAUSED):
+        hand.trial(trial).resume(checkpoint="decided")
+    return all(trial.status is TrialStatus.COMPLETED for trial in hand.get_trials())
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_every_epoch_comes_once_in_its_attempt_at_whatever_write_a_driver_is_killed(lockstep: bool) -> None:
+    expected = {(f"{n:04d}", 1 + (epoch > 2), epoch) for n in (1, 2, 3) for epoch in range(1, 6)}
+    for kill_at in range(1, 1000):
+        workers = mqtune.Simulated(epochs(5), slots=2, keep_journal=True, decision_delay_s=2.5)
+        simulation = Simulation(workers, limits=Limits(is_open=True), lockstep=lockstep)
+        handed: set[tuple[str, int, int]] = set()
+        was_killed = False
+        for kill in (kill_at, 0):
+            with contextlib.suppress(Killed):
+                driver = simulation.driver(kill_at=kill)
+                while not promote(driver, handed):
+                    pass
+                break
+            was_killed = True
+        assert handed == expected, kill_at
+        if not was_killed:
+            return
+    pytest.fail("it never ends")
