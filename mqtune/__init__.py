@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mqtune.search.grid import GridSearcher
     from mqtune.search.points import PointsFirst
     from mqtune.search.random import RandomSearcher
+    from mqtune.search.space import Space
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
@@ -98,6 +99,7 @@ __all__ = [
     "Scheduler",
     "Searcher",
     "Simulated",
+    "Space",
     "Start",
     "StopRule",
     "StopTrial",
@@ -158,6 +160,7 @@ _HOMES: Final[dict[str, str]] = {
     "GridSearcher": "mqtune.search.grid",
     "PointsFirst": "mqtune.search.points",
     "RandomSearcher": "mqtune.search.random",
+    "Space": "mqtune.search.space",
     **dict.fromkeys(
         ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
         "mqtune.trainable.reporting",

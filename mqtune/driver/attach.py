@@ -138,6 +138,8 @@ def _explained(name: str, definition: Definition) -> Iterator[None]:
     """Turn errors about a definition that lacks something, or is malformed, into one that says what to do."""
     try:
         yield
+    except ConfigurationError:
+        raise
     except KeyError as error:
         raise ConfigurationError(
             f"what mqtune {definition.get('version', '?')} kept of experiment {name!r} lacks {error}; run its script instead"

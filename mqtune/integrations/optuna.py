@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 #: The share of a normal distribution that is left out at each end: Optuna's domains have bounds.
 _TAIL: Final = 1e-6
-#: How often a sampler is asked for a config that was not abandoned, and how many are drawn at random then: in all but small
-#: spaces the first will do.
-_SUGGESTIONS: Final = 10
+#: How often a sampler is asked for a config that was not abandoned and that the space's constraint allows, and how many are drawn at
+#: random then: mostly the first will do.
+_SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
 _STATES: Final = {
@@ -171,11 +171,11 @@ class OptunaSearcher(Searcher):
         return copy.deepcopy(record.config)
 
     def _new_from_sampler(self) -> _Record | None:
-        """Return a suggestion that was not abandoned, if the sampler has one soon."""
+        """Return a suggestion that was not abandoned and is allowed, if the sampler has one soon."""
         for _ in range(_SUGGESTIONS):
             asked = self._study.ask({} if self._space.has_conditions else self._distributions)
             config = self._space.config_of(self._chosen(asked))
-            if fingerprint(config) not in self._abandoned:
+            if fingerprint(config) not in self._abandoned and self._space.allows(config):
                 return _Record(config, asked.params, asked)
             self._study.tell(asked, state=TrialState.FAIL)
         return None

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Final
 
 from mqtune.core.checks import number
 from mqtune.core.errors import ConfigurationError
@@ -15,6 +16,9 @@ from mqtune.schedulers.timed import exact
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, choice, has_domain
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same, plain_value
+
+#: How often a config is explored until the space's constraint allows the result.
+_EXPLORATIONS: Final = 100
 
 #: Takes a config that was explored already and returns the one that counts.
 Explore = Callable[[Config], Config]
@@ -65,9 +69,11 @@ class Exploration:
                 "PBT: nothing would change; give hyperparam_mutations={'lr': mqtune.loguniform(1e-4, 1e-1)}, or explore"
             )
         self._explore = explore
+        self._space: Space | None = None
 
     def check_space(self, space: Space) -> None:
-        """Raise ConfigurationError unless *space* has all that may change."""
+        """Raise ConfigurationError unless *space* has all that may change; its constraint counts from now on."""
+        self._space = space
         known = dict.fromkeys(space.places.values())
         for path in self._domains:
             if "/".join(path) not in known:
@@ -79,9 +85,19 @@ class Exploration:
     def __call__(self, config: Config, rng: random.Random) -> Config:
         """Return a config explored from *config*, which stays as it is.
 
+        One that the space's constraint refuses is explored again, 100 times at most; then it is a copy of *config*.
+
         Raises:
             ConfigurationError: the function to explore with fails, or what it returns is not a config.
         """
+        for _ in range(_EXPLORATIONS):
+            explored = self._explored(config, rng)
+            if self._space is None or self._space.allows(explored):
+                return explored
+        unchanged: Config = copy_value(config)
+        return unchanged
+
+    def _explored(self, config: Config, rng: random.Random) -> Config:
         explored: Config = copy_value(config)
         for path, domain in self._domains.items():
             branch: object = explored

@@ -60,7 +60,8 @@ class PBT(TimedScheduler[Member]):
 
     **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain; otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
-    the present one is taken. Values that a ``sample_from`` computed stay as they are, unless *explore* changes them.
+    the present one is taken. Values that a ``sample_from`` computed stay as they are, unless *explore* changes them. A config that the space's constraint
+    refuses is explored again, 100 times at most; then the copy has the config of what it copies.
 
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.

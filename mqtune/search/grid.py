@@ -42,7 +42,7 @@ class GridSearcher(Searcher):
         """Return the config for the grid's next point, or None after the last."""
         for point in self._points:
             for _ in range(_SAMPLES):
-                config = self._space.config(next(self._draws) | point)
+                config = self._space.draw(self._draws, point)
                 if fingerprint(config) not in self._avoided:
                     return config
         return None

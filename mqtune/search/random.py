@@ -95,10 +95,17 @@ class RandomSearcher(Searcher):
 
     def _sample(self, point: dict[str, object], samples: int, without: set[str]) -> Config | None:
         for _ in range(samples):
-            config = self._space.config(next(self._draws) | point)
-            if not without or fingerprint(config) not in without:
+            config = self._drawn(point)
+            if config is not None and (not without or fingerprint(config) not in without):
                 return config
         return None
+
+    def _drawn(self, point: dict[str, object]) -> Config | None:
+        """Return a sample; None for one that the constraint refuses, where what it allows is counted."""
+        if not self._counts:
+            return self._space.draw(self._draws, point)
+        config = self._space.config(next(self._draws) | point)
+        return config if self._space.allows(config) else None
 
     def _sample_new(self, point: dict[str, object]) -> Config | None:
         return None if fingerprint(point) in self._left else self._sample(point, SAMPLES_BEFORE_COUNTING, self._seen)
@@ -119,8 +126,8 @@ class RandomSearcher(Searcher):
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))
         self._seen |= self._abandoned
-        config = self._space.config(next(self._draws) | point)
-        if fingerprint(config) not in self._abandoned:
+        config = self._sample(point, 1, self._abandoned)
+        if config is not None:
             return config
         allowed = [one for one in configs if fingerprint(one) not in self._abandoned]
         return allowed[self._rng.integers(len(allowed))] if allowed else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
@@ -24,6 +22,7 @@ from mqtune.search.domains import (
     sample_from,
     written,
 )
+from mqtune.search.shape import Branch, Node, Resolution, combinations, count, grown, walk
 from mqtune.search.values import MAX_DEPTH, copy_value, plain_value
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 #: What stands for all paths in the description of a space that takes every config; no other space has an empty path.
 _ANYTHING: Final = ""
+#: What stands for the constraint in a description: no path begins like this.
+_CONSTRAINT: Final = "/constraint"
 #: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 
@@ -38,16 +39,12 @@ SEPARATOR: Final = "/"
 _FIRST_BLOCK: Final = 4
 _LARGEST_BLOCK: Final = 256
 
-#: A definition's shape: a dict for each dict, a list for each list that has domains, and a path for each other value.
-_Node: TypeAlias = "str | dict[str, _Node] | list[_Node] | _Branch"
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """A choice whose entries have domains of their own: its path, and each entry's shape."""
-
-    path: str
-    entries: tuple[_Node, ...]
+#: Samples that are taken to find a config that the constraint allows, a tenth of a second's worth; and to find out whether there is one
+#: with the values of a point of the grid, of which there may be thousands.
+_MOST_SAMPLES: Final = 10_000
+_GRID_SAMPLES: Final = 200
+#: Of spaces with at most this many configs those that the constraint allows are counted.
+_MOST_COUNTED: Final = 10_000
 
 
 class _Spot(NamedTuple):
@@ -79,16 +76,24 @@ class Space:
     Args:
         definition: a dict of domains, constants, and further dicts and lists. The order of its keys is the order in which values
             are drawn and in which a grid is walked, the last key fastest.
+        constraint: a function that is called with a copy of each complete config, and says whether it may be tried. What is
+            sampled and refused is sampled again, and a point of the grid is left out where none of 200 samples with its values is allowed.
+            It is called by the driver alone; for a run that can be repeated its answer must depend on the config and on nothing else.
 
     Raises:
-        SpaceError: a key is not a string or holds a ``/``, a value can't be sent to a worker, or a ``sample_from``
-            function fails. Each of these is called here, with each entry of each choice, so that a mistake shows before the first
-            trial.
+        SpaceError: a key is not a string or holds a ``/``, a value can't be sent to a worker, a function fails, or the
+            constraint allows none of 10,000 samples. Each function is called here, with each entry of each choice, so that a
+            mistake shows before the first trial.
     """
 
-    def __init__(self, definition: Mapping[str, object]) -> None:
+    def __init__(self, definition: Mapping[str, object], *, constraint: Callable[[Config], bool] | None = None) -> None:
         if not isinstance(definition, Mapping):
             raise SpaceError(f"the search space {definition!r} is not a dict of names and domains")
+        if constraint is not None and not callable(constraint):
+            raise SpaceError(
+                f"constraint={constraint!r} is not a function that takes a config and returns True or False"
+            )
+        self._constraint = constraint
         self._entries: dict[str, Domain] = {}
         self._places: dict[str, str] = {}
         #: The definition by path, outside of lists and choices.
@@ -98,11 +103,19 @@ class Space:
         self._tree = self._plant_dict(definition, _Spot("", "", {}))
         self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
         self._functions = {path: entry.function for path, entry in self._entries.items() if isinstance(entry, Derived)}
-        if self._functions:
-            for way in self._ways or [{}]:
-                self.sample(random.Random(0), way)
+        self._domains = {p: entry for p, entry in self._entries.items() if not isinstance(entry, Constant | Derived)}
+        self._try_functions()
 
-    def _plant_dict(self, definition: Mapping[str, object], spot: _Spot) -> dict[str, _Node]:
+    def _try_functions(self) -> None:
+        if not self._functions and self._constraint is None:
+            return
+        rng = random.Random(0)
+        for way in self._ways or [{}]:
+            self.allows(self.config(self._filled(way, rng)))
+        if self._constraint is not None:
+            self.sample(rng)
+
+    def _plant_dict(self, definition: Mapping[str, object], spot: _Spot) -> dict[str, Node]:
         if spot.path.count(SEPARATOR) > MAX_DEPTH:
             raise SpaceError(f"a search space has more than {MAX_DEPTH} levels of dicts; does one hold itself?")
         for key in definition:
@@ -111,7 +124,7 @@ class Space:
                 raise SpaceError(f"the key {key!r}{where} is not a name; give a string that is not empty, without '/'")
         return {key: self._plant(value, spot.at(key)) for key, value in definition.items()}
 
-    def _plant(self, definition: object, spot: _Spot) -> _Node:
+    def _plant(self, definition: object, spot: _Spot) -> Node:
         if isinstance(definition, Mapping) and definition:
             return self._plant_dict(definition, spot)
         if isinstance(definition, list | tuple) and has_domain(definition):
@@ -123,7 +136,7 @@ class Space:
             return spot.path
         ways = [spot.entry(index) for index in range(len(domain.entries))]
         self._ways += [dict(way.within) for way in ways]
-        return _Branch(spot.path, tuple(map(self._plant, domain.entries, ways)))
+        return Branch(spot.path, tuple(map(self._plant, domain.entries, ways)))
 
     def _add(self, domain: Domain, spot: _Spot) -> None:
         if _is_grid(domain) and not all(_is_grid(self._entries[path]) for path in spot.within):
@@ -142,7 +155,7 @@ class Space:
     @property
     def domains(self) -> dict[str, Domain]:
         """What there is to choose from, by path: all entries but constants and functions."""
-        return {path: entry for path, entry in self._entries.items() if not isinstance(entry, Constant | Derived)}
+        return dict(self._domains)
 
     @property
     def places(self) -> dict[str, str]:
@@ -157,19 +170,30 @@ class Space:
     @property
     def grid_size(self) -> int:
         """The number of points of the grid: 1 without ``grid_search``."""
-        return _count(self._tree, {path: len(options) for path, options in self._grid.items()})
+        if self._constraint is not None and self._grid:
+            return len(self._allowed_points)
+        return count(self._tree, {path: len(options) for path, options in self._grid.items()})
 
     @property
     def has_grid(self) -> bool:
         """Tells whether there is a ``grid_search`` entry."""
         return bool(self._grid)
 
-    @property
+    @cached_property
     def size(self) -> int | None:
-        """The number of different configs, or None when they can't be counted; what several entries of a choice give counts for each."""
+        """The number of different configs, or None when they can't be counted; what several entries of a choice give counts for each.
+
+        With a constraint only up to 10,000 can be counted.
+        """
+        size = self._size()
+        if self._constraint is None or size is None:
+            return size
+        return sum(1 for _ in self.configs()) if size <= _MOST_COUNTED else None
+
+    def _size(self) -> int | None:
         sizes = {path: entry.size for path, entry in self._entries.items()}
         known = {path: size for path, size in sizes.items() if size is not None}
-        return _count(self._tree, known) if len(known) == len(sizes) else None
+        return count(self._tree, known) if len(known) == len(sizes) else None
 
     def walk(self, values: Mapping[str, object]) -> Iterator[str]:
         """Yield the paths that a config with these values has, in order.
@@ -177,20 +201,54 @@ class Space:
         The value of a choice whose entries have domains is needed when the next path is asked for, and may be given until then;
         without it those of its entries are left out.
         """
-        return _walk(self._tree, values)
+        return walk(self._tree, values)
 
     def grid_points(self) -> Iterator[dict[str, object]]:
         """Yield each point of the grid as values by path, in the order of nested loops; ``{}`` without a grid."""
-        for point in _combinations(self._tree, self._grid):
+        is_limited = self._constraint is not None and self.has_grid
+        for point in self._allowed_points if is_limited else combinations(self._tree, self._grid):
             yield {path: copy_value(value) for path, value in point.items()}
+
+    @cached_property
+    def _allowed_points(self) -> list[dict[str, object]]:
+        rng = random.Random(0)
+        points = [p for p in combinations(self._tree, self._grid) if self._sampled(p, rng, _GRID_SAMPLES)[1]]
+        if not points:
+            raise SpaceError(
+                f"the constraint {self.constraint} allows no point of the grid, with {_GRID_SAMPLES} samples each"
+            )
+        return points
+
+    @property
+    def constraint(self) -> str:
+        """The name of the constraint; empty without one."""
+        return "" if self._constraint is None else _name_of(self._constraint)
+
+    def allows(self, config: Config) -> bool:
+        """Tell whether the constraint allows a complete config.
+
+        Raises:
+            SpaceError: it fails, or returns nothing.
+        """
+        if self._constraint is None:
+            return True
+        try:
+            answer: bool | None = self._constraint(copy_value(config))
+            if answer is not None:
+                return bool(answer)
+        except Exception as error:
+            raise SpaceError(
+                f"the constraint {self.constraint} raised {type(error).__name__}: {error}, for {config!r}"
+            ) from error
+        raise SpaceError(f"the constraint {self.constraint} returned None for {config!r}; return True or False")
 
     def sample(self, rng: random.Random, grid_point: Mapping[str, object] | None = None) -> Config:
         """Return a new config, with the values of *grid_point* if given; the same state of *rng* gives the same one.
 
         Raises:
-            SpaceError: a ``sample_from`` function fails.
+            SpaceError: a function fails, or the constraint allows none of 10,000 samples.
         """
-        return self._build(grid_point or {}, lambda entry: entry.sample(rng))
+        return self._built(grid_point or {}, rng)
 
     def grid_point(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values, by path, that *config* has of the grid.
@@ -215,6 +273,18 @@ class Space:
                 yield {path: at(share) for (path, at), share in zip(drawn, shares, strict=True)}
             size = min(2 * size, _LARGEST_BLOCK)
 
+    def draw(self, draws: Iterator[dict[str, object]], grid_point: Mapping[str, object]) -> Config:
+        """Return a config of the next of *draws* that the constraint allows, with the values of *grid_point*.
+
+        Raises:
+            SpaceError: as :meth:`sample`.
+        """
+        for _ in range(_MOST_SAMPLES):
+            config = self.config({**next(draws), **grid_point})
+            if self.allows(config):
+                return config
+        raise self._refusal(config, is_sampled=True)
+
     def config(self, values: dict[str, object]) -> Config:
         """Return the config of these values by path, which it takes over, with those that its functions compute.
 
@@ -224,11 +294,11 @@ class Space:
             SpaceError: a ``sample_from`` function fails.
         """
         if self._functions:
-            resolution = _Resolution(self._tree, values, self._functions)
+            resolution = Resolution(self._tree, values, self._functions)
             for path in self.walk(values):
                 if path in self._functions:
                     resolution.value(path)
-        config: Config = _grown(self._tree, values)
+        config: Config = grown(self._tree, values)
         return config
 
     def configs(self, grid_point: Mapping[str, object] | None = None) -> Iterator[Config]:
@@ -239,19 +309,23 @@ class Space:
             for path, entry in self._entries.items()
             if path not in self._functions
         }
-        for values in _combinations(self._tree, options):
-            yield self._build(values)
+        for values in combinations(self._tree, options):
+            config = self.config({path: copy_value(value) for path, value in values.items()})
+            if self.allows(config):
+                yield config
 
     def check(self, config: Mapping[str, object], *, partial: bool = True) -> None:
         """Check a config, or with *partial* one that lacks values.
 
         Raises:
-            SpaceError: a key is unknown, a value is not in its domain, or one is missing that may not.
+            SpaceError: a key is unknown, a value is not in its domain, one is missing that may not, or the constraint refuses it.
         """
         given = self._match(config)
-        missing = [self._places[path] for path in self.walk(given) if path not in given]
+        missing = [path for path in self.walk(given) if path not in given]
         if missing and not partial:
-            raise SpaceError(f"the config lacks {', '.join(missing)}")
+            raise SpaceError(f"the config lacks {', '.join(self._places[path] for path in missing)}")
+        if self._constraint is not None and not any(path in self._domains for path in missing):
+            self._built(given, random.Random(0))
 
     def complete(self, point: Mapping[str, object], rng: random.Random) -> Config:
         """Return a config with the values of *point*, and what it lacks sampled.
@@ -259,7 +333,7 @@ class Space:
         Raises:
             SpaceError: as :meth:`check` does.
         """
-        return self._build(self._match(point), lambda entry: entry.sample(rng))
+        return self._built(self._match(point), rng)
 
     def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
         """Return *config* with the values of *changes*, which may be a part of one at any depth; what neither has is sampled.
@@ -270,7 +344,7 @@ class Space:
             SpaceError: as :meth:`check` does.
         """
         before = self._match(config)
-        return self._build(before | self._match(changes, before), lambda entry: entry.sample(rng))
+        return self._built(before | self._match(changes, before), rng)
 
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.
@@ -291,7 +365,10 @@ class Space:
 
     def describe(self) -> dict[str, object]:
         """Return what defines each entry, by path, in values that a message can carry; a function by its name."""
-        return {path: describe_definition(entry) for path, entry in self._outer.items()}
+        entries: dict[str, object] = {path: describe_definition(entry) for path, entry in self._outer.items()}
+        if self._constraint is not None:
+            entries[_CONSTRAINT] = {"function": self.constraint}
+        return entries
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{path}: {written(entry)}' for path, entry in self._outer.items())})"
@@ -301,11 +378,11 @@ class Space:
         return dict(self._matched(config, self._tree, "", likely or {}))
 
     def _matched(
-        self, value: object, node: _Node, place: str, likely: Mapping[str, object]
+        self, value: object, node: Node, place: str, likely: Mapping[str, object]
     ) -> Iterator[tuple[str, object]]:
         if isinstance(node, str):
             yield node, self._checked(value, node, place)
-        elif isinstance(node, _Branch):
+        elif isinstance(node, Branch):
             yield from self._matched_entry(value, node, place, likely).items()
         elif isinstance(node, list):
             if not isinstance(value, list | tuple) or len(value) != len(node):
@@ -324,7 +401,7 @@ class Space:
                 yield from self._matched(each, node[key], prefix + key, likely)
 
     def _matched_entry(
-        self, value: object, branch: _Branch, place: str, likely: Mapping[str, object]
+        self, value: object, branch: Branch, place: str, likely: Mapping[str, object]
     ) -> dict[str, object]:
         found, refusals = [], []
         for index, entry in enumerate(branch.entries):
@@ -333,7 +410,7 @@ class Space:
             except SpaceError as error:
                 refusals.append(str(error))
             else:
-                lacks = any(path not in values for path in _walk(entry, values))
+                lacks = any(path not in values for path in walk(entry, values))
                 found.append((index != likely.get(branch.path), lacks, index, values))
         if not found:
             raise SpaceError(f"{place}: {value!r} fits no entry of {self._entries[branch.path]}: {'; '.join(refusals)}")
@@ -346,14 +423,40 @@ class Space:
         except SpaceError as error:
             raise SpaceError(f"{place}: {error}") from None
 
-    def _build(self, fixed: Mapping[str, object], fill: Callable[[Domain], object] | None = None) -> Config:
+    def _built(self, fixed: Mapping[str, object], rng: random.Random) -> Config:
+        """Return a config with these values by path, and others sampled, that the constraint allows."""
+        config, is_allowed = self._sampled(fixed, rng, _MOST_SAMPLES)
+        if not is_allowed:
+            raise self._refusal(config, is_sampled=self._has_free(fixed))
+        return config
+
+    def _sampled(self, fixed: Mapping[str, object], rng: random.Random, samples: int) -> tuple[Config, bool]:
+        """Return the first of so many configs that the constraint allows, or the last, and whether it does."""
+        for _ in range(samples if self._has_free(fixed) else 1):
+            config = self.config(self._filled(fixed, rng))
+            if self.allows(config):
+                return config, True
+        return config, False
+
+    def _filled(self, fixed: Mapping[str, object], rng: random.Random) -> dict[str, object]:
         values: dict[str, object] = {}
         for path in self.walk(values):
             if path in fixed:
                 values[path] = copy_value(fixed[path])
-            elif fill is not None and path not in self._functions:
-                values[path] = fill(self._entries[path])
-        return self.config(values)
+            elif path not in self._functions:
+                values[path] = self._entries[path].sample(rng)
+        return values
+
+    def _has_free(self, fixed: Mapping[str, object]) -> bool:
+        return any(path not in fixed and path in self._domains for path in self.walk(fixed))
+
+    def _refusal(self, config: Config, *, is_sampled: bool) -> SpaceError:
+        if not is_sampled:
+            return SpaceError(f"the constraint {self.constraint} refuses {config!r}")
+        return SpaceError(
+            f"the constraint {self.constraint} allows none of {_MOST_SAMPLES:,} sampled configs, the last of which was {config!r}; "
+            "give domains that hold fewer configs that are refused"
+        )
 
 
 class AnySpace(Space):
@@ -381,83 +484,8 @@ class AnySpace(Space):
         return {_ANYTHING: {}}
 
 
-class _Resolution:
-    """Computes the ``sample_from`` values of one config, each once and when it is first asked for."""
-
-    def __init__(
-        self, tree: dict[str, _Node], values: dict[str, object], functions: Mapping[str, Callable[..., object]]
-    ) -> None:
-        self._values = values
-        self._functions = functions
-        self._view = _View(tree, self.value)
-        self._under_way: list[str] = []
-
-    def value(self, path: str) -> object:
-        """Return a copy of the value at *path*, after computing it if need be."""
-        if path not in self._values:
-            self._values[path] = self._compute(path)
-        return copy_value(self._values[path])
-
-    def _compute(self, path: str) -> object:
-        if path in self._under_way:
-            circle = " needs ".join([*self._under_way[self._under_way.index(path) :], path])
-            raise SpaceError(f"sample_from values need each other: {circle}; compute one of them without the others")
-        self._under_way.append(path)
-        try:
-            result = self._functions[path](self._view)
-        except SpaceError:
-            raise
-        except Exception as error:
-            raise SpaceError(f"{path}: its sample_from function raised {type(error).__name__}: {error}") from error
-        finally:
-            self._under_way.pop()
-        return plain_value(result, path)
-
-
-class _View(Mapping[str, object]):
-    """A read-only config, for a ``sample_from`` function."""
-
-    __slots__ = ("_tree", "_value")
-
-    def __init__(self, tree: dict[str, _Node], value: Callable[[str], object]) -> None:
-        self._tree = tree
-        self._value = value
-
-    def __getitem__(self, key: str) -> object:
-        if key not in self._tree:
-            raise KeyError(f"{key} (there are {', '.join(self._tree)})")
-        return _seen(self._tree[key], self._value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tree)
-
-    def __len__(self) -> int:
-        return len(self._tree)
-
-
-class _ListView(Sequence[object]):
-    """A read-only list of a config, for a ``sample_from`` function."""
-
-    __slots__ = ("_nodes", "_value")
-
-    def __init__(self, nodes: list[_Node], value: Callable[[str], object]) -> None:
-        self._nodes = nodes
-        self._value = value
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self._nodes[index]
-        return _ListView(found, self._value) if isinstance(index, slice) else _seen(found, self._value)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-
-def _seen(node: _Node, value: Callable[[str], Any]) -> object:
-    if isinstance(node, str):
-        return value(node)
-    if isinstance(node, _Branch):
-        return _seen(node.entries[value(node.path)], value)
-    return _View(node, value) if isinstance(node, dict) else _ListView(node, value)
+def _name_of(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _is_grid(domain: Domain) -> bool:
@@ -473,63 +501,6 @@ def _constant(value: object, path: str) -> Constant:
     return Constant(plain_value(dict(value) if isinstance(value, Mapping) else value, path))
 
 
-def _grown(node: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(node, dict):
-        return {key: values[each] if isinstance(each, str) else _grown(each, values) for key, each in node.items()}
-    if isinstance(node, list):
-        return [_grown(each, values) for each in node]
-    return values[node] if isinstance(node, str) else _grown(node.entries[values[node.path]], values)
-
-
-def _walk(node: _Node, values: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(node, str):
-        yield node
-    elif isinstance(node, _Branch):
-        yield node.path
-        if node.path in values:
-            yield from _walk(node.entries[values[node.path]], values)
-    else:
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from _walk(each, values)
-
-
-def _heads(node: _Node) -> Iterator[tuple[str, tuple[_Node, ...]]]:
-    """Yield the paths that each config has, with the entries that each may lead to."""
-    if isinstance(node, str):
-        yield node, ()
-    elif isinstance(node, _Branch):
-        yield node.path, node.entries
-    else:
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from _heads(each)
-
-
-def _count(node: _Node, counts: Mapping[str, int]) -> int:
-    """Return how many combinations there are of so many values of these paths."""
-    heads = [(path, entries) for path, entries in _heads(node) if path in counts]
-    return math.prod(
-        sum(_count(each, counts) for each in entries) if entries else counts[path] for path, entries in heads
-    )
-
-
-def _combinations(node: _Node, options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
-    """Yield all combinations of values of these paths, in the order of nested loops."""
-    heads = [(path, entries) for path, entries in _heads(node) if path in options]
-    for parts in itertools.product(*(_alternatives(path, entries, options) for path, entries in heads)):
-        yield {path: value for part in parts for path, value in part.items()}
-
-
-def _alternatives(
-    path: str, entries: tuple[_Node, ...], options: Mapping[str, Sequence[Any]]
-) -> Iterator[dict[str, object]]:
-    for value in options[path]:
-        if not entries:
-            yield {path: value}
-            continue
-        for inner in _combinations(entries[value], options):
-            yield {path: value, **inner}
-
-
 def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bool = False) -> Space:
     """Return the space that ``Space.describe`` described.
 
@@ -538,12 +509,16 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
         any_unknown: whether what stands in the user's code alone is any value, as is enough to read configs.
 
     Raises:
-        SpaceError: it has a ``sample_from``, whose function stands in the user's code alone.
+        SpaceError: it has a ``sample_from`` or a constraint, whose function stands in the user's code alone.
     """
     if _ANYTHING in description:
         return AnySpace()
+    entries = dict(description)
+    constraint = entries.pop(_CONSTRAINT, None)
+    if constraint is not None and not any_unknown:
+        raise SpaceError(f"the space's constraint {constraint['function']} stands in your code alone")
     unknown = sample_from(lambda _: None) if any_unknown else None
-    return Space(nested({path: _entry(path, entry, unknown) for path, entry in description.items()}))
+    return Space(nested({path: _entry(path, entry, unknown) for path, entry in entries.items()}))
 
 
 def nested(entries: Mapping[str, object]) -> dict[str, object]:

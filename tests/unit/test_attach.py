@@ -271,6 +271,8 @@ def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> No
         ({"scheduler": MyScheduler(9)}, "scheduler"),
         ({"stop": lambda trial, report: False}, "stop"),
         ({"space": {"a": 1, "b": mqtune.sample_from(lambda config: config["a"])}}, "space"),
+        ({"space": {"a": mqtune.choice([1, {"b": mqtune.sample_from(lambda config: 2)}])}}, "space"),
+        ({"space": mqtune.Space(SPACE, constraint=lambda config: config["lr"] < 0.5)}, "space"),
     ],
 )
 def test_what_only_the_script_has_is_asked_for_by_its_name(
@@ -280,6 +282,18 @@ def test_what_only_the_script_has_is_asked_for_by_its_name(
 
     with pytest.raises(ConfigurationError, match=rf"run the script again, or Tuner.attach\(…, {argument}=…\)"):
         attach()
+
+
+def test_a_space_with_a_constraint_is_given_again(kept: dict[str, bytes]) -> None:
+    def small(config: dict[str, Any]) -> bool:
+        return bool(config["lr"] < 0.5)
+
+    space = mqtune.Space(SPACE, constraint=small)
+    kept["x"] = encode_value(tuned(space=space, seed=2).definition(None))
+
+    assert attach(space=space)[0].definition(kept["x"])["space"] == space.describe()
+    with pytest.raises(NameTaken, match=r"space./constraint was {'function': 'small'} and is not there"):
+        tuned(space=SPACE, seed=2).definition(kept["x"])
 
 
 def test_a_definition_that_lacks_something_is_a_clear_error(kept: dict[str, bytes]) -> None:

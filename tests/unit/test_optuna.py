@@ -54,6 +54,11 @@ CONDITIONAL = Space(
 )
 
 
+LIMITED = Space(
+    {"x": mqtune.uniform(0, 1), "y": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] + config["y"] < 0.5
+)
+
+
 def bound(
     sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, mode: str = "min", space: Space = SPACE
 ) -> OptunaSearcher:
@@ -142,6 +147,29 @@ def test_a_parameter_that_hangs_on_another_one_is_asked_for_where_it_is_there() 
 
     later = [trial.params["opt"] for trial in story.model[-15:]]
     assert later.count(0) > 10
+
+
+def test_what_the_constraint_refuses_is_asked_for_again_and_teaches_nothing() -> None:
+    story = Story(bound(space=LIMITED))
+    for _ in range(40):
+        trial = story.begin()
+        assert trial.config["x"] + trial.config["y"] < 0.5
+        story.end(story.report(trial, -trial.config["x"]))
+
+    refused = [seen for seen in story.model if seen.params["x"] + seen.params["y"] >= 0.5]
+    assert refused
+    assert all(seen.state is TrialState.FAIL for seen in refused)
+
+
+def test_a_sampler_that_finds_nothing_allowed_leaves_it_to_chance() -> None:
+    class Stubborn(optuna.samplers.RandomSampler):
+        def sample_independent(self, *arguments: Any) -> float:
+            return 1.0
+
+    config = bound(Stubborn(), space=LIMITED).suggest(TrialId("0001"))
+
+    assert config is not None
+    LIMITED.check(config, partial=False)
 
 
 def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
@@ -288,7 +316,7 @@ def test_points_that_come_first_teach_as_others_do() -> None:
 @given(
     ends=st.lists(st.sampled_from([*TrialStatus]), min_size=1, max_size=25),
     losses=st.lists(st.floats(), min_size=1, max_size=5),
-    space=st.sampled_from([SPACE, CONDITIONAL]),
+    space=st.sampled_from([SPACE, CONDITIONAL, LIMITED]),
 )
 def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
     ends: list[TrialStatus], losses: list[float], space: Space

@@ -584,6 +584,15 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], mes
         PBT(**{"perturbation_interval": 2, "hyperparam_mutations": {"lr": [1, 2]}, **arguments})
 
 
+def test_what_is_explored_meets_the_constraint_or_stays_as_it_was() -> None:
+    exploration = Exploration({"x": uniform(0, 1)}, resample_probability=0, factors=[0.5, 1.2], explore=None)
+    exploration.check_space(Space({"x": uniform(0, 1)}, constraint=lambda config: config["x"] > 0.45))
+
+    assert {exploration({"x": 0.5}, random.Random(seed))["x"] for seed in range(20)} == {0.6}
+    exploration.check_space(Space({"x": uniform(0, 1)}, constraint=lambda config: 0.45 < config["x"] < 0.55))
+    assert exploration({"x": 0.5}, random.Random(0)) == {"x": 0.5}
+
+
 def test_what_the_entries_of_a_choice_have_of_their_own_may_change() -> None:
     space = Space({"opt": choice([{"name": "adam", "lr": uniform(0, 1)}, {"name": "sgd", "momentum": uniform(0, 1)}])})
     exploration = Exploration({"opt": {"lr": uniform(0, 1)}}, resample_probability=0, factors=[0.5], explore=None)

@@ -179,6 +179,50 @@ def test_grid_search_needs_a_grid(space: Space) -> None:
         GridSearcher(space)
 
 
+# Constraints
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_space_with_a_constraint_is_covered_without_repeats_and_then_all_over(seed: int) -> None:
+    space = Space({"a": randint(1, 30), "b": randint(1, 30)}, constraint=lambda config: config["a"] * config["b"] == 24)
+    searcher = RandomSearcher(space, seed)
+
+    passes = [take(searcher, 8) for _ in range(3)]
+
+    assert [{config["a"] for config in configs} for configs in passes] == [{1, 2, 3, 4, 6, 8, 12, 24}] * 3
+
+
+def test_every_suggestion_meets_the_constraint() -> None:
+    space = Space(
+        {"a": grid_search([1, 2, 3]), "x": uniform(0, 1), "y": uniform(0, 1)},
+        constraint=lambda config: config["a"] < 3 and config["x"] + config["y"] < 0.2,
+    )
+    grid = GridSearcher(space)
+
+    configs = [*take(RandomSearcher(space), 30), *take(PointsFirst([{"x": 0.1}], space=space), 5), *take(grid, 2)]
+
+    assert grid.suggest(TrialId("0001")) is None
+    assert {config["a"] for config in configs} == {1, 2}
+    assert all(config["x"] + config["y"] < 0.2 for config in configs)
+
+
+def test_a_point_that_the_constraint_refuses_is_named() -> None:
+    space = Space({"x": uniform(0, 1), "y": uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5)
+
+    with pytest.raises(SpaceError, match=r"points\[1\]: the constraint <lambda> refuses {'x': 0.75, 'y': 1.0}"):
+        PointsFirst([{}, {"x": 0.75, "y": 1}], space=space)
+
+
+def test_what_is_abandoned_and_what_is_refused_is_not_suggested() -> None:
+    searcher = RandomSearcher(Space({"x": randint(1, 4)}, constraint=lambda config: config["x"] != 2))
+    for x in (1, 3):
+        searcher.on_abandon(Trial(TrialId("0001"), {"x": x}))
+
+    assert take(searcher, 5) == [{"x": 4}] * 5
+    searcher.on_abandon(Trial(TrialId("0001"), {"x": 4}))
+    assert searcher.suggest(TrialId("0001")) is None
+
+
 # Points first
 
 

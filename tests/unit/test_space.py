@@ -945,3 +945,133 @@ def test_configs_of_a_conditional_space_share_nothing() -> None:
 
     assert config["a"]["x"] == [1]
     assert config["b"][0]["z"] == {}
+
+
+# Constraints
+
+
+def fits(config: Config) -> bool:
+    """Say whether a network of this size fits into memory."""
+    return bool(config["net"]["width"] * config["net"]["depth"] <= 64)
+
+
+NET = {
+    "net": {"width": randint(1, 64), "depth": randint(1, 64)},
+    "lr": uniform(0, 1),
+    "x": sample_from(lambda c: c["lr"]),
+}
+
+
+@pytest.fixture
+def limited() -> Space:
+    return Space(NET, constraint=fits)
+
+
+def test_every_config_meets_the_constraint(limited: Space) -> None:
+    rng, draws = random.Random(0), limited.draws(np.random.default_rng(0))
+
+    for _ in range(200):
+        assert fits(limited.sample(rng))
+        assert fits(limited.draw(draws, {}))
+        assert fits(limited.complete({"net": {"width": 32}}, rng))
+    assert limited.constraint == "fits"
+    assert Space(NET).constraint == ""
+
+
+def test_what_the_constraint_allows_comes_as_often_as_without_it(limited: Space) -> None:
+    free, rng = Space(NET), random.Random(0)
+    expected = [config for config in (free.sample(rng) for _ in range(20_000)) if fits(config)]
+    found = [limited.sample(rng) for _ in range(len(expected))]
+
+    for width in (1, 8, 32):
+        below = [sum(config["net"]["width"] <= width for config in configs) for configs in (expected, found)]
+        assert abs(below[0] - below[1]) < 0.06 * len(expected)
+
+
+def test_a_config_that_the_constraint_refuses_is_named(limited: Space) -> None:
+    refused = {"net": {"width": 64, "depth": 2}, "lr": 0.5}
+    message = r"the constraint fits refuses {'net': {'width': 64, 'depth': 2}, 'lr': 0.5, 'x': 0.5}"
+    for use in (
+        lambda: limited.check(refused),
+        lambda: limited.check({**refused, "x": 0.5}, partial=False),
+        lambda: limited.complete(refused, random.Random(0)),
+        lambda: limited.changed({**refused, "net": {"width": 64, "depth": 1}}, {"net": {"depth": 2}}, random.Random(0)),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            use()
+    limited.check({"net": {"width": 64}})
+    limited.check({"net": {"width": 64, "depth": 1}, "lr": 0.5, "x": 0.5}, partial=False)
+    with pytest.raises(SpaceError, match=r"the constraint <lambda> refuses {'a': 1}"):
+        Space({"a": 1}, constraint=lambda config: False)
+
+
+def test_a_point_that_nothing_allowed_has_is_refused() -> None:
+    space = Space({"a": uniform(0, 1), "b": uniform(0, 1)}, constraint=lambda config: config["a"] < 0.5)
+
+    with pytest.raises(
+        SpaceError, match=r"allows none of 10,000 sampled configs, the last of which was {'a': 0.75, 'b'"
+    ):
+        space.complete({"a": 0.75}, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (
+            lambda config: config["a"] > 2,
+            r"the constraint <lambda> allows none of 10,000 sampled configs, .* was {'a': 0",
+        ),
+        (lambda config: config["b"] > 2, r"the constraint <lambda> raised KeyError: 'b', for {'a': 0"),
+        (lambda config: None, r"the constraint <lambda> returned None for {'a': 0.*; return True or False"),
+        (lambda config: np.array([1, 2]), r"the constraint <lambda> raised ValueError"),
+        ("a < 2", r"constraint='a < 2' is not a function that takes a config and returns True or False"),
+    ],
+)
+def test_a_constraint_that_can_not_be_met_or_fails_shows_when_the_space_is_built(constraint: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        Space({"a": uniform(0, 1)}, constraint=constraint)
+
+
+def test_a_constraint_is_tried_with_each_entry_of_a_choice() -> None:
+    optimizers = [*({"lr": uniform(0, 1), "n": n} for n in range(9)), {"momentum": uniform(0, 1)}]
+
+    with pytest.raises(SpaceError, match=r"raised KeyError: 'lr', for {'opt': {'momentum'"):
+        Space({"opt": choice(optimizers)}, constraint=lambda config: config["opt"]["lr"] < 0.5)
+
+
+def test_a_constraint_can_not_change_a_config() -> None:
+    def empties(config: Config) -> bool:
+        config["net"].clear()
+        return True
+
+    assert Space(NET, constraint=empties).sample(random.Random(0))["net"].keys() == {"width", "depth"}
+
+
+def test_a_grid_leaves_out_what_the_constraint_refuses() -> None:
+    space = Space(
+        {"a": grid_search([1, 2, 3]), "b": grid_search([1, 2, 3]), "x": uniform(0, 1)},
+        constraint=lambda config: config["a"] < config["b"] and config["x"] < 0.1 * config["a"],
+    )
+
+    points = list(space.grid_points())
+
+    assert points == [{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    assert space.grid_size == 3
+    with pytest.raises(SpaceError, match="allows no point of the grid, with 200 samples each"):
+        _ = Space(
+            {"a": grid_search([1, 2]), "x": uniform(0, 1)}, constraint=lambda config: config["x"] < 1e-3
+        ).grid_size
+
+
+def test_a_small_space_counts_what_its_constraint_allows() -> None:
+    space = Space({"a": randint(1, 9), "b": randint(1, 9)}, constraint=lambda config: config["a"] < config["b"])
+
+    assert space.size == len(list(space.configs())) == 36
+    assert Space({"a": randint(1, 10_001)}, constraint=lambda config: config["a"] % 2 == 0).size is None
+
+
+def test_a_constraint_stands_in_a_definition_by_its_name(limited: Space) -> None:
+    assert limited.describe() == {**Space(NET).describe(), "/constraint": {"function": "fits"}}
+    with pytest.raises(SpaceError, match="the space's constraint fits stands in your code alone"):
+        space_of(limited.describe())
+    assert space_of(limited.describe(), any_unknown=True).values({"lr": 0.5}) == {"lr": 0.5}
