@@ -43,8 +43,8 @@ class Tuner:
         metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*.
         mode: "min" or "max".
         max_trials: number of trials; by default the size of the grid, or 1 without one.
-        searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" is a model (extra
-            ``optuna``); ``mqtune.PointsFirst([…])`` tries given configs before.
+        searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" (extra
+            ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before.
         scheduler: stops, or pauses, trials early; by default none is.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.

@@ -388,7 +388,7 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
 
 _KINDS: Final[tuple[tuple[str, type, str], ...]] = (
     ("scheduler", Scheduler, "give mqtune.ASHA(…) or leave it out"),
-    ("searcher", Searcher, "give one, or the name of one (random, tpe), or leave it out for random search"),
+    ("searcher", Searcher, "give one, or the name of one (random, tpe, ax), or leave it out for random search"),
     ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…)"),
 )
 

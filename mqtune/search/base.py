@@ -35,7 +35,7 @@ class Searcher(Registered, ABC):
     """
 
     role = "searcher"
-    extras: ClassVar = {"optuna": "mqtune.integrations.optuna"}
+    extras: ClassVar = {"optuna": "mqtune.integrations.optuna", "ax": "mqtune.integrations.ax"}
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop

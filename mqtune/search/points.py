@@ -179,7 +179,7 @@ class Nobody(Searcher):
 
 
 #: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
-SEARCHERS: Final = {"random": None, "tpe": "optuna"}
+SEARCHERS: Final = {"random": None, "tpe": "optuna", "ax": "ax"}
 
 
 def searcher_named(name: str) -> Searcher | None:

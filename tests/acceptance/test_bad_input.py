@@ -81,7 +81,10 @@ def test_a_broker_that_refuses_the_password_is_named_without_it(broker: str):
         (lambda: {"checkpoints": mqtune.Checkpoints(7)}, "store=7"),
         (lambda: {"scheduler": "asha"}, "scheduler='asha'"),
         (lambda: {"searcher": 3}, "searcher=3"),
-        (lambda: {"searcher": "tep"}, r"searcher='tep' is no Searcher; give one, or the name of one \(random, tpe\)"),
+        (
+            lambda: {"searcher": "tep"},
+            r"searcher='tep' is no Searcher; give one, or the name of one \(random, tpe, ax\)",
+        ),
         (lambda: {"resources": {"gpus": 1}}, "resources="),
         (lambda: {"name": "a b"}, "name='a b'"),
         (lambda: {"seed": "x"}, "seed='x'"),

@@ -42,12 +42,24 @@ ALONE: Final = {
     "kombu": {"worker/app.py", "backends/celery.py"},
     "redis": {"journal/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
+    "ax": {"integrations/"},
     "optuna": {"integrations/"},
     "optuna_dashboard": {"integrations/"},
     "rich": {"results/", "cli/"},
 }
 #: What never enters a trial's process: it would cost each spare its start, and memory.
-NOT_IN_TRIALS: Final = ("celery", "kombu", "redis", "numpy", "rich", "click", "optuna", "asyncio", "multiprocessing")
+NOT_IN_TRIALS: Final = (
+    "celery",
+    "kombu",
+    "redis",
+    "numpy",
+    "rich",
+    "click",
+    "optuna",
+    "ax",
+    "asyncio",
+    "multiprocessing",
+)
 
 
 #: Modules that import each other, until they don't.

@@ -1,0 +1,358 @@
+"""Ax's generation strategies as a searcher; needs the extra ``ax``."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
+from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
+from mqtune.search.space import Space
+
+_disabled = logging.root.manager.disable
+try:
+    # One of its modules says on import which database it could use.
+    logging.disable(logging.INFO)
+    from ax.adapter.registry import Generators
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+    from ax.core.trial_status import TrialStatus as Status
+    from ax.exceptions.core import DataRequiredError, OptimizationComplete, SearchSpaceExhausted
+    from ax.exceptions.generation_strategy import GenerationStrategyRepeatedPoints, MaxParallelismReachedException
+    from ax.generation_strategy.generation_strategy import GenerationStrategy
+    from ax.generation_strategy.generator_spec import GeneratorSpec
+    from ax.utils.common.logger import ROOT_STREAM_HANDLER
+    from ax.utils.common.random import with_rng_seed
+except ImportError as error:
+    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+finally:
+    logging.disable(_disabled)
+
+#: The strategies that Ax has a name for.
+METHODS: Final = ("fast", "quality", "random_search")
+#: What Ax calls the metric: the name of the experiment's may be none that Ax can read in an objective.
+_METRIC: Final = "metric"
+_OBJECTIVES: Final = {"min": f"-{_METRIC}", "max": _METRIC}
+#: The share of a normal distribution that is left out at each end: Ax's ranges have bounds.
+_TAIL: Final = 1e-6
+#: How many trials must have ended with data before there is a model: Ax's own default for its five first trials.
+_OBSERVED: Final = 2
+#: What a trial that has ended, or is paused, is for Ax.
+_STATUSES: Final = {
+    TrialStatus.COMPLETED: Status.COMPLETED,
+    TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
+    TrialStatus.PAUSED: Status.EARLY_STOPPED,
+    TrialStatus.FAILED: Status.FAILED,
+    TrialStatus.ABANDONED: Status.ABANDONED,
+}
+#: What Ax has in their place where a trial has brought no data: it has no completed or stopped ones without.
+_STATUSES_WITHOUT_DATA: Final = {
+    **_STATUSES,
+    TrialStatus.COMPLETED: Status.FAILED,
+    TrialStatus.EARLY_STOPPED: Status.ABANDONED,
+    TrialStatus.PAUSED: Status.FAILED,
+}
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """A domain as Ax knows it, and the way there and back."""
+
+    ax: Any
+    to_value: Callable[[Any], object]
+    to_parameter: Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the searcher knows of a trial's current config: Ax's trial for it, and the newest value of the metric."""
+
+    config: Config
+    trial: Any
+    step: int = -1
+    value: float = math.nan
+    has_data: bool = False
+    has_diverged: bool = False
+
+
+class AxSearcher(Searcher):
+    """Proposes what Ax suggests: by default the centre of the space, four points of a Sobol sequence, and then a Gaussian process.
+
+    Ax's ``Client`` is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal
+    has, and asks for nothing again. With a strategy that Ax has a name for it then suggests what it would have suggested
+    without the break; one of your own begins with its first node again, unless its criteria count all trials.
+
+    What Ax has of a trial is what its rules make of it: RUNNING until it ends, also when it was lost and runs again;
+    COMPLETED, or EARLY_STOPPED, which a paused one is meanwhile, with the value at its last step; FAILED; ABANDONED, which is
+    never suggested again. Without any value, a completed or paused one is FAILED and a stopped one ABANDONED. A trial whose
+    last value is not finite has diverged: it is ABANDONED. Ax is told of the newest value of each trial when it is asked, as
+    it models no others, and telling it of each report takes milliseconds. Trials are stopped early by mqtune's schedulers.
+
+    Requires ax-platform 1.3 or later. Source: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
+    Optimization", 2020.
+
+    Args:
+        strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, which takes many times
+            as long; "random_search" for the Sobol sequence alone; or a ``GenerationStrategy`` of Ax's.
+        seed: None for the experiment's.
+
+    Raises:
+        ConfigurationError: Ax is not installed, *strategy* is none, or the space has nothing that Ax could choose.
+    """
+
+    kind = "ax"
+    adaptive = True
+    is_slow = True
+
+    def __init__(self, strategy: Any = "fast", *, seed: int | None = None) -> None:
+        if strategy not in METHODS and not isinstance(strategy, GenerationStrategy):
+            raise ConfigurationError(
+                f"AxSearcher: strategy={strategy!r} is neither one of {', '.join(METHODS)} nor a GenerationStrategy of Ax"
+            )
+        self._strategy = strategy
+        self._seed = seed
+        self._bound: tuple[Space, int] | None = None
+        self._records: dict[TrialId, _Record] = {}
+        #: Those with a value that Ax hasn't.
+        self._untold: dict[int, _Record] = {}
+        #: Suggestions whose trial is not staged yet, oldest first.
+        self._asked: deque[_Record] = deque()
+        self._tried: set[str] = set()
+
+    def check_space(self, space: Space) -> None:
+        """Check that there is something to choose."""
+        _parameters(space)
+        if all(domain.size == 1 for domain in space.domains.values()):
+            raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
+
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        """Make the client.
+
+        Raises:
+            ConfigurationError: this searcher is another experiment's.
+        """
+        if self._bound is not None:
+            if self._bound != (space, seed):
+                raise ConfigurationError("this AxSearcher is another experiment's; make another one")
+            return
+        self._bound = (space, seed)
+        self._space, self._metric = space, metric
+        self._own_seed = random.Random(self._seed if self._seed is not None else seed).getrandbits(31)
+        self._parameters = _parameters(space)
+        self._client = Client()
+        self._client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
+        self._client.configure_optimization(_OBJECTIVES[mode])
+        self._experiment = self._client._experiment
+
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.
+
+        Raises:
+            ConfigurationError: its strategy needs results, and no trial runs that could bring one.
+        """
+        if len(self._tried) == self._space.size:
+            # Ax would draw thousands of configs before it says so.
+            return None
+        self._tell()
+        try:
+            run = self._asked_of_ax()
+        except (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete):
+            return None
+        except (DataRequiredError, MaxParallelismReachedException) as error:
+            if not self._experiment.trials_by_status[Status.RUNNING]:
+                raise ConfigurationError(
+                    f"AxSearcher: Ax suggests nothing more without further results: {error}"
+                ) from error
+            return WAIT
+        values = {path: self._parameters[path].to_value(each) for path, each in run.arms[0].parameters.items()}
+        config = self._space.config_of(values)
+        self._asked.append(_Record(config, self._begun(config, None if self._strategy in METHODS else run)))
+        return copy.deepcopy(config)
+
+    def _asked_of_ax(self) -> Any:
+        strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
+        with quiet(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
+            ((run,),) = strategy.gen(self._experiment, n=1)
+        return run
+
+    def _named_strategy(self) -> Any:
+        """Return the strategy that Ax has a name for, as it is after as many trials as there are.
+
+        It is a new one each time, as what one keeps from before, such as the last model, is lost with its driver.
+        """
+        stopped = len(self._experiment.trials_by_status[Status.EARLY_STOPPED])
+        with quiet():
+            self._client.configure_generation_strategy(
+                method=self._strategy,
+                initialization_random_seed=self._own_seed,
+                # Only the first trial tries the centre; Ax would go no further than to the Sobol sequence after it.
+                initialize_with_center=not self._experiment.trials,
+                # Ax counts completed trials alone, and a scheduler may stop them all before.
+                min_observed_initialization_trials=max(_OBSERVED - stopped, 0),
+                allow_exceeding_initialization_budget=True,
+            )
+        for node in self._client._generation_strategy._nodes:
+            self._place(node)
+        return self._client._generation_strategy
+
+    def _place(self, node: Any) -> None:
+        """Have a new node of a strategy go on with the Sobol sequence behind what was taken of it."""
+        place = {"seed": self._own_seed, "init_position": len(self._experiment.trials)}
+        for spec in node.generator_specs:
+            if spec.generator_enum is Generators.SOBOL:
+                spec.generator_kwargs |= place
+        # What is asked where a model repeats itself. Ax has one for all strategies of a process, without a seed.
+        spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
+        node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
+
+    def replay(self, trial: TrialId, config: Config) -> Config:
+        """Adopt what was suggested to an earlier driver; Ax is not asked."""
+        self.adopt(trial, config)
+        return config
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Learn of a config that was not suggested now, as of one that was."""
+        self._records[trial] = _Record(config, self._begun(config))
+
+    def _begun(self, config: Config, run: Any = None) -> Any:
+        """Begin a trial of Ax's.
+
+        Args:
+            config: its config.
+            run: what the user's strategy has suggested, by which it counts its trials.
+        """
+        self._tried.add(fingerprint(config))
+        if run is None:
+            values = self._space.values(config)
+            parameters = {path: each.to_parameter(values[path]) for path, each in self._parameters.items()}
+            with quiet():
+                return self._experiment.trials[self._client.attach_trial(parameters)]
+        begun = self._experiment.new_trial(run)
+        return begun.mark_running(no_runner_required=True)
+
+    def on_stage(self, trial: Trial) -> None:
+        """Learn which trial a suggestion has become; with another config it is another trial for Ax."""
+        record = self._records.get(trial.id)
+        if record is None:
+            self._records[trial.id] = self._suggested(trial.config)
+        elif record.config != trial.config:
+            self._mark(record, TrialStatus.EARLY_STOPPED)
+            self.adopt(trial.id, trial.config)
+        elif record.trial.status is not Status.RUNNING:
+            record.trial.mark_running(no_runner_required=True, unsafe=True)
+
+    def _suggested(self, config: Config) -> _Record:
+        record = next(each for each in self._asked if fingerprint(each.config) == fingerprint(config))
+        self._asked.remove(record)
+        return record
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Learn a report's metric; the one at the highest step counts."""
+        value, step = report.metrics.get(self._metric), report.metrics.get(ITERATION, trial.reports)
+        record = self._records[trial.id]
+        if isinstance(value, int | float) and isinstance(step, int) and step >= record.step:
+            record.step, record.value = step, float(value)
+            record.has_diverged = not math.isfinite(value)
+            self._untold[record.trial.index] = record
+
+    def _tell(self) -> None:
+        """Tell Ax of the values that it hasn't."""
+        while self._untold:
+            _, record = self._untold.popitem()
+            if not record.has_diverged:
+                self._client.attach_data(record.trial.index, {_METRIC: record.value}, progression=record.step)
+                record.has_data = True
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        """Count it as stopped early: it may never go on, and is not pending any more."""
+        self._mark(self._records[trial.id], TrialStatus.PAUSED)
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Learn how it has ended."""
+        self._mark(self._records[trial.id], trial.status)
+
+    def _mark(self, record: _Record, status: TrialStatus) -> None:
+        self._tell()
+        if record.has_diverged and status is not TrialStatus.FAILED:
+            ended = Status.ABANDONED
+        else:
+            ended = (_STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
+        record.trial.mark_as(ended, unsafe=True)
+
+    def describe(self) -> Description:
+        """Return the strategy's name and the seed; a strategy of the user's own can't be made again from that."""
+        return {
+            "searcher": self.kind,
+            "strategy": self._strategy if self._strategy in METHODS else self._strategy.name,
+            "seed": "" if self._seed is None else self._seed,
+        }
+
+    @classmethod
+    def from_arguments(cls, arguments: Description) -> AxSearcher:
+        """Return one with a strategy that Ax has a name for.
+
+        Raises:
+            ConfigurationError: it had a strategy of its own.
+        """
+        if (strategy := arguments.get("strategy", METHODS[0])) not in METHODS:
+            raise ConfigurationError(
+                f"the searcher had the generation strategy {strategy}, which only your code can make: give searcher=AxSearcher(…)"
+            )
+        return super().from_arguments(arguments)
+
+
+def _parameters(space: Space) -> dict[str, _Parameter]:
+    return {path: _parameter(path, domain) for path, domain in space.domains.items()}
+
+
+def _parameter(path: str, domain: Domain) -> _Parameter:
+    """Return a domain as Ax sees it.
+
+    Ax models values between 0 and 1 anyway, and refuses ranges that are small or far from 0: intervals are shares of what is sampled.
+
+    Raises:
+        ConfigurationError: it is a domain of the user's own.
+    """
+    match domain:
+        case Interval():
+            return _Parameter(RangeParameterConfig(path, (0.0, 1.0), "float"), domain.at, domain.share)
+        case Normal():
+            shares = RangeParameterConfig(path, (_TAIL, 1 - _TAIL), "float")
+            return _Parameter(shares, domain.at, lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL))
+        case Multiples():
+            return _Parameter(_steps(path, domain), domain.value, domain.steps)
+        case Choice():
+            # Their places, as Ax's choices may be numbers and texts only.
+            places = ChoiceParameterConfig(
+                path, list(range(len(domain.options))), "int", is_ordered=isinstance(domain, Ordinal)
+            )
+            return _Parameter(places, lambda place: domain.options[place], domain.place)
+        case _:
+            raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")
+
+
+def _steps(path: str, domain: Multiples) -> Any:
+    if domain.first == domain.last:
+        return ChoiceParameterConfig(path, [domain.first], "int")
+    return RangeParameterConfig(path, (domain.first, domain.last), "int", scaling="log" if domain.log else "linear")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Have Ax not say what it does, and works around by itself: a user never sees its client."""
+    level = ROOT_STREAM_HANDLER.level
+    ROOT_STREAM_HANDLER.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ROOT_STREAM_HANDLER.setLevel(level)

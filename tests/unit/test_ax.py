@@ -1,0 +1,417 @@
+"""Ax as a searcher: what it is told, and that nothing is asked twice."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.search.base import WAIT, Searcher
+from mqtune.search.domains import Domain
+from mqtune.search.points import PointsFirst, searcher_of
+from mqtune.search.space import Space
+
+pytest.importorskip("ax")
+torch = pytest.importorskip("torch")
+
+from ax.core.trial_status import TrialStatus as Status  # noqa: E402
+
+from mqtune.integrations.ax import AxSearcher  # noqa: E402
+
+# Of what Ax does by itself.
+pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
+# More gain nothing with so few trials, and wait for each other where tests run side by side.
+torch.set_num_threads(1)
+
+SPACE = Space(
+    {
+        "lr": mqtune.loguniform(1e-9, 1e-8),
+        "x": mqtune.uniform(-1, 1),
+        "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2], {"a": 1}])},
+        "q": mqtune.quniform(0.25, 1, 0.1),
+        "momentum": mqtune.reverseloguniform(0.9, 0.999),
+        "noise": mqtune.normal(0, 1),
+        "size": mqtune.ordinal([16, 32, 64]),
+        "one": mqtune.choice(["only"]),
+        "single": mqtune.quniform(0.15, 0.26, 0.1),
+        "half": mqtune.sample_from(lambda config: config["x"] / 2),
+        "fixed": "always",
+    }
+)
+LINE = Space({"x": mqtune.uniform(-1, 1)})
+#: Spaces in which a suggestion takes no more than a second.
+SMALL = {"random_search": SPACE, "fast": Space({"x": mqtune.uniform(-1, 1), "act": mqtune.choice(["relu", "tanh"])})}
+
+
+def bound(strategy: Any = "random_search", space: Space = SPACE, *, seed: int = 1, mode: str = "min") -> AxSearcher:
+    searcher = AxSearcher(strategy)
+    searcher.check_space(space)
+    searcher.bind(space, seed, metric="val/loss", mode=mode)
+    return searcher
+
+
+class Story:
+    """Trials of a searcher, as a driver would tell of them."""
+
+    def __init__(self, searcher: AxSearcher) -> None:
+        self.searcher = searcher
+        self.number = 0
+
+    def begin(self, config: Config | None = None, replays: Config | None = None) -> Trial:
+        self.number += 1
+        id_ = TrialId(f"{self.number:04d}")
+        if config is not None:
+            self.searcher.adopt(id_, config)
+        elif replays is not None:
+            config = self.searcher.replay(id_, replays)
+        else:
+            suggested = self.searcher.suggest(id_)
+            assert isinstance(suggested, dict)
+            config = suggested
+        trial = Trial(id_, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        self.searcher.on_stage(trial)
+        return trial
+
+    def report(self, trial: Trial, *losses: object) -> Trial:
+        for loss in losses:
+            trial.reports += 1
+            metrics = {"val/loss": loss, "training_iteration": trial.reports}
+            self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
+        return trial
+
+    def end(self, trial: Trial, status: TrialStatus = TrialStatus.COMPLETED) -> Trial:
+        trial.status = status
+        if status is TrialStatus.PAUSED:
+            self.searcher.on_trial_pause(trial)
+            return trial
+        if status is TrialStatus.ABANDONED:
+            self.searcher.on_abandon(trial)
+        self.searcher.on_trial_end(trial)
+        return trial
+
+    @property
+    def model(self) -> list[tuple[Status, float | None, int]]:
+        """Each of Ax's trials: its status, and its value with the step that it is of."""
+        self.searcher._tell()
+        rows = self.searcher._experiment.lookup_data().df
+        found = []
+        for index, trial in self.searcher._experiment.trials.items():
+            last = rows[rows["trial_index"] == index]
+            value, step = (None, 0) if last.empty else (float(last["mean"].iloc[-1]), int(last["step"].iloc[-1]))
+            found.append((trial.status, value, step))
+        return found
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(bound())
+
+
+@pytest.mark.parametrize("strategy", ["random_search", "fast"])
+def test_it_suggests_configs_of_the_space(strategy: str) -> None:
+    story = Story(bound(strategy))
+    for number in range(7):
+        config = story.end(story.report(story.begin(), number)).config
+        SPACE.check(config, partial=False)
+        assert config["half"] == config["x"] / 2
+        assert (config["fixed"], config["one"], config["single"]) == ("always", "only", 0.2)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_model_finds_what_random_search_does_not(mode: str) -> None:
+    story = Story(bound("fast", LINE, mode=mode))
+    distances = []
+    for _ in range(10):
+        trial = story.begin()
+        distances.append(abs(trial.config["x"] - 0.3))
+        story.end(story.report(trial, distances[-1] ** 2 * (1 if mode == "min" else -1)))
+
+    assert min(distances[5:]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("status", "losses", "state", "value"),
+    [
+        (TrialStatus.COMPLETED, [3.0, 2.0], Status.COMPLETED, 2.0),
+        (TrialStatus.COMPLETED, [], Status.FAILED, None),
+        (TrialStatus.COMPLETED, ["text", None], Status.FAILED, None),
+        (TrialStatus.EARLY_STOPPED, [3.0, 2.5], Status.EARLY_STOPPED, 2.5),
+        (TrialStatus.EARLY_STOPPED, [], Status.ABANDONED, None),
+        (TrialStatus.PAUSED, [3.0], Status.EARLY_STOPPED, 3.0),
+        (TrialStatus.PAUSED, [], Status.FAILED, None),
+        (TrialStatus.FAILED, [3.0], Status.FAILED, 3.0),
+        (TrialStatus.FAILED, [], Status.FAILED, None),
+        (TrialStatus.ABANDONED, [3.0], Status.ABANDONED, 3.0),
+        (TrialStatus.RUNNING, [3.0], Status.RUNNING, 3.0),
+    ],
+)
+def test_a_trial_is_for_ax_what_it_was(
+    story: Story, status: TrialStatus, losses: list[Any], state: Status, value: float | None
+) -> None:
+    trial = story.report(story.begin(), *losses)
+    if status is not TrialStatus.RUNNING:
+        story.end(trial, status)
+
+    assert story.model == [(state, value, 0 if value is None else len(losses))]
+    assert story.begin().config
+
+
+@pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.PAUSED])
+def test_a_trial_that_has_diverged_is_abandoned(story: Story, status: TrialStatus, last: float) -> None:
+    story.end(story.report(story.begin(), 0.1, last), status)
+
+    assert [state for state, *_ in story.model] == [Status.ABANDONED]
+    assert story.begin().config
+
+
+def test_of_each_trial_that_has_reported_the_newest_value_is_told_when_ax_is_asked(story: Story) -> None:
+    first, second = story.begin(), story.begin()
+    story.report(first, *range(100))
+    story.report(second, 7.0)
+    told: list[tuple[int, int | None]] = []
+    attach = story.searcher._client.attach_data
+
+    def telling(index: int, values: dict[str, float], progression: int | None = None) -> None:
+        told.append((index, progression))
+        attach(index, values, progression)
+
+    story.searcher._client.attach_data = telling
+    story.begin()
+    story.begin()
+
+    assert sorted(told) == [(0, 100), (1, 1)]
+
+
+def test_a_report_of_an_earlier_step_counts_for_less(story: Story) -> None:
+    trial = story.report(story.begin(), 3.0, 2.0)
+    trial.reports = 0
+    story.report(trial, 9.0)
+
+    assert story.model == [(Status.RUNNING, 2.0, 2)]
+
+
+def test_a_lost_trial_that_runs_again_is_pending_still(story: Story) -> None:
+    trial = story.report(story.begin(), 3.0)
+    story.searcher.on_attempt_end(trial)
+    story.searcher.on_stage(trial)
+
+    assert story.model == [(Status.RUNNING, 3.0, 1)]
+
+
+def test_a_paused_trial_that_goes_on_is_pending_again(story: Story) -> None:
+    trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
+    trial.status = TrialStatus.STAGED
+    story.searcher.on_stage(trial)
+    assert story.model == [(Status.RUNNING, 3.0, 1)]
+
+    story.end(story.report(trial, 1.0))
+    assert story.model == [(Status.COMPLETED, 1.0, 2)]
+
+
+def test_a_paused_trial_that_never_goes_on_stays_what_it_was(story: Story) -> None:
+    story.end(story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED), TrialStatus.EARLY_STOPPED)
+
+    assert story.model == [(Status.EARLY_STOPPED, 3.0, 1)]
+
+
+def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: Story) -> None:
+    trial = story.report(story.begin(), 3.0)
+    trial.config = {**trial.config, "x": 0.5, "half": 0.25}
+    story.searcher.on_stage(trial)
+    story.end(story.report(trial, 1.0))
+
+    assert story.model == [(Status.EARLY_STOPPED, 3.0, 1), (Status.COMPLETED, 1.0, 2)]
+    assert story.searcher._experiment.trials[1].arm.parameters["x"] == 0.75
+
+
+def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
+    config = bound(seed=9).suggest(TrialId("0001"))
+    assert isinstance(config, dict)
+    story.end(story.report(story.begin(config), 0.25))
+    story.end(story.report(story.begin(config), 0.5))
+
+    assert story.model == [(Status.COMPLETED, 0.25, 1), (Status.COMPLETED, 0.5, 1)]
+    assert story.begin().config != config
+
+
+def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_again() -> None:
+    story = Story(bound("fast", Space({"depth": mqtune.grid_search([1, 2, 3])})))
+    ends = [TrialStatus.ABANDONED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED]
+    trials = [story.end(story.report(story.begin(), number), end) for number, end in enumerate(ends)]
+
+    assert {trial.config["depth"] for trial in trials} == {1, 2, 3}
+    assert story.searcher.suggest(TrialId("0004")) is None
+
+
+def test_points_that_come_first_teach_as_others_do() -> None:
+    inner = AxSearcher("random_search")
+    searcher = PointsFirst([{"x": 0.5}], inner)
+    searcher.bind(SPACE, 1, metric="loss", mode="min")
+
+    assert isinstance(point := searcher.suggest(TrialId("0001")), dict)
+    assert point["x"] == 0.5
+    assert [trial.arm.parameters["x"] for trial in inner._experiment.trials.values()] == [0.75]
+    assert searcher.is_slow
+    assert searcher.adaptive
+
+
+@pytest.mark.parametrize("strategy", ["random_search", "fast"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
+    strategy: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = random.Random(seed)
+    ends = [numbers.choice([*TrialStatus, TrialStatus.COMPLETED, TrialStatus.COMPLETED]) for _ in range(9)]
+    losses = [numbers.choice([0.5, -1.0, 3.0, math.nan]) for _ in ends]
+
+    def tried(story: Story, begin: Callable[[int], Trial]) -> list[Config]:
+        configs = []
+        for number, status in enumerate(ends):
+            trial = begin(number)
+            configs.append(trial.config)
+            story.report(trial, losses[number])
+            if status.is_terminal or status is TrialStatus.PAUSED:
+                story.end(trial, status)
+        return configs
+
+    first, second = Story(bound(strategy, SMALL[strategy])), Story(bound(strategy, SMALL[strategy]))
+    configs = tried(first, lambda _: first.begin())
+    with monkeypatch.context() as patch:
+        patch.setattr(second.searcher, "suggest", lambda _: pytest.fail("asked again"))
+        assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
+
+    assert str(first.model) == str(second.model)
+    assert [first.begin().config for _ in range(2)] == [second.begin().config for _ in range(2)]
+
+
+def test_a_strategy_of_the_users_counts_its_own_trials_and_waits_for_their_results() -> None:
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.api.utils.structs import GenerationStrategyDispatchStruct
+
+    struct = GenerationStrategyDispatchStruct(
+        method="fast", initialization_budget=2, initialization_random_seed=0, initialize_with_center=False
+    )
+    story = Story(bound(choose_generation_strategy(struct), LINE))
+    trials = [story.begin(), story.begin()]
+    assert story.searcher.suggest(TrialId("0003")) is WAIT
+
+    story.end(story.report(trials[0], 1.0))
+    assert story.begin().config
+    assert story.searcher._experiment.trials[2].generator_run._generation_node_name == "MBM"
+
+
+def test_a_strategy_that_waits_for_what_never_comes_is_an_error() -> None:
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.api.utils.structs import GenerationStrategyDispatchStruct
+
+    struct = GenerationStrategyDispatchStruct(method="fast", initialization_budget=1, initialize_with_center=False)
+    story = Story(bound(choose_generation_strategy(struct), LINE))
+    story.end(story.report(story.begin(), 1.0), TrialStatus.EARLY_STOPPED)
+
+    with pytest.raises(ConfigurationError, match="Ax suggests nothing more without further results"):
+        story.searcher.suggest(TrialId("0002"))
+
+
+def test_there_is_a_model_where_a_scheduler_stops_all_trials_early() -> None:
+    story = Story(bound("fast", LINE))
+    for number in range(6):
+        story.end(story.report(story.begin(), number), TrialStatus.EARLY_STOPPED)
+
+    assert story.searcher._client._generation_strategy.current_node_name == "MBM"
+
+
+def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_users_can_not() -> None:
+    from ax.api.client import Client
+
+    description = AxSearcher("quality", seed=7).describe()
+    assert description == {"searcher": "ax", "strategy": "quality", "seed": 7}
+
+    again = searcher_of(description, SPACE)
+    assert isinstance(again, AxSearcher)
+    assert again.describe() == description
+    own = AxSearcher(Client()._choose_generation_strategy(method="random_search"))
+    with pytest.raises(ConfigurationError, match=r"strategy .*QuasiRandomSearch, which only your code can make"):
+        Searcher.rebuild(own.describe())
+
+
+class Odd(Domain):
+    """A domain that a user has made."""
+
+    def at(self, share: float) -> object:
+        return share
+
+    def check(self, value: object) -> object:
+        return value
+
+    def describe(self) -> dict[str, object]:
+        return {"domain": "odd"}
+
+    def __str__(self) -> str:
+        return "odd()"
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(
+        ConfigurationError, match="strategy='gp' is neither one of fast, quality, random_search nor a Gen"
+    ):
+        AxSearcher("gp")
+    with pytest.raises(ConfigurationError, match="no domain to choose from"):
+        AxSearcher().check_space(Space({"a": 1, "b": mqtune.choice([2])}))
+    with pytest.raises(ConfigurationError, match=r"net/x: odd\(\) is a domain that Ax has nothing like"):
+        AxSearcher().check_space(Space({"net": {"x": Odd()}}))
+    searcher = bound()
+    searcher.bind(SPACE, 1, metric="loss", mode="min")
+    with pytest.raises(ConfigurationError, match="another experiment's"):
+        searcher.bind(SPACE, 2, metric="loss", mode="min")
+
+
+def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
+    story = Story(bound("fast", LINE))
+    for number in range(7):
+        story.end(story.report(story.begin(), number))
+    story.end(story.begin())
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_name_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    def run(searcher: Any, name: str) -> tuple[Any, ...]:
+        results = mqtune.Tuner(
+            train,
+            {"x": mqtune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            searcher=searcher,
+            max_trials=9,
+            seed=1,
+            name=name,
+            backend=mqtune.Simulated(lambda config: [(1.0, {"loss": (config["x"] - 0.3) ** 2})], slots=2),
+            run=mqtune.Run(progress=False),
+        ).run()
+        return results.definition["searcher"], [trial.config for trial in results]
+
+    named, made = run("ax", "named"), run(AxSearcher(), "made")
+    assert named == made
+    assert named[0] == {"searcher": "ax", "strategy": "fast", "seed": ""}
+
+
+def train(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+def test_mqtune_does_not_import_it() -> None:
+    code = "import sys, mqtune, mqtune.tuner; sys.exit('ax' in sys.modules or 'torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
