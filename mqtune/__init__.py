@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from mqtune.schedulers.rush import RUSH
     from mqtune.schedulers.stopping.experiment_rules import (
         ExperimentPlateau,
+        ReportsReceived,
         TargetReached,
         TimeLimit,
         TrialsCompleted,
+        TrialsEnded,
         TrialsFailed,
         TrialsStarted,
     )
@@ -92,6 +94,7 @@ __all__ = [
     "PromotionASHA",
     "RandomSearcher",
     "Release",
+    "ReportsReceived",
     "Resources",
     "Results",
     "Resume",
@@ -110,6 +113,7 @@ __all__ = [
     "TrialPlateau",
     "TrialStatus",
     "TrialsCompleted",
+    "TrialsEnded",
     "TrialsFailed",
     "TrialsStarted",
     "Tuner",
@@ -153,7 +157,16 @@ _HOMES: Final[dict[str, str]] = {
     "StopRule": "mqtune.schedulers.stopping.rule",
     **dict.fromkeys(("MaximumIteration", "MetricMaximum", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
     **dict.fromkeys(
-        ("ExperimentPlateau", "TargetReached", "TimeLimit", "TrialsCompleted", "TrialsFailed", "TrialsStarted"),
+        (
+            "ExperimentPlateau",
+            "ReportsReceived",
+            "TargetReached",
+            "TimeLimit",
+            "TrialsCompleted",
+            "TrialsEnded",
+            "TrialsFailed",
+            "TrialsStarted",
+        ),
         "mqtune.schedulers.stopping.experiment_rules",
     ),
     **dict.fromkeys(("Searcher", "WAIT"), "mqtune.search.base"),

@@ -14,6 +14,8 @@ RULES: dict[str, Callable[[], StopRule | None]] = {
     "TrialsStarted": lambda: mqtune.TrialsStarted(5),
     "TrialsCompleted": lambda: mqtune.TrialsCompleted(3),
     "TrialsFailed": lambda: mqtune.TrialsFailed(2),
+    "TrialsEnded": lambda: mqtune.TrialsEnded(3),
+    "ReportsReceived": lambda: mqtune.ReportsReceived(20),
     "TargetReached": lambda: mqtune.TargetReached(0.05),
     "ExperimentPlateau": lambda: mqtune.ExperimentPlateau(top=2, patience=3),
     "MetricMaximum": lambda: mqtune.MetricMaximum("accuracy", 0.9),

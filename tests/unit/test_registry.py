@@ -75,6 +75,8 @@ RULES: list[Callable[[], StopRule]] = [
     lambda: mqtune.TrialsStarted(1),
     lambda: mqtune.TrialsCompleted(2),
     lambda: mqtune.TrialsFailed(3),
+    lambda: mqtune.TrialsEnded(4),
+    lambda: mqtune.ReportsReceived(500),
     lambda: mqtune.TargetReached(-1e-300),
     lambda: mqtune.ExperimentPlateau(),
     lambda: mqtune.ExperimentPlateau("accuracy", std=0, top=2, patience=7, mode="max"),

@@ -18,9 +18,11 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.experiment_rules import (
     ExperimentPlateau,
+    ReportsReceived,
     TargetReached,
     TimeLimit,
     TrialsCompleted,
+    TrialsEnded,
     TrialsFailed,
     TrialsStarted,
 )
@@ -313,6 +315,11 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
         (TrialsStarted(3), {"CANDIDATE": 5, "STAGED": 1, "FAILED": 1}, {"STAGED": 1, "RUNNING": 1, "PAUSED": 1}),
         (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}),
         (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
+        (
+            TrialsEnded(3),
+            {"FAILED": 2, "RUNNING": 9, "PAUSED": 9},
+            {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1},
+        ),
     ],
 )
 def test_an_experiment_stops_at_exactly_the_number_of_trials(
@@ -320,6 +327,15 @@ def test_an_experiment_stops_at_exactly_the_number_of_trials(
 ) -> None:
     assert rule.stops_experiment(experiment(**below), T0) == ""
     assert rule.stops_experiment(experiment(**at), T0).startswith("3 trials have ")
+
+
+def test_an_experiment_stops_at_exactly_the_number_of_reports() -> None:
+    rule, mine = ReportsReceived(3), experiment()
+
+    mine.reports = 2
+    assert rule.stops_experiment(mine, T0) == ""
+    mine.reports = 3
+    assert rule.stops_experiment(mine, T0) == "its trials have made 3 reports"
 
 
 def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> None:
@@ -559,6 +575,7 @@ def test_no_rule_is_none_and_a_rule_stays_itself() -> None:
         (lambda: TimeLimit(True), "seconds=True"),
         (lambda: TimeLimit(INF), "seconds=inf"),
         (lambda: TrialsStarted(0), "TrialsStarted: trials=0"),
+        (lambda: ReportsReceived(0), "ReportsReceived: reports=0 is not a whole number of at least 1"),
         (lambda: TargetReached("low"), "value='low'"),  # type: ignore[arg-type]
     ],
 )
@@ -584,6 +601,8 @@ EVERY = (
     lambda: TrialsStarted(1),
     lambda: TrialsCompleted(2),
     lambda: TrialsFailed(3),
+    lambda: TrialsEnded(4),
+    lambda: ReportsReceived(5),
     lambda: TargetReached(0.5),
     lambda: TrialPlateau(std=0.5, num_results=2, grace_period=3) & {"loss": 3} | TimeLimit(60),
 )

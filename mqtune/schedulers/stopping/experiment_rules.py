@@ -126,6 +126,33 @@ class TrialsFailed(_Count):
         return experiment.counts[TrialStatus.FAILED]
 
 
+class TrialsEnded(_Count):
+    """Stops the experiment as soon as *trials* trials have ended, in whatever way: completed, stopped early, failed or abandoned."""
+
+    kind = "trials_ended"
+    _WORD = "ended"
+
+    def _count(self, experiment: Experiment) -> int:
+        return sum(count for status, count in experiment.counts.items() if status.is_terminal)
+
+
+class ReportsReceived(StopRule):
+    """Stops the experiment as soon as its trials have made *reports* reports in all; those after a decision don't count.
+
+    Args:
+        reports: how many, at least 1.
+    """
+
+    kind = "reports_received"
+    scopes = frozenset({Scope.EXPERIMENT})
+
+    def __init__(self, reports: int) -> None:
+        self._reports = checks.whole_number("ReportsReceived", "reports", reports, 1)
+
+    def stops_experiment(self, experiment: Experiment, now: float) -> str:
+        return f"its trials have made {self._reports} reports" if experiment.reports >= self._reports else ""
+
+
 class TargetReached(StopRule):
     """Stops the experiment as soon as any trial has a value of the experiment's metric that is as good as *value*.
 
