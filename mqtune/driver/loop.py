@@ -173,8 +173,7 @@ class Driver:
     ) -> None:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
-            created = ExperimentCreated(name=name, definition=definition, at=self._clock.time())
-            self._journal.record(created.encode(), definition=encode_value(definition))
+            self._restorer.create(ExperimentCreated(name=name, definition=definition, at=self._clock.time()))
         kept = self._journal.definition()
         before: dict[str, Any] = definition if kept is None else decode_value(kept)
         changes = {key: value for key, value in definition.items() if before.get(key) != value}

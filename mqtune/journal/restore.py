@@ -113,14 +113,14 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
         found = _Contents(_upto(copy, last))
     except (OSError, MessageVersionError) as error:
         raise JournalGone(_cannot(journal, copy, str(error))) from None
-    ids = found.ids
-    if found.experiment != journal.experiment:
-        raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
-    if ids[-1] != last:
+    if last != START.entry and found.ids[-1:] != [last]:
         raise JournalGone(_cannot(journal, copy, "that lacks the end, because it could not be written"))
-    total, missing = len(ids), len(ids) - bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
+    total = len(found.ids)
+    missing = total - bisect_left(found.ids, 1, key=lambda id_: not journal.holds(id_))
     for entry in _numbered(behind, last):
         found.take(entry)
+    if found.experiment != journal.experiment:
+        raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
     journal.restore(
         lambda: chain(_upto(copy, last), _numbered(behind, last)),
         found.last(),
@@ -196,8 +196,8 @@ class _Contents:
 
 
 def _upto(copy: JournalFile, last: str) -> Iterator[Entry]:
-    """Yield a copy's entries up to one of them."""
-    for entry in copy.read():
+    """Yield a copy's entries up to one of them, none up to the journal's start."""
+    for entry in copy.read() if last != START.entry else ():
         yield entry
         if entry.id == last:
             return
@@ -247,10 +247,25 @@ class Restorer:
         Entries that the server has lost since the copy was written are restored first.
         """
         try:
-            return self._reader.catch_up()
+            events = self._reader.catch_up()
         except JournalGone:
             bring_back_end(self.journal, self._copy, at=self._clock.time())
-            return self._reader.catch_up()
+            events = self._reader.catch_up()
+        if self._reader.last != START.entry:
+            # All that was written is in the copy now.
+            self._unread.clear()
+        return events
+
+    def create(self, created: ExperimentCreated) -> None:
+        """Journal the experiment's first event; also on a server that has lost the driver's lock since that was taken."""
+        event = created.encode()
+        try:
+            self.journal.record(event, definition=encode_value(created.definition))
+        except JournalGone:
+            self._unread.append(event)
+            self.put_back()
+        else:
+            self._unread.append(event)
 
     def surely(self, write: Callable[[], T]) -> T:
         """Return the result of a write; if it finds the journal gone, restore that and write again."""
@@ -308,7 +323,9 @@ class Restorer:
             DriverFenced: a later driver has begun.
         """
         behind = self._completed(self._behind() if self._has_last() else [])
-        self._restored.append(put_back(self.journal, self._copy, self._reader.last, behind, at=self._clock.time()))
+        restored = put_back(self.journal, self._copy, self._reader.last, behind, at=self._clock.time())
+        if restored.entries:
+            self._restored.append(restored)
 
     def take_restored(self) -> list[PutBack]:
         """Return what was put back since the last call."""

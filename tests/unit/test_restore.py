@@ -16,7 +16,15 @@ from losing import set_back, snapshot
 from mqtune.checkpoints import open_store
 from mqtune.core.callback import Callback
 from mqtune.core.errors import DriverFenced, JournalGone
-from mqtune.core.events import AttemptEnded, CheckpointsDropped, DecisionTaken, DriverStarted, Requested, TrialStaged
+from mqtune.core.events import (
+    AttemptEnded,
+    CheckpointsDropped,
+    DecisionTaken,
+    DriverStarted,
+    ExperimentCreated,
+    Requested,
+    TrialStaged,
+)
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.journal.base import FENCED
@@ -319,6 +327,41 @@ def test_an_outage_that_comes_while_a_loss_is_put_right_is_noticed_too(
 
     assert [event.checkpoints for event in bench.of(CheckpointsDropped)] == [[kept]]
     assert bench.trial(ONE).reports == 1
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "before and after"])
+def test_an_experiment_whose_first_event_a_server_loses_begins_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    record, read = MemoryJournal.record, MemoryJournal.read
+    lost: list[str] = []
+
+    def lose(journal: MemoryJournal, moment: str) -> None:
+        if moment in when and moment not in lost:
+            lost.append(moment)
+            set_back(journal._server)
+            journal.outages += 1
+
+    def lose_and_record(journal: MemoryJournal, *args: Any, **kwargs: Any) -> None:
+        lose(journal, "before")
+        record(journal, *args, **kwargs)
+
+    def lose_and_read(journal: MemoryJournal, *args: Any, **kwargs: Any) -> Any:
+        lose(journal, "after")
+        return read(journal, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryJournal, "record", lose_and_record)
+    monkeypatch.setattr(MemoryJournal, "read", lose_and_read)
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    for trial in (ONE, TWO):
+        bench.report(trial, 3.0)
+        bench.end(trial)
+
+    assert lost == when.split(" and ")
+    assert [type(event).__name__ for event in bench.events()][:2] == ["ExperimentCreated", "DriverStarted"]
+    assert len(bench.of(ExperimentCreated)) == 1
+    assert bench.experiment.counts[TrialStatus.COMPLETED] == 2
     assert state_of(bench.replayed()) == state_of(bench.experiment)
 
 
