@@ -77,6 +77,13 @@ def many() -> dict[str, dict[str, Any]]:
             "scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3),
             "process": mqtune.Process(sync="lockstep"),
         },
+        "asha in brackets": {"scheduler": mqtune.ASHA(27, brackets=2, stop_last_trials=False)},
+        "promotion by cost": {"scheduler": mqtune.PromotionASHA(27, cost="time_total_s")},
+        "hyperband to the end": {"scheduler": mqtune.HyperBand(27, stop_last_trials=False)},
+        "quarter": {"scheduler": mqtune.MedianStopping(cutoff=0.25, min_run_s=60)},
+        "pasha": {"scheduler": mqtune.PASHA(27)},
+        "rush": {"scheduler": mqtune.RUSH(27, 2)},
+        "counts": {"stop": mqtune.TrialsEnded(9) | mqtune.ReportsReceived(500)},
         "stop": {"stop": mqtune.TimeLimit(60) | {"loss": 0.1} | mqtune.TrialPlateau()},
         "stop function": {"stop": stops, "mode": "max", "metric": "accuracy"},
         "retention": {
