@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from mqtune.backends.base import BackendSession
@@ -375,8 +376,7 @@ class Driver:
             if self._hands_out and verdict is not None:
                 yield report
                 if self.experiment.trials[report.trial].decision is not None:
-                    # Who has it in hand has the first word.
-                    verdict = None
+                    verdict = None  # who has it in hand has the first word
             if verdict is GO_ON:
                 if lockstep:
                     self._lockstep.passed(report, at_once=self._hands_out)
@@ -578,17 +578,24 @@ class Driver:
         for requeue in requeues(self.experiment, reason):
             self.carry_out(requeue)
 
-    def stop_all(self, reason: str, *, by: str) -> None:
-        """Start nothing more, and stop whatever runs, waits or is paused."""
-        self._draining = True
-        self.over = reason
-        for stop in stops(self.experiment, by=by, reason=reason):
+    def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
+        """Start nothing more, and stop whatever waits, is paused, or runs, unless that may go on to its end."""
+        self._draining, self.over = True, reason
+        for stop in stops(self.experiment, by=by, reason=reason, spare_running=spare_running):
             self.carry_out(stop)
 
     def forfeit_leases(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost, for when no worker can be left; UNDRIVEN says that this was no worker's fault."""
-        for lose in self._timers.forfeit_leases(error_type):
-            self.carry_out(lose)
+        """End all running attempts as lost, behind what they have reported: no worker can be left. UNDRIVEN: it was none's fault."""
+        losses = self._carry_out_each(self._timers.forfeit_leases(error_type))
+        if self._held is None:
+            next(losses, None)
+        else:
+            self._held = chain(self._held, losses)
+
+    def _carry_out_each(self, actions: Iterable[DriverAction]) -> Iterator[Report | None]:
+        for action in actions:
+            self.carry_out(action)
+        yield from ()
 
     def end(self, outcome: str, reason: str) -> None:
         """Journal that this driver is done, and have all of the journal on the server and in the copy."""
@@ -632,7 +639,7 @@ class Driver:
         """Stop everything once a rule ends the experiment, or a failure or a request does."""
         ending = self._requests.ending
         if ending is not None and not ending.now:
-            self._wind_down(ending.reason)
+            self.stop_all(ending.reason, by="user", spare_running=True)
         if self._draining:
             return
         reason, by = ("", "") if ending is None else (ending.reason, "user")
@@ -642,13 +649,6 @@ class Driver:
             reason, by = self._deciders.stops_experiment(self._clock.time()), "stop rule"
         if reason:
             self.stop_all(reason, by=by)
-
-    def _wind_down(self, reason: str) -> None:
-        """Start nothing more, and stop whatever waits or is paused; what runs goes on to its end."""
-        self._draining = True
-        self.over = reason
-        for stop in stops(self.experiment, by="user", reason=reason, spare_running=True):
-            self.carry_out(stop)
 
     def _check_that_something_happens(self) -> None:
         """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""

@@ -15,7 +15,7 @@ from simulation import curve as epochs
 import mqtune
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
 from mqtune.core.events import DecisionTaken, TrialStaged
-from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
+from mqtune.core.trial import UNDRIVEN, Action, AttemptEnd, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.driver.loop import Driver
 from mqtune.driver.settings import Limits
 from mqtune.results.results import Results
@@ -468,3 +468,22 @@ def test_every_epoch_comes_once_in_its_attempt_at_whatever_write_a_driver_is_kil
         if not was_killed:
             return
     pytest.fail("it never ends")
+
+
+def test_attempts_whose_worker_ended_with_the_driver_are_lost_behind_all_that_they_have_reported(
+    tmp_path: Path,
+) -> None:
+    bench = begun(tmp_path)
+    saved = bench.new_checkpoint(ONE)
+    bench.worker.put_checkpoint(bench.claims[ONE], saved, b"state")
+    bench.report(ONE, 3.0, 2.0, checkpoint=saved)
+
+    bench.begin()
+    bench.driver.forfeit_leases(error_type=UNDRIVEN)
+
+    assert [bench.driver.next_report(0).sequence for _ in range(2)] == [1, 2]
+    assert bench.driver.next_report(0) is None
+    assert [attempt.end for attempt in bench.trial().attempts] == [AttemptEnd.LOST, None]
+    assert (bench.trial().late_reports, bench.trial().attempt.checkpoint) == (0, saved)
+    bench.begin()
+    assert (bench.trial().reports, bench.trial().attempt.checkpoint) == (2, saved)
