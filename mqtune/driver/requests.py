@@ -180,8 +180,14 @@ class Requests:
         """Note that the trial of a request waits for a slot; it is answered when it is staged."""
         self._queued.add(request.id)
 
+    def _check_open(self) -> None:
+        """Raise when the experiment is to end, and nothing may start any more."""
+        if self.ending is not None:
+            raise ConfigurationError(f"nothing is started any more: the experiment ends ({self.ending.reason})")
+
     def _resume(self, request: Requested, brought: CheckpointId) -> Stage:
         trial = self._trial(request.trial)
+        self._check_open()
         check_paused(trial)
         changes = _argument(request, "config", dict)
         wanted = None if changes is None else self._space.changed(trial.config, changes, random.Random(0))
@@ -205,6 +211,7 @@ class Requests:
 
     def _restart(self, request: Requested, brought: CheckpointId) -> Stage | Decide:
         trial, reason = self._trial(request.trial), _reason(request)
+        self._check_open()
         changes: Config = _argument(request, "config", dict) or {}
         wanted = self._space.changed(trial.config, changes, random.Random(0))
         has_ended = trial.attempt.end is not None
@@ -219,8 +226,7 @@ class Requests:
         key = _argument(request, "key", str) or ""
         if key in self._experiment.keys:
             return Answer(request.id, is_done=True, trial=self._experiment.keys[key])
-        if self.ending is not None:
-            raise ConfigurationError(f"no other trial starts: the experiment ends ({self.ending.reason})")
+        self._check_open()
         config = _argument(request, "config", dict)
         if config is None:
             raise ConfigurationError("add lacks a config")

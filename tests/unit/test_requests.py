@@ -268,6 +268,32 @@ def test_what_waits_for_a_slot_when_the_experiment_is_ended_is_refused(bench: Be
     assert "the experiment ends: requested by ann" in answer(bench, name).reason
 
 
+@pytest.mark.parametrize("action", ["resume", "restart"])
+@pytest.mark.parametrize("now", [True, False])
+def test_a_paused_trial_does_not_go_on_by_a_request_that_comes_with_the_end(
+    bench: Bench, action: str, now: bool
+) -> None:
+    request(bench, "pause", ONE)
+    bench.end(ONE)
+    assert bench.trial().status is TrialStatus.PAUSED
+    ask(bench, "end", now=now)
+
+    refused = request(bench, action, ONE)
+
+    assert (refused.done, refused.reason) == (
+        False,
+        "nothing is started any more: the experiment ends (requested by ann)",
+    )
+    assert [event.attempt for event in bench.of(TrialStaged) if event.trial == ONE] == [1]
+
+
+def test_a_running_trial_does_not_restart_once_the_experiment_is_to_end(bench: Bench) -> None:
+    ask(bench, "end")
+
+    assert not request(bench, "restart", ONE).done
+    assert bench.trial().decision is None
+
+
 # What is refused.
 
 
