@@ -68,14 +68,17 @@ def attached(
             whole = _space(space, definition)
             rule = stop if stop is not None else _rule(definition)
             kept = rebuilt(Run, definition)
+            decides = scheduler or _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"]))
+            if searcher is None and decides.searcher is None:
+                searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
             return Settings(
                 trainable=trainable if trainable is not None else _trainable(definition, deployment),
                 space=whole,
                 metric=definition["metric"],
                 mode=definition["mode"],
                 max_trials=max_trials if max_trials is not None else definition["max_trials"],
-                searcher=searcher or _given("searcher", lambda: searcher_of(definition["searcher"], whole)),
-                scheduler=scheduler or _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"])),
+                searcher=searcher,
+                scheduler=decides,
                 stop=rule,
                 resources=Resources.decode(definition["resources"]),
                 backend=deployment,

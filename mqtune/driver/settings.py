@@ -490,7 +490,7 @@ class Plan:
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
-        self._searcher = searcher_named(settings.searcher) if isinstance(settings.searcher, str) else settings.searcher
+        self._searcher = self._chosen_searcher()
         if self._searcher is not None:
             self._searcher.check_space(self.space)
         self.scheduler.check_space(self.space)
@@ -507,6 +507,15 @@ class Plan:
             max_failures=failures.max_failures,
             accept_no_report=failures.accept_no_report,
         )
+
+    def _chosen_searcher(self) -> Searcher | None:
+        """Return the searcher that was given, or that the scheduler brings; None for random search."""
+        given, own = self.settings.searcher, self.scheduler.searcher
+        if own is not None and given is not None:
+            raise ConfigurationError(
+                f"searcher={given!r}: {type(self.scheduler).__name__} proposes the configs itself; leave searcher out"
+            )
+        return searcher_named(given) if isinstance(given, str) else own or given
 
     def _limits(self, rule: StopRule | None, *, is_open: bool) -> Limits:
         settings = self.settings

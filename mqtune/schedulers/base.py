@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
+from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 
 #: What to give where a metric is not a name.
@@ -94,6 +95,9 @@ class Scheduler(Decider, ABC):
     """
 
     role = "scheduler"
+    extras: ClassVar = {"syne_tune": "mqtune.integrations.syne_tune"}
+    #: What proposes the configs, where the scheduler itself does; the experiment then has no other searcher.
+    searcher: Searcher | None = None
     #: Whether more new trials may be queued than slots are free; not if a slot may be needed for a paused trial.
     asks_ahead: bool = False
 

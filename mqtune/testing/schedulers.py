@@ -24,6 +24,7 @@ class Watched(Scheduler):
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
         self.asks_ahead = inner.asks_ahead
+        self.searcher = inner.searcher
         #: The reports that it was shown, and its decisions, in order.
         self.log: list[tuple[Report, Decision]] = []
         self.ended: set[TrialId] = set()

@@ -45,6 +45,7 @@ ALONE: Final = {
     "ax": {"integrations/"},
     "optuna": {"integrations/"},
     "optuna_dashboard": {"integrations/"},
+    "syne_tune": {"integrations/"},
     "rich": {"results/", "cli/"},
 }
 #: What never enters a trial's process: it would cost each spare its start, and memory.
@@ -57,6 +58,7 @@ NOT_IN_TRIALS: Final = (
     "click",
     "optuna",
     "ax",
+    "syne_tune",
     "asyncio",
     "multiprocessing",
 )

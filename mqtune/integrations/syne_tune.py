@@ -1,0 +1,504 @@
+"""Syne Tune's schedulers, which suggest configs and decide on trials; needs the extra ``syne-tune``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from inspect import signature
+from typing import Any, Final, NoReturn
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.registry import Description
+from mqtune.core.trial import (
+    CONTINUE,
+    ITERATION,
+    Action,
+    CheckpointId,
+    Config,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+    is_number,
+)
+from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
+from mqtune.search.base import Searcher
+from mqtune.search.domains import Choice as OneOf
+from mqtune.search.domains import Domain, Interval, Multiples, Normal, Ordinal, ReverseInterval
+from mqtune.search.space import Space
+
+try:
+    from syne_tune import config_space as st
+    from syne_tune.backend.trial_status import Trial as TheirTrial
+    from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
+    raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
+
+#: The share of a normal distribution that is left out at each end: Syne Tune's domains have bounds.
+_TAIL: Final = 1e-6
+#: Types of options that Syne Tune's models take as they are, if all are of one.
+_PLAIN: Final = (str, int, float, bool)
+#: How long a driver that resumes asks for suggestions again, in seconds and in all: an earlier driver loses its lock after 20.
+_REPLAY_S: Final = 10.0
+#: The names that Syne Tune's schedulers have for the key of the time, and for its end.
+_TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
+_END_NAMES: Final = ("max_t", "max_resource_level")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A domain as Syne Tune knows it, and the way there and back."""
+
+    domain: Any
+    to_value: Callable[[Any], object]
+    to_param: Callable[[Any], Any]
+
+
+def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
+    """Return the config space that a scheduler of Syne Tune is made with, for the search space of a Tuner.
+
+    Its keys are the space's, nested ones joined by ``/``. What Syne Tune can't hold as it is has another form there, which
+    matters where its own names are used (``points_to_evaluate``): multiples of q are numbers of steps, ordinals and choices of
+    mixed values places in the list (from 0), a normal distribution the share of it that lies below. Constants are kept; a
+    ``sample_from`` is not there, as mqtune computes it.
+
+    Raises:
+        ConfigurationError: it has conditions, a constraint, or a domain of the user's own.
+    """
+    whole = space if isinstance(space, Space) else Space(space)
+    described: dict[str, Any] = whole.describe()
+    constants = {path: each["constant"] for path, each in described.items() if "constant" in each}
+    return constants | {path: each.domain for path, each in _parameters(whole).items()}
+
+
+def _parameters(space: Space) -> dict[str, _Parameter]:
+    lacks = "conditions" if space.has_conditions else space.constraint and "a constraint"
+    if lacks:
+        raise ConfigurationError(
+            f"SyneTuneScheduler: the space has {lacks}, which Syne Tune has not; OptunaSearcher takes it"
+        )
+    return {path: _parameter(domain) for path, domain in space.domains.items()}
+
+
+def _parameter(domain: Domain) -> _Parameter:
+    match domain:
+        case Interval():
+            new = st.uniform if not domain.log else st.loguniform
+            new = st.reverseloguniform if isinstance(domain, ReverseInterval) else new
+            low, high = domain.low, domain.high
+            return _Parameter(new(low, high), lambda value: min(max(float(value), low), high), float)
+        case Multiples():
+            steps = (st.lograndint if domain.log else st.randint)(domain.first, domain.last)
+            return _Parameter(steps, lambda step: domain.value(int(step)), domain.steps)
+        case Normal():
+            shares = st.uniform(_TAIL, 1 - _TAIL)
+            return _Parameter(
+                shares,
+                lambda share: domain.at(float(share)),
+                lambda value: min(max(domain.share(value), _TAIL), 1 - _TAIL),
+            )
+        case Ordinal():
+            places = st.randint(0, len(domain.options) - 1)
+            return _Parameter(places, lambda place: domain.options[int(place)], domain.place)
+        case OneOf():
+            kind = type(domain.options[0])
+            if kind in _PLAIN and all(type(each) is kind for each in domain.options):
+                return _Parameter(st.choice(list(domain.options)), kind, kind)
+            places = st.choice([*range(len(domain.options))])
+            return _Parameter(places, lambda place: domain.options[int(place)], domain.place)
+        case _:
+            raise ConfigurationError(f"SyneTuneScheduler: {domain} is a domain that Syne Tune has nothing like")
+
+
+@dataclass(slots=True)
+class _Suggestion:
+    """What Syne Tune wants next: a new trial, perhaps from another's checkpoint, or that a paused trial goes on."""
+
+    number: int
+    is_new: bool
+    config: Config | None
+    source: int | None = None
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A trial that has not ended, as Syne Tune knows it."""
+
+    theirs: TheirTrial
+    #: The time and the metrics of the last report that it was told.
+    time: float = -math.inf
+    told: dict[str, Any] = field(default_factory=dict)
+    #: In force since it was decided, and until the trial goes on.
+    decision: Decision = CONTINUE
+    #: What the trial had saved when it was decided.
+    checkpoint: CheckpointId | None = None
+    is_paused: bool = False
+    has_diverged: bool = False
+
+
+class _NothingToStartError(Exception):
+    """No new trial can start."""
+
+
+class SyneTuneScheduler(Scheduler):
+    """Has a scheduler of Syne Tune suggest the configs and decide on the trials; a Tuner with it has no other searcher.
+
+    It hears what Syne Tune's own Tuner would tell it, in the same order, with these differences:
+
+    - *Reports again*: after a loss, or from an older checkpoint, reports up to the time that was told before are not told.
+    - *A report without the metric* is not told. One whose metric is NaN or infinite stops its trial, which has failed for Syne
+      Tune: its models can't take such values.
+    - *At the end of its time* (``max_t``) a trial is completed rather than stopped.
+    - *A paused trial* goes on from the checkpoint that it had when that was decided. One that a person resumes instead runs on
+      without Syne Tune.
+    - *A trial that a person adds* is known to it like its own.
+    - *The end*: when no new trial can start, it is asked for paused trials to resume, and for copies of others (PBT); when nothing
+      runs and it has none, those still paused are stopped early.
+
+    **Replay.** A driver that resumes makes the same calls again, and puts the journal's config in the place of what is suggested:
+    a scheduler with a ``random_seed`` goes on as if nothing had happened, and no other forgets anything. It asks again for
+    10 seconds in all; from then on a slow model learns from the journal alone.
+
+    **Cost.** Suggestions are worked out in the driver's loop, as one object suggests and decides: while a model takes long,
+    reports wait. ``OptunaSearcher`` with one of mqtune's schedulers has a thread instead.
+
+    Works with Syne Tune 0.13 to 0.16. In the end synchronous Hyperband takes places that stay empty for failed trials.
+
+    Args:
+        scheduler: a new scheduler of Syne Tune, made with ``config_space(space)`` of the Tuner's space.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+
+    kind = "syne_tune"
+
+    def __init__(self, scheduler: TrialScheduler) -> None:
+        if not isinstance(scheduler, TrialScheduler):
+            raise ConfigurationError(f"SyneTuneScheduler: scheduler={scheduler!r:.80} is no scheduler of Syne Tune")
+        self._scheduler = scheduler
+        self._takes_number = "trial_id" in signature(scheduler.suggest).parameters
+        self._time = next(self._attributes(*_TIME_NAMES), "")
+        self._end = next(self._attributes(*_END_NAMES), math.inf)
+        self.searcher = _Suggestions(self)
+        self._progress: dict[TrialId, _Progress] = {}
+        #: Every trial, by its number there, which counts from 0.
+        self._trials: dict[int, Trial] = {}
+        self._next = 0
+        #: What was suggested and is not staged yet, oldest first.
+        self._suggested: list[_Suggestion] = []
+        #: Whether something has happened since nothing was suggested.
+        self._is_news = True
+        self._may_start = True
+        #: The config that is to be suggested, if it is known; and whether what would be is asked for all the same.
+        self._given: dict[str, Any] | None = None
+        self._asks_again = False
+        self._replay_s = 0.0
+        self._steer_searcher()
+
+    def _attributes(self, *names: str) -> Iterator[Any]:
+        """Yield what the scheduler, or one that it wraps, has under these names."""
+        owner = self._scheduler
+        while owner is not None:
+            yield from (found for name in names if (found := getattr(owner, name, None)) is not None)
+            owner = getattr(owner, "scheduler", None)
+
+    def _steer_searcher(self) -> None:
+        """Have the searcher within the scheduler, if there is one, suggest what is known already."""
+        for searcher in self._attributes("searcher"):
+            name = "get_config" if hasattr(searcher, "get_config") else "suggest"
+            setattr(searcher, name, self._steered(getattr(searcher, name)))
+            return
+
+    def _steered(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
+        def steered(*arguments: Any, **options: Any) -> dict[str, Any] | None:
+            if self._given is None and self._may_start:
+                return suggest(*arguments, **options)
+            if self._given is None:
+                if self._takes_number:
+                    return None
+                # Not all schedulers from 0.14 on take None for an answer.
+                raise _NothingToStartError
+            if self._asks_again and self._replay_s < _REPLAY_S:
+                begin = time.monotonic()
+                suggest(*arguments, **options)
+                self._replay_s += time.monotonic() - begin
+            return dict(self._given)
+
+        return steered
+
+    # What it is made for.
+
+    @property
+    def time_attr(self) -> str:
+        """The key of the time that the scheduler goes by; empty if it has none."""
+        return self._time
+
+    def check_space(self, space: Space) -> None:
+        """Check that the scheduler was made for this space.
+
+        Raises:
+            ConfigurationError: it was made for another.
+        """
+        self._space, self._parameters = space, _parameters(space)
+        own = {path: each.domain for path, each in self._parameters.items()}
+        theirs = next(self._attributes("config_space"), own)
+        chosen = {key: domain for key, domain in theirs.items() if isinstance(domain, st.Domain)}
+        differing = sorted(key for key in own.keys() | chosen.keys() if own.get(key) != chosen.get(key))
+        if differing:
+            raise ConfigurationError(
+                f"SyneTuneScheduler: {self._name} was made for another space than the Tuner's: {', '.join(differing)} "
+                "differ; make it with mqtune.integrations.syne_tune.config_space(space)"
+            )
+
+    def bind(self, metric: str, mode: str) -> None:
+        """Check that the scheduler goes by the experiment's metric.
+
+        Raises:
+            ConfigurationError: it goes by another, or by another mode; or this was called before.
+        """
+        names, modes = (_as_list(each()) for each in (self._scheduler.metric_names, self._scheduler.metric_mode))
+        known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
+        if known.get(metric) != mode:
+            shown = " and ".join(f"metric={name!r}, mode={each!r}" for name, each in known.items())
+            raise ConfigurationError(
+                f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={metric!r}, mode={mode!r}; "
+                "give both the same"
+            )
+        super().bind(metric, mode)
+        self._metrics = names
+
+    @property
+    def _name(self) -> str:
+        return type(self._scheduler).__name__
+
+    # Reports and ends.
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        progress, metrics = self._progress[trial.id], report.metrics
+        if progress.decision is not CONTINUE:
+            return progress.decision
+        values: list[Any] = [metrics.get(name) for name in self._metrics]
+        reached: Any = metrics.get(self._time, report.sequence if self._time == ITERATION else None)
+        if not all(map(is_number, values)) or (self._time and (reached is None or reached <= progress.time)):
+            return CONTINUE
+        self._is_news = True
+        if not all(map(math.isfinite, values)):
+            progress.has_diverged = True
+            progress.decision = Decision(Action.STOP, f"{self._metrics[0]} is no finite number")
+            return progress.decision
+        if self._time:
+            progress.time = reached
+        progress.told = {**metrics, **({self._time: reached} if self._time else {})}
+        action = self._scheduler.on_trial_result(progress.theirs, dict(progress.told))
+        if action != SchedulerDecision.CONTINUE:
+            self._scheduler.on_trial_remove(progress.theirs)
+            progress.checkpoint = trial.checkpoint
+            progress.decision = self._decision(action, trial, progress.time)
+        return progress.decision
+
+    def _decision(self, action: str, trial: Trial, reached: float) -> Decision:
+        if reached >= self._end:
+            return Decision(Action.COMPLETE, f"{self._time} has reached {self._end}")
+        if action == SchedulerDecision.PAUSE:
+            # It goes on from where it is now, also if it saves again before it pauses.
+            return Decision(Action.PAUSE, f"{self._name} pauses it", trial.id)
+        return Decision(Action.STOP, f"{self._name} stops it")
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self._is_news = self._progress[trial.id].is_paused = True
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Tell how a trial has ended whose end Syne Tune has not decided itself."""
+        self._is_news = True
+        progress = self._progress.pop(trial.id)
+        self._suggested = [each for each in self._suggested if each.is_new or self._trials[each.number] is not trial]
+        if progress.has_diverged or trial.status in (TrialStatus.FAILED, TrialStatus.ABANDONED):
+            self._scheduler.on_trial_error(progress.theirs)
+        elif progress.decision is CONTINUE and trial.status is TrialStatus.COMPLETED and progress.told:
+            self._scheduler.on_trial_complete(progress.theirs, progress.told)
+        elif progress.decision is CONTINUE:
+            self._scheduler.on_trial_error(progress.theirs)
+
+    # Suggestions.
+
+    def choose(self, *, can_start: bool) -> Choice:
+        """Return what Syne Tune has suggested; it is asked once until that is staged."""
+        while True:
+            self._suggested = [each for each in self._suggested if self._can_be(each)]
+            for suggestion in self._suggested:
+                choice = self._choice(suggestion, can_start=can_start)
+                if choice is not None:
+                    return choice
+            if can_start or self._is_news:
+                self._is_news = False
+                if self._ask(may_start=can_start):
+                    continue
+            return START if can_start else self._leftover()
+
+    def _can_be(self, suggestion: _Suggestion) -> bool:
+        """Whether a copy, if it is one, can be made: PBT from 0.14 on copies trials that have failed, and have lost their state."""
+        source = None if suggestion.source is None else self._trials[suggestion.source]
+        return source is None or bool(source.checkpoint) or not source.status.is_terminal
+
+    def _choice(self, suggestion: _Suggestion, *, can_start: bool) -> Choice | None:
+        config = suggestion.config
+        if not suggestion.is_new:
+            trial = self._trials[suggestion.number].id
+            progress = self._progress[trial]
+            if not progress.is_paused:
+                return Wait(f"trial {trial} goes on as soon as it is paused")
+            return Resume(trial, f"{self._name} resumes it", config, checkpoint=progress.checkpoint or CheckpointId(""))
+        if suggestion.source is not None and config is not None:
+            source = self._trials[suggestion.source].id
+            return Fork(source, config, f"{self._name} copies trial {source}")
+        return START if can_start else None
+
+    def _leftover(self) -> Choice:
+        """Return a release when nothing can happen any more that would have a paused trial resumed."""
+        paused = [id_ for id_, each in self._progress.items() if each.is_paused and each.decision is not CONTINUE]
+        if paused and all(each.is_paused for each in self._progress.values()):
+            return Release(paused[0], f"{self._name} does not resume it, and no other trial is under way")
+        return Wait(f"no new trial can start, and {self._name} resumes none")
+
+    def suggest(self) -> Config | None:
+        """Return the config that was suggested for a new trial, or None if there are no more."""
+        if not any(map(_is_plain_start, self._suggested)):
+            self._ask(may_start=True)
+        return next((each.config for each in self._suggested if _is_plain_start(each)), None)
+
+    def _ask(
+        self, *, may_start: bool = True, given: Config | None = None, asks_again: bool = False
+    ) -> _Suggestion | None:
+        """Ask Syne Tune once, and keep what it suggests."""
+        self._may_start, self._asks_again = may_start, asks_again
+        self._given = None if given is None else {key: self._flat(given)[key] for key in self._parameters}
+        try:
+            found = self._scheduler.suggest(*([self._next] if self._takes_number else []))
+        except _NothingToStartError:
+            found = None
+        finally:
+            self._given = None
+        if found is None:
+            return None
+        config = None if found.config is None else self._config(found.config)
+        if found.spawn_new_trial_id:
+            suggestion = _Suggestion(self._next, True, config, found.checkpoint_trial_id)
+            self._next += 1
+        elif self._trials[found.checkpoint_trial_id].id in self._progress:
+            suggestion = _Suggestion(found.checkpoint_trial_id, False, config)
+        else:
+            # It has ended otherwise meanwhile, and must not be waited for.
+            self._scheduler.on_trial_error(TheirTrial(found.checkpoint_trial_id, {}, datetime.now(UTC)))
+            return self._ask(may_start=may_start, given=given, asks_again=asks_again)
+        self._suggested.append(suggestion)
+        return suggestion
+
+    def _flat(self, config: Config) -> dict[str, Any]:
+        """Return a config as Syne Tune has it: the values of its domains, and constants."""
+        values = self._space.values(config)
+        return values | {path: each.to_param(values[path]) for path, each in self._parameters.items()}
+
+    def _config(self, flat: dict[str, Any]) -> Config:
+        return self._space.config_of({path: each.to_value(flat[path]) for path, each in self._parameters.items()})
+
+    def staged(self, trial: Trial, *, was_suggested: bool) -> None:
+        """Hear that an attempt of *trial* was staged, which an earlier driver was suggested if *was_suggested*."""
+        progress = self._progress.get(trial.id)
+        if progress is None:
+            self._begin(trial, was_suggested=was_suggested)
+        elif progress.is_paused:
+            self._go_on(trial, progress)
+
+    def _begin(self, trial: Trial, *, was_suggested: bool) -> None:
+        """Tell of a new trial; one that was not just suggested is suggested now."""
+        parent = trial.attempt.source
+        source = next((number for number, each in self._trials.items() if each.id == parent), None)
+        found = next((each for each in self._suggested if each.is_new and each.config == trial.config), None)
+        if found is None:
+            found = self._ask(given=trial.config, asks_again=was_suggested)
+            while found is not None and not (found.is_new and found.source in (None, source)):
+                found = self._ask(given=trial.config, asks_again=was_suggested)
+        if found is not None:
+            self._suggested.remove(found)
+        number = self._new_number() if found is None else found.number
+        theirs = TheirTrial(number, self._flat(trial.config), datetime.fromtimestamp(trial.attempt.staged_at, UTC))
+        self._trials[number] = trial
+        self._progress[trial.id] = _Progress(theirs)
+        self._scheduler.on_trial_add(theirs)
+
+    def _new_number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _go_on(self, trial: Trial, progress: _Progress) -> None:
+        """Have a paused trial go on: by a suggestion, or else because a person wants it."""
+        progress.is_paused = False
+        if progress.decision is CONTINUE:
+            return
+        progress.decision, number = CONTINUE, progress.theirs.trial_id
+        while not any(not each.is_new and each.number == number for each in self._suggested):
+            if self._ask(may_start=False) is None:
+                # No report comes as late, so it is told of none.
+                progress.time = math.inf
+                return
+        self._suggested = [each for each in self._suggested if each.is_new or each.number != number]
+        progress.theirs.config = self._flat(trial.config)
+
+    # Definitions.
+
+    def describe(self) -> Description:
+        """Return the scheduler's class, which is all that a definition has of it."""
+        return {self.role: self.kind, "of": self._name}
+
+    @classmethod
+    def from_arguments(cls, arguments: Description) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ConfigurationError: always, as only the user's code can make a scheduler of Syne Tune.
+        """
+        raise ConfigurationError(
+            f"the scheduler was Syne Tune's {arguments['of']}, which only your code can make: "
+            f"give scheduler=SyneTuneScheduler({arguments['of']}(…))"
+        )
+
+
+class _Suggestions(Searcher):
+    """A scheduler's side that proposes configs."""
+
+    adaptive = True
+
+    def __init__(self, scheduler: SyneTuneScheduler) -> None:
+        self._scheduler = scheduler
+        self._was_suggested = False
+
+    def suggest(self, trial: TrialId) -> Config | None:
+        return self._scheduler.suggest()
+
+    def replay(self, trial: TrialId, config: Config) -> Config:
+        """Have it suggested when its trial is staged, which is now."""
+        self._was_suggested = True
+        return config
+
+    def avoid(self, config: Config) -> None:
+        """Do nothing: the trial that tries it is staged now."""
+
+    def on_stage(self, trial: Trial) -> None:
+        was_suggested, self._was_suggested = self._was_suggested, False
+        self._scheduler.staged(trial, was_suggested=was_suggested)
+
+    def describe(self) -> Description:
+        return {self.role: self._scheduler.kind}
+
+
+def _is_plain_start(suggestion: _Suggestion) -> bool:
+    return suggestion.is_new and suggestion.source is None
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,425 @@
+"""Syne Tune's schedulers inside a Tuner: what they are told, what they decide, and that drivers may come and go."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from waiting import eventually
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, TrialStatus
+from mqtune.results.results import Results
+from mqtune.schedulers.base import Scheduler
+from mqtune.search.space import Space
+from mqtune.testing.schedulers import NewScheduler, SchedulerContract
+from mqtune.testing.worlds import SPACE as PLAIN_SPACE
+from mqtune.testing.worlds import happened
+
+pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")
+
+from syne_tune.optimizer.baselines import ASHA, RandomSearch
+from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, TrialSuggestion
+from syne_tune.optimizer.schedulers.median_stopping_rule import MedianStoppingRule
+from syne_tune.optimizer.schedulers.pbt import PopulationBasedTraining
+
+from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
+
+#: Whether it is 0.13, which has schedulers that pause trials.
+IS_OLD = "trial_id" in inspect.signature(TrialScheduler.suggest).parameters
+TIME = "resource_attr" if IS_OLD else "time_attr"
+METRICS: dict[str, Any] = {"metric": "loss"} if IS_OLD else {"metrics": ["loss"]}
+
+SPACE: dict[str, Any] = {
+    "lr": mqtune.loguniform(1e-4, 1e-1),
+    "net": {
+        "width": mqtune.lograndint(8, 512),
+        "act": mqtune.choice(["relu", None]),
+        "bias": mqtune.choice([True, False]),
+    },
+    "q": mqtune.quniform(0.25, 1, 0.1),
+    "depth": mqtune.ordinal([2, 4, 8]),
+    "momentum": mqtune.reverseloguniform(0.5, 0.999),
+    "noise": mqtune.normal(0, 1),
+    "half": mqtune.sample_from(lambda config: config["lr"] / 2),
+    "epochs": 9,
+}
+
+
+def kinds(space: Any, end: int = 9) -> dict[str, Callable[[], TrialScheduler]]:
+    usual: dict[str, Any] = {"metric": "loss", TIME: "epoch", "max_t": end, "random_seed": 1}
+    theirs = config_space(space)
+    found: dict[str, Callable[[], TrialScheduler]] = {
+        "random": lambda: RandomSearch(theirs, **METRICS, random_seed=1),
+        "asha": lambda: ASHA(theirs, **usual),
+        "pbt": lambda: PopulationBasedTraining(theirs, perturbation_interval=2, **usual),
+        "median": lambda: MedianStoppingRule(
+            RandomSearch(theirs, **METRICS, random_seed=1), metric="loss", grace_population=3, **{TIME: "epoch"}
+        ),
+    }
+    if IS_OLD:
+        from syne_tune.optimizer.baselines import DEHB, SyncHyperband
+
+        synchronous = {**usual, "max_resource_level": usual["max_t"]}
+        del synchronous["max_t"]
+        found |= {
+            "promotion": lambda: ASHA(theirs, type="promotion", **usual),
+            "synchronous": lambda: SyncHyperband(theirs, **synchronous),
+            "dehb": lambda: DEHB(theirs, **synchronous),
+        }
+    return found
+
+
+KINDS = [*kinds(SPACE)]
+#: What a driver may take to import Syne Tune and to run, on a machine that runs other tests.
+UP_S = 60.0
+PAUSING = ("promotion", "synchronous", "dehb")
+
+
+def seeded(new: Callable[[], TrialScheduler]) -> SyneTuneScheduler:
+    # 0.16 draws from NumPy's own generator, whatever its seed.
+    np.random.seed(7)  # noqa: NPY002
+    return SyneTuneScheduler(new())
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+
+
+_names = itertools.count(1)
+
+
+def curve(config: Config) -> Any:
+    for epoch in range(1, 10):
+        yield 1.0 + config["lr"], {"loss": abs(math.log10(config["lr"]) + 2.5) + 1 / epoch, "epoch": epoch}
+
+
+def train(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+def tune(scheduler: Scheduler, **options: Any) -> mqtune.Tuner:
+    usual: dict[str, Any] = {
+        "space": SPACE,
+        "metric": "loss",
+        "mode": "min",
+        "max_trials": 20,
+        "backend": mqtune.Simulated(curve, slots=4),
+        "name": f"syne-{next(_names)}",
+        "run": mqtune.Run(progress=False),
+    }
+    return mqtune.Tuner(train, scheduler=scheduler, **{**usual, **options})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_tries_all_trials_and_leaves_none_paused(kind: str) -> None:
+    results = tune(SyneTuneScheduler(kinds(SPACE)[kind]())).run()
+
+    copied = [trial for trial in results if trial.attempts[0].source]
+    assert len(results) == 20 + len(copied)
+    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert max(trial.metrics["epoch"] for trial in results) == 9
+    if kind != "random":
+        assert min(trial.metrics["epoch"] for trial in results) < 9
+    for trial in results:
+        Space(SPACE).check(trial.config, partial=False)
+        assert trial.config["half"] == trial.config["lr"] / 2
+    if kind in ("promotion", "synchronous"):
+        assert any(len(trial.attempts) > 1 for trial in results)
+    if kind == "pbt":
+        assert copied
+
+
+class TestContract(SchedulerContract):
+    @pytest.fixture(params=KINDS)
+    def new_scheduler(self, request: pytest.FixtureRequest) -> NewScheduler:
+        if "odd values" in request.node.name and request.param in PAUSING:
+            pytest.skip("Syne Tune's schedulers that pause want the metric at each rung")
+        return lambda: seeded(kinds(PLAIN_SPACE)[request.param])
+
+    def test_it_decides_for_one_experiment(self, new_scheduler: NewScheduler) -> None:
+        scheduler = new_scheduler()
+        scheduler.bind("loss", "min")
+        with pytest.raises(ConfigurationError, match="another one"):
+            scheduler.bind("loss", "min")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [1, 5, 17, 40])
+def test_a_driver_that_resumes_goes_on_as_if_nothing_had_happened(kind: str, steps: int) -> None:
+    if kind == "synchronous" and steps > 5:
+        pytest.skip(
+            "in the end it takes a place in its rung for failed each time that it is asked and no trial can start"
+        )
+    uncut = tune(seeded(kinds(SPACE)[kind]), name="uncut", seed=1).run()
+    backend = mqtune.Simulated(curve, slots=4, keep_journal=True)
+    for _ in range(2):
+        tuner = tune(seeded(kinds(SPACE)[kind]), name="cut", seed=1, backend=backend)
+        for _ in range(steps):
+            if not tuner.is_finished:
+                tuner.step(1.0)
+        tuner.close()
+    cut = tune(seeded(kinds(SPACE)[kind]), name="cut", seed=1, backend=backend).run()
+
+    assert happened(cut) == happened(uncut)
+
+
+def test_without_a_seed_the_journal_counts_and_nothing_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    backend = mqtune.Simulated(curve, slots=4, keep_journal=True)
+    seen: list[Config] = []
+    for _ in range(4):
+        tuner = tune(SyneTuneScheduler(kinds(SPACE)["asha"]()), name="cut", backend=backend)
+        for _ in range(9):
+            if not tuner.is_finished:
+                tuner.step(1.0)
+        configs = [trial.config for trial in tuner.get_trials()]
+        assert configs[: len(seen)] == seen
+        seen = configs
+        tuner.close()
+
+    assert not [record for record in caplog.records if "now suggests" in record.message]
+
+
+def test_a_space_is_written_once() -> None:
+    space, theirs = Space(SPACE), config_space(SPACE)
+    scheduler = SyneTuneScheduler(RandomSearch(theirs, **METRICS))
+    scheduler.check_space(space)
+
+    assert theirs.keys() == {"lr", "net/width", "net/act", "net/bias", "q", "depth", "momentum", "noise", "epochs"}
+    rng = random.Random(0)
+    for _ in range(50):
+        config = space.sample(rng)
+        flat = scheduler._flat(config)
+        assert all(domain.is_valid(flat[key]) for key, domain in theirs.items() if key != "epochs")
+        again = scheduler._config(flat)
+        assert again == {**config, "noise": pytest.approx(config["noise"])}
+
+
+class Quarter:
+    """A searcher that knows one config."""
+
+    def suggest(self) -> dict[str, Any]:
+        return {"x": 0.25}
+
+
+class Notes(TrialScheduler):
+    """A scheduler of 0.14 or later that writes down what it is told, pauses as it is asked to, and resumes what it has paused."""
+
+    def __init__(self, *, pauses_at: int = 0, stops_at: int = 0) -> None:
+        self.config_space = config_space({"x": mqtune.uniform(0, 1)})
+        self.pauses_at, self.stops_at = pauses_at, stops_at
+        self.told: list[Any] = []
+        self.paused: list[int] = []
+        self.searcher = Quarter()
+
+    time_attr = "training_iteration"
+
+    def metric_names(self) -> list[str]:
+        return ["loss"]
+
+    def metric_mode(self) -> str:
+        return "min"
+
+    def suggest(self) -> TrialSuggestion | None:
+        if self.paused:
+            return TrialSuggestion.resume_suggestion(self.paused.pop(0))
+        return TrialSuggestion.start_suggestion(self.searcher.suggest())
+
+    def on_trial_add(self, trial: Any) -> None:
+        self.told.append(("add", trial.trial_id, trial.config["x"]))
+
+    def on_trial_result(self, trial: Any, result: dict[str, Any]) -> str:
+        step = result["training_iteration"]
+        self.told.append((trial.trial_id, step))
+        if step == self.stops_at:
+            return SchedulerDecision.STOP
+        return SchedulerDecision.PAUSE if step == self.pauses_at else SchedulerDecision.CONTINUE
+
+    def on_trial_remove(self, trial: Any) -> None:
+        self.told.append(("remove", trial.trial_id))
+        if self.pauses_at:
+            self.paused.append(trial.trial_id)
+
+    def on_trial_complete(self, trial: Any, result: dict[str, Any]) -> None:
+        self.told.append(("complete", trial.trial_id, result["loss"]))
+
+    def on_trial_error(self, trial: Any) -> None:
+        self.told.append(("error", trial.trial_id))
+
+
+def noted(notes: Notes, *losses: Any, **options: Any) -> list[Any]:
+    def reports(config: Config) -> Any:
+        return [(1.0, loss if isinstance(loss, Exception) else {"loss": loss}) for loss in losses]
+
+    usual = {"space": {"x": mqtune.uniform(0, 1)}, "max_trials": 1, "backend": mqtune.Simulated(reports, slots=1)}
+    tune(SyneTuneScheduler(notes), **{**usual, **options}).run()
+    return notes.told
+
+
+def test_it_hears_what_syne_tunes_own_tuner_would_tell() -> None:
+    begin = ("add", 0, 0.25)
+    assert noted(Notes(), 3.0, 2.0) == [begin, (0, 1), (0, 2), ("complete", 0, 2.0)]
+    assert noted(Notes(stops_at=2), 3.0, 2.0, 1.0) == [begin, (0, 1), (0, 2), ("remove", 0)]
+    assert noted(Notes(), 3.0, RuntimeError("bad luck")) == [begin, (0, 1), ("error", 0)]
+    assert noted(Notes(), 3.0, 2.0, 1.0, stop={"training_iteration": 2})[-1] == ("complete", 0, 2.0)
+
+
+def test_what_its_models_can_not_take_ends_the_trial_as_a_failure() -> None:
+    assert noted(Notes(), 3.0, math.nan, 1.0) == [("add", 0, 0.25), (0, 1), ("error", 0)]
+    assert noted(Notes(), -math.inf, 1.0) == [("add", 0, 0.25), ("error", 0)]
+    assert noted(Notes(), 3.0, None, 1.0)[1:3] == [(0, 1), (0, 3)]
+
+
+def test_a_trial_that_runs_again_is_not_told_twice() -> None:
+    tries = itertools.count()
+
+    def reports(config: Config) -> Any:
+        fails = next(tries) == 0
+        return [(1.0, {"loss": 2.0}), (1.0, RuntimeError("bad luck") if fails else {"loss": 1.0})]
+
+    backend = mqtune.Simulated(reports, slots=1, checkpoints=False)
+    told = noted(Notes(), backend=backend, failures=mqtune.Failures(max_failures=1))
+
+    assert told == [("add", 0, 0.25), (0, 1), (0, 2), ("complete", 0, 1.0)]
+
+
+def test_a_paused_trial_goes_on_from_where_that_was_decided() -> None:
+    # The decision takes long, and meanwhile the trial saves twice more.
+    notes = Notes(pauses_at=2)
+    reports = [(1.0, {"loss": 1.0})] * 6
+    backend = mqtune.Simulated(lambda config: reports, slots=1, decision_delay_s=2.5)
+    told = noted(notes, backend=backend)
+
+    steps = [each for each in told if each[0] == 0]
+    assert steps == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6)]
+
+
+def test_a_trial_that_is_never_resumed_is_stopped_in_the_end() -> None:
+    class Forgets(Notes):
+        def on_trial_remove(self, trial: Any) -> None:
+            """Resume none."""
+
+    tuner = tune(
+        SyneTuneScheduler(Forgets(pauses_at=2)),
+        space={"x": mqtune.uniform(0, 1)},
+        max_trials=3,
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": 1.0})] * 3, slots=2),
+    )
+
+    results = tuner.run()
+    assert [trial.status for trial in results] == [TrialStatus.EARLY_STOPPED] * 3
+    assert {trial.reason for trial in results} == {"Forgets does not resume it, and no other trial is under way"}
+
+
+def test_trials_that_a_user_adds_are_known_to_it() -> None:
+    notes = Notes()
+    tuner = tune(
+        SyneTuneScheduler(notes),
+        space={"x": mqtune.uniform(0, 1)},
+        max_trials=2,
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": 1.0})], slots=1),
+    )
+    tuner.add({"x": 0.75})
+    results = tuner.run()
+
+    assert [trial.config["x"] for trial in results] == [0.75, 0.25, 0.25]
+    assert sorted(each[2] for each in notes.told if each[0] == "add") == [0.25, 0.25, 0.75]
+    assert sum(each[0] == "complete" for each in notes.told) == 3
+
+
+def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
+    def random_search() -> SyneTuneScheduler:
+        return SyneTuneScheduler(RandomSearch(config_space(SPACE), **METRICS))
+
+    with pytest.raises(
+        ConfigurationError, match="goes by metric='loss', mode='min', and the Tuner by metric='accuracy'"
+    ):
+        tune(random_search(), metric="accuracy")
+    with pytest.raises(ConfigurationError, match="mode='max'; give both the same"):
+        tune(random_search(), mode="max")
+    with pytest.raises(
+        ConfigurationError, match=r"another space than the Tuner's: depth, lr, net/act.*make it with .*config_space"
+    ):
+        tune(random_search(), space={"x": mqtune.uniform(0, 1), "momentum": SPACE["momentum"]})
+    with pytest.raises(ConfigurationError, match="proposes the configs itself; leave searcher out"):
+        tune(random_search(), searcher="tpe")
+    with pytest.raises(ConfigurationError, match="has conditions, which Syne Tune has not; OptunaSearcher takes it"):
+        config_space({"kind": mqtune.choice([{"sgd": mqtune.uniform(0, 1)}, "adam"])})
+    with pytest.raises(ConfigurationError, match="has a constraint"):
+        config_space(Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5))
+    with pytest.raises(ConfigurationError, match="is no scheduler of Syne Tune"):
+        SyneTuneScheduler(mqtune.ASHA(9))  # type: ignore[arg-type]
+
+
+def test_a_definition_names_it_and_only_code_can_make_it_again() -> None:
+    results = tune(SyneTuneScheduler(kinds(SPACE)["asha"]())).run()
+
+    assert results.definition["scheduler"] == {"scheduler": "syne_tune", "of": "ASHA"}
+    with pytest.raises(
+        ConfigurationError, match=r"was Syne Tune's ASHA, .*: give scheduler=SyneTuneScheduler\(ASHA\(…\)\)"
+    ):
+        Scheduler.rebuild(results.definition["scheduler"])
+
+
+def test_mqtune_does_not_import_it() -> None:
+    code = "import sys, mqtune, mqtune.tuner; sys.exit('syne_tune' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SCRIPT = """
+import time, mqtune
+from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
+from test_syne_tune import kinds
+
+SPACE = {"x": mqtune.uniform(0, 1)}
+
+def train(config):
+    checkpoint = mqtune.get_checkpoint()
+    done = 0 if checkpoint is None else checkpoint.data["epoch"]
+    for epoch in range(done + 1, 30):
+        time.sleep(0.02)
+        mqtune.report({"loss": config["x"] + 1 / epoch, "epoch": epoch}, checkpoint={"epoch": epoch})
+
+if __name__ == "__main__":
+    scheduler = SyneTuneScheduler(kinds(SPACE)["KIND"]())
+    mqtune.Tuner(train, SPACE, metric="loss", mode="min", max_trials=12, name="killed", scheduler=scheduler,
+                 backend=mqtune.Local(slots=2), run=mqtune.Run(progress=False)).run()
+"""
+
+
+@pytest.mark.timeout(3 * UP_S)
+def test_a_driver_over_real_workers_is_killed_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "promotion" if IS_OLD else "asha"
+    script, copy = tmp_path / "script.py", tmp_path / "home" / "killed" / "journal.msgpack"
+    script.write_text(SCRIPT.replace("KIND", kind))
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    environment.pop("MQTUNE_BROKER", None)
+
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path) as first:
+        try:
+            eventually(lambda: first.poll() is not None or (copy.exists() and copy.stat().st_size > 4_000), UP_S)
+        finally:
+            first.kill()
+    subprocess.run(command, env=environment, cwd=tmp_path, timeout=UP_S, check=True)
+
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+    results = list(Results.load("killed"))
+    assert sum(not trial.attempts[0].source for trial in results) == 12
+    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert max(trial.metrics["epoch"] for trial in results) >= 9
+    assert len({trial.config["x"] for trial in results}) == len(results)
