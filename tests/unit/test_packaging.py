@@ -82,6 +82,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
     assert outside - asked - {"kombu"} <= {
         *(
             "_typeshed",
+            "ax",
             "fsspec",
             "optuna",
             "optuna_dashboard",
