@@ -71,8 +71,8 @@ class OptunaSearcher(Searcher):
     """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
 
     The study is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal has,
-    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break, but
-    in conditional spaces, where Optuna has no fixed order; one of your own is reseeded.
+    and asks for nothing again. With the default sampler it then suggests what it would have suggested without the break;
+    one of your own is reseeded.
 
     What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
     or paused: PRUNED at its last step; failed, abandoned, or without a value: FAIL, from which samplers learn nothing. None of
@@ -172,12 +172,17 @@ class OptunaSearcher(Searcher):
 
     def _new_from_sampler(self) -> _Record | None:
         """Return a suggestion that was not abandoned and is allowed, if the sampler has one soon."""
+        # With conditions TPE notes parameters of entries that are not chosen then, and would take them for tried.
+        is_noted = self._sampler is None and self._space.has_conditions
         for _ in range(_SUGGESTIONS):
             asked = self._study.ask({} if self._space.has_conditions else self._distributions)
             config = self._space.config_of(self._chosen(asked))
-            if fingerprint(config) not in self._abandoned and self._space.allows(config):
+            is_new = fingerprint(config) not in self._abandoned and self._space.allows(config)
+            if is_new and not is_noted:
                 return _Record(config, asked.params, asked)
             self._study.tell(asked, state=TrialState.FAIL)
+            if is_new:
+                return self._record(config)
         return None
 
     def _chosen(self, asked: optuna.trial.Trial) -> dict[str, object]:
@@ -193,9 +198,13 @@ class OptunaSearcher(Searcher):
         for _ in range(_SAMPLES):
             config = self._space.sample(numbers)
             if fingerprint(config) not in self._abandoned:
-                params = self._params(config)
-                return _Record(config, params, self._begun(params))
+                return self._record(config)
         return None
+
+    def _record(self, config: Config) -> _Record:
+        """Begin a trial with a config without asking the sampler."""
+        params = self._params(config)
+        return _Record(config, params, self._begun(params))
 
     def replay(self, trial: TrialId, config: Config) -> Config:
         """Adopt what was suggested to an earlier driver; the sampler is not asked."""
@@ -207,12 +216,10 @@ class OptunaSearcher(Searcher):
         """Learn of a config that was not suggested now, as of one that was."""
         self._count += 1
         try:
-            params = self._params(config)
+            self._records[trial] = self._record(config)
         except SpaceError:
             # A scheduler that mutates configs may leave the space, of which the sampler can learn nothing then.
             self._records[trial] = _Record(config, {}, None)
-        else:
-            self._records[trial] = _Record(config, params, self._begun(params))
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)

@@ -172,6 +172,16 @@ def test_a_sampler_that_finds_nothing_allowed_leaves_it_to_chance() -> None:
     LIMITED.check(config, partial=False)
 
 
+def test_a_running_trial_is_not_taken_to_have_tried_what_was_not_chosen() -> None:
+    story = Story(bound(space=CONDITIONAL))
+    for _ in range(30):
+        story.end(story.report(story.begin(), 0.5))
+    story.begin()
+
+    (running,) = [seen for seen in story.model if seen.state is TrialState.RUNNING]
+    assert not running.system_attrs
+
+
 def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
     story = Story(bound(space=CONDITIONAL))
     config = {"opt": {"name": "sgd", "lr": 3, "nesterov": None}, "layers": [8, {"momentum": 0.95}]}
@@ -341,13 +351,20 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
     first, second = Story(bound(space=space)), Story(bound(space=space))
     configs = tried(first, lambda _: first.begin())
     assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
-    if not space.has_conditions:
-        # There Optuna's own order of parameters changes from one time to the next.
-        assert [first.begin().config for _ in range(3)] == [second.begin().config for _ in range(3)]
+    assert [rounded(first.begin().config) for _ in range(3)] == [rounded(second.begin().config) for _ in range(3)]
 
     own = Story(bound(Counting(seed=0), space=space))
     tried(own, lambda number: own.begin(replays=configs[number]))
     assert not asked
+
+
+def rounded(value: Any) -> Any:
+    """Return a config without the last digits: a normal distribution's shares aren't exact both ways."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def test_the_sampler_of_a_user_does_not_repeat_itself_after_a_resume() -> None:
