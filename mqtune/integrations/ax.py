@@ -23,6 +23,7 @@ _disabled = logging.root.manager.disable
 try:
     # One of its modules says on import which database it could use.
     logging.disable(logging.INFO)
+    import torch
     from ax.adapter.registry import Generators
     from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
@@ -181,7 +182,7 @@ class AxSearcher(Searcher):
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
-        with quiet(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
+        with quiet(), one_thread(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
             ((run,),) = strategy.gen(self._experiment, n=1)
         return run
 
@@ -356,3 +357,14 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         ROOT_STREAM_HANDLER.setLevel(level)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Have PyTorch use one thread: several wait for each other, and take many times as long, where trials keep the cores busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -24,13 +24,12 @@ pytest.importorskip("ax")
 torch = pytest.importorskip("torch")
 
 from ax.core.trial_status import TrialStatus as Status  # noqa: E402
+from ax.exceptions.core import SearchSpaceExhausted  # noqa: E402
 
 from mqtune.integrations.ax import AxSearcher  # noqa: E402
 
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
-# More gain nothing with so few trials, and wait for each other where tests run side by side.
-torch.set_num_threads(1)
 
 SPACE = Space(
     {
@@ -251,6 +250,25 @@ def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_
 
     assert {trial.config["depth"] for trial in trials} == {1, 2, 3}
     assert story.searcher.suggest(TrialId("0004")) is None
+
+
+def test_ax_leaves_the_cores_to_the_trials(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Strategy:
+        def gen(self, experiment: Any, n: int) -> Any:
+            seen.append(torch.get_num_threads())
+            raise SearchSpaceExhausted("enough")
+
+    monkeypatch.setattr(story.searcher, "_named_strategy", Strategy)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert story.searcher.suggest(TrialId("0001")) is None
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1]
 
 
 def test_points_that_come_first_teach_as_others_do() -> None:
