@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
@@ -76,7 +76,7 @@ class _Parameter:
 
 @dataclass(slots=True)
 class _Record:
-    """What the searcher knows of a trial's current config: Ax's trial for it, and the newest value of the metric."""
+    """What the searcher knows of a trial's current config: Ax's trial, if it is in the space, and the metric's newest value."""
 
     config: Config
     trial: Any
@@ -131,7 +131,9 @@ class AxSearcher(Searcher):
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
-        """Check that there is something to choose."""
+        """Check that there is something to choose, and nothing that Ax can't keep to."""
+        if space.constraint:
+            raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         _parameters(space)
         if all(domain.size == 1 for domain in space.domains.values()):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
@@ -226,7 +228,7 @@ class AxSearcher(Searcher):
         self._records[trial] = _Record(config, self._begun(config))
 
     def _begun(self, config: Config, run: Any = None) -> Any:
-        """Begin a trial of Ax's.
+        """Begin a trial of Ax's; none for a config outside the space.
 
         Args:
             config: its config.
@@ -234,7 +236,10 @@ class AxSearcher(Searcher):
         """
         self._tried.add(fingerprint(config))
         if run is None:
-            values = self._space.values(config)
+            try:
+                values = self._space.values(config)
+            except SpaceError:
+                return None
             parameters = {path: each.to_parameter(values[path]) for path, each in self._parameters.items()}
             with quiet():
                 return self._experiment.trials[self._client.attach_trial(parameters)]
@@ -249,7 +254,7 @@ class AxSearcher(Searcher):
         elif record.config != trial.config:
             self._mark(record, TrialStatus.EARLY_STOPPED)
             self.adopt(trial.id, trial.config)
-        elif record.trial.status is not Status.RUNNING:
+        elif record.trial is not None and record.trial.status is not Status.RUNNING:
             record.trial.mark_running(no_runner_required=True, unsafe=True)
 
     def _suggested(self, config: Config) -> _Record:
@@ -261,6 +266,8 @@ class AxSearcher(Searcher):
         """Learn a report's metric; the one at the highest step counts."""
         value, step = report.metrics.get(self._metric), report.metrics.get(ITERATION, trial.reports)
         record = self._records[trial.id]
+        if record.trial is None:
+            return
         if isinstance(value, int | float) and isinstance(step, int) and step >= record.step:
             record.step, record.value = step, float(value)
             record.has_diverged = not math.isfinite(value)
@@ -284,6 +291,8 @@ class AxSearcher(Searcher):
 
     def _mark(self, record: _Record, status: TrialStatus) -> None:
         self._tell()
+        if record.trial is None:
+            return
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:

@@ -243,6 +243,24 @@ def test_configs_that_a_user_adds_teach_as_others_do(story: Story) -> None:
     assert story.begin().config != config
 
 
+def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: Story) -> None:
+    config = {**story.end(story.begin(), TrialStatus.FAILED).config, "x": 1.2, "half": 0.6}
+    trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)
+    story.searcher.on_stage(trial)
+    story.end(story.report(trial, 0.125))
+
+    assert [state for state, *_ in story.model] == [Status.FAILED]
+    assert story.begin().config["x"] <= 1
+
+
+def test_conditions_and_constraints_are_refused() -> None:
+    conditional = Space({"opt": mqtune.choice([{"momentum": mqtune.uniform(0, 1)}, "adam"])})
+    with pytest.raises(ConfigurationError, match=r"opt: choice.* is a domain that Ax has nothing like"):
+        AxSearcher().check_space(conditional)
+    with pytest.raises(ConfigurationError, match="Ax can't keep to the constraint"):
+        AxSearcher().check_space(Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] > 0.5))
+
+
 def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_again() -> None:
     story = Story(bound("fast", Space({"depth": mqtune.grid_search([1, 2, 3])})))
     ends = [TrialStatus.ABANDONED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED]
