@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import celery
@@ -180,12 +181,12 @@ def redis_set_back(run: Run) -> str:
     server = run.world.server
     if not server.is_up:
         return ""
-    server.keep_copy()
+    copy = server.keep_copy()
     by_s = run.random.uniform(0.1, SET_BACK_S)
 
     def set_back() -> None:
         if server.is_up:
-            _lose_data(run, server.set_back)
+            _lose_data(run, partial(server.set_back, copy))
 
     run.later(by_s, set_back)
     return f"by {by_s:.1f} s"

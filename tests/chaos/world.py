@@ -75,6 +75,7 @@ class Server:
         (folder / _ACCOUNTS).write_text("\n".join(accounts) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
         self._client: redis.Redis | None = None
+        self._copies = 0
 
     @property
     def is_up(self) -> bool:
@@ -127,19 +128,19 @@ class Server:
             self.process.kill()
             self.process.wait()
 
-    def keep_copy(self) -> None:
-        """Copy what is in its file now, to be set back to later."""
-        shutil.rmtree(self.folder / _COPY, ignore_errors=True)
-        shutil.copytree(self.folder / _DATA, self.folder / _COPY)
+    def keep_copy(self) -> Path:
+        """Copy what is in its file now, to be set back to later; return the copy."""
+        self._copies += 1
+        return shutil.copytree(self.folder / _DATA, self.folder / f"{_COPY}-{self._copies}")
 
     def forget(self) -> None:
         """Lose all data; it must not run."""
         shutil.rmtree(self.folder / _DATA)
 
-    def set_back(self) -> None:
-        """Have the data of the last copy again; it must not run."""
+    def set_back(self, copy: Path) -> None:
+        """Have the data of a copy again, which is gone then; it must not run."""
         self.forget()
-        (self.folder / _COPY).rename(self.folder / _DATA)
+        copy.rename(self.folder / _DATA)
 
     def stop(self) -> None:
         if self._client is not None:
