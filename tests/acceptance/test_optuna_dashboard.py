@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -62,7 +61,7 @@ def driver(tmp_path: Path, stop: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
         stop.touch()
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
 
 
 def _environment(tmp_path: Path) -> dict[str, str]:
@@ -97,10 +96,6 @@ class Dashboard:
         trials: list[dict[str, Any]] = self.ask("/api/studies/0")[1]["trials"]
         return trials
 
-    def close(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(DEADLINE_S)
-
 
 @contextmanager
 def opened(tmp_path: Path) -> Iterator[Dashboard]:
@@ -133,7 +128,6 @@ def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
         assert driver.wait(DEADLINE_S) == 0
         # The server of the experiment has ended with its driver; the rest is read from the folder.
         eventually(lambda: [trial["state"] for trial in live.trials] == ["Complete"] * 2)
-        assert live.close() == 0
 
     with opened(tmp_path) as later:
         assert [trial["state"] for trial in later.trials] == ["Complete"] * 2
