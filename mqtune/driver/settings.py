@@ -350,7 +350,8 @@ class Settings(_Checked):
                 raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
         for name, kind, example in _KINDS:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, kind) and not (name == "searcher" and value in SEARCHERS):
+            is_named = name == "searcher" and isinstance(value, str) and value in SEARCHERS
+            if value is not None and not isinstance(value, kind) and not is_named:
                 raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
 
     @classmethod

@@ -1,0 +1,133 @@
+"""What a searcher is told of a trial's life, by the driver that sees it and by one that replays it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import Bench
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.search.base import Searcher
+
+ONE, TWO, THREE = "0001", "0002", "0003"
+
+
+class Told(Searcher):
+    """Suggests a number, and writes down each call."""
+
+    adaptive = True
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def suggest(self, trial: TrialId) -> Config:
+        self.calls.append(("suggest", trial))
+        return {"lr": int(trial) / 10}
+
+    def replay(self, trial: TrialId, config: Config) -> Config:
+        self.calls.append(("replay", trial, config["lr"]))
+        return config
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        self.calls.append(("adopt", trial, config["lr"]))
+
+    def on_stage(self, trial: Trial) -> None:
+        self.calls.append(("stage", trial.id, trial.attempt.number))
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        self.calls.append(("report", trial.id, report.metrics["loss"]))
+
+    def on_trial_pause(self, trial: Trial) -> None:
+        self.calls.append(("pause", trial.id))
+
+    def on_attempt_end(self, trial: Trial) -> None:
+        self.calls.append(("attempt ended", trial.id, len(trial.attempts)))
+
+    def on_abandon(self, trial: Trial) -> None:
+        self.calls.append(("abandon", trial.id))
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self.calls.append(("end", trial.id, trial.status.name))
+
+    def describe(self) -> dict[str, Any]:
+        return {"searcher": "told"}
+
+
+@pytest.fixture
+def made() -> list[Told]:
+    return []
+
+
+@pytest.fixture
+def bench(tmp_path: Path, made: list[Told]) -> Bench:
+    def new() -> Told:
+        made.append(Told())
+        return made[-1]
+
+    return Bench(tmp_path, searcher=new, max_failures=3)
+
+
+def live(bench: Bench) -> list[tuple[Any, ...]]:
+    """One trial that is paused, goes on, and completes; one that fails, is lost, and is abandoned; and one that a user adds."""
+    bench.step().start(ONE).start(TWO)
+    bench.report(ONE, 3.0)
+    bench.hand.trial(ONE).pause()
+    bench.end(ONE)
+    bench.fail(TWO).step().start(TWO)
+    bench.lose(TWO).step().start(TWO)
+    bench.hand.trial(ONE).resume()
+    bench.start(ONE).report(ONE, 2.0)
+    bench.end(ONE)
+    bench.hand.trial(TWO).abandon()
+    bench.end(TWO)
+    bench.hand.add({"lr": 0.75})
+    bench.start(THREE).report(THREE, 1.0)
+    bench.end(THREE)
+    return [
+        ("stage", ONE, 1),
+        ("stage", TWO, 1),
+        ("report", ONE, 3.0),
+        ("pause", ONE),
+        ("attempt ended", TWO, 1),
+        ("stage", TWO, 2),
+        ("attempt ended", TWO, 2),
+        ("stage", TWO, 3),
+        ("stage", ONE, 2),
+        ("report", ONE, 2.0),
+        ("end", ONE, "COMPLETED"),
+        ("abandon", TWO),
+        ("end", TWO, "ABANDONED"),
+        ("adopt", THREE, 0.75),
+        ("stage", THREE, 1),
+        ("report", THREE, 1.0),
+        ("end", THREE, "COMPLETED"),
+    ]
+
+
+def test_a_searcher_is_told_of_all_that_becomes_of_a_trial(bench: Bench, made: list[Told]) -> None:
+    expected = live(bench)
+
+    (told,) = made
+    assert [call for call in told.calls if call[0] != "suggest"] == expected
+    assert [call for call in told.calls if call[0] == "suggest"] == [("suggest", ONE), ("suggest", TWO)]
+
+
+def test_a_driver_that_resumes_tells_the_same_and_replays_what_was_suggested(bench: Bench, made: list[Told]) -> None:
+    expected = live(bench)
+
+    bench.begin()
+
+    told = made[-1]
+    assert [call for call in told.calls if call[0] != "replay"] == expected
+    # Each right before its trial is staged.
+    assert told.calls[:4] == [("replay", ONE, 0.1), expected[0], ("replay", TWO, 0.2), expected[1]]
+
+
+@pytest.mark.parametrize("searcher", [[1], {}, 3, "tep"])
+def test_what_is_no_searcher_is_refused_whatever_it_is(searcher: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is no Searcher"):
+        mqtune.Tuner("x.py", {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher=searcher)
