@@ -429,6 +429,7 @@ class ExperimentHandle:
             if left_s <= 0:
                 reason = f"the driver of experiment {self.name!r} has not answered yet; it will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
+            # The answer is an entry of the journal, which is looked at less and less often.
             time.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, longest_s)
 
@@ -441,6 +442,7 @@ class ExperimentHandle:
             except JournalGone:
                 if time.monotonic() >= give_up_at:
                     raise
+                # A driver that lives restores the experiment in a moment.
                 time.sleep(_RETRY_S)
 
     def _taken(self, event: RequestAnswered) -> Answer:

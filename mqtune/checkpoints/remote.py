@@ -286,6 +286,7 @@ class FsspecStore(CheckpointStore):
         self._files.invalidate_cache()
         try:
             return max(float(self._files.modified(each).timestamp()) for each in self._files.find(path) or [path])
+        # Not every store of fsspec knows when a file changed.
         except (FileNotFoundError, NotImplementedError):
             return math.inf
 

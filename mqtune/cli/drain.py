@@ -90,4 +90,5 @@ def _wait(fleet: Fleet, told: list[WorkerInfo]) -> None:
                 "their machines: their trials are requeued when their leases expire"
             )
         if left:
+            # No message says that a worker has ended: its record is gone then.
             time.sleep(_LOOK_S)

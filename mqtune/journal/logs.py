@@ -157,6 +157,7 @@ class LogExchange:
             if now - woken > _WAKE_AGAIN_S:
                 woken = now
                 retrying(lambda: self._client.publish(control_channel(worker), wake), patience_s=self._patience_s)
+            # The worker's answer is a key, which is looked at less and less often.
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)
         return _chunk_of(answer, worker)

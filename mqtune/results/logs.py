@@ -115,6 +115,7 @@ class AttemptOutput:
             elif is_over(chunk):
                 return
             else:
+                # Nothing says that a log has grown.
                 time.sleep(_LOOK_S)
             chunk = self.chunk(at)
 

@@ -320,6 +320,7 @@ class EmbeddedServer:
                     raise self._failure(f"ended with status {self._process.returncode}")
                 if time.monotonic() - started > limit_s:
                     raise self._failure(f"did not answer within {limit_s:g} s")
+                # Nothing says that a server is ready: it is asked until it answers.
                 time.sleep(POLL_S)
 
     def _failure(self, what: str) -> NoServer:
@@ -378,6 +379,7 @@ def _wait_for_lock(lock: int, folder: Path) -> None:
                 f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another "
                 "name"
             )
+        # A lock that another process holds can't be waited for with a deadline: it is tried again.
         time.sleep(POLL_S)
 
 
