@@ -7,19 +7,15 @@ import random
 from typing import Any
 
 import pytest
+from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_replay, rngs, rough, some_faults
+from scheduler_play import check_game, rngs, rough, some_faults
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import START, Release, Resume, Scheduler
-
-
-def bound(scheduler: Scheduler) -> Any:
-    scheduler.bind("loss", "min")
-    return scheduler
 
 
 def tell(scheduler: Scheduler, number: int, now: int, loss: float = 1.0) -> Decision:
@@ -133,44 +129,10 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
     def scheduler() -> Any:
         return bound(kind(8, reduction_factor=2, brackets=3))
 
-    play = Play(
-        scheduler(),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, scheduler())
+    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
 
 
 # Promotion
-
-
-class Table:
-    """Moves trials of a promotion ASHA by hand."""
-
-    def __init__(self, **arguments: Any) -> None:
-        self.scheduler: PromotionASHA = bound(PromotionASHA(**arguments))
-        self.trials: dict[int, Trial] = {}
-
-    def stage(self, number: int) -> None:
-        trial = self.trials.setdefault(number, Trial(TrialId(str(number)), {}))
-        trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0))
-        trial.status = TrialStatus.RUNNING
-        self.scheduler.on_stage(trial)
-
-    def report(self, number: int, now: int, loss: float | None) -> Decision:
-        trial = self.trials[number]
-        metrics: Metrics = {"training_iteration": now, "loss": loss}
-        return self.scheduler.on_report(trial, Report(trial.id, trial.attempt.number, now, 0.0, metrics))
-
-    def pause(self, number: int) -> None:
-        self.scheduler.on_trial_pause(self.trials[number])
 
 
 def test_a_trial_is_promoted_within_its_bracket_and_the_highest_rung_comes_first() -> None:

@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_replay, rngs, rough, scattered, some_faults
-from test_scheduler_brackets import Table, bound
+from scheduler_play import Play, check_game, rngs, rough, scattered, some_faults
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Metrics, Report, TrialId
@@ -149,19 +149,7 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
         found: PromotionASHA = bound(PromotionASHA(8, reduction_factor=2, cost="cost"))
         return found
 
-    play = Play(
-        scheduler(),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, scheduler())
+    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
 
 
 def test_a_cost_is_described_where_there_is_one() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_replay, rngs, rough, some_faults
-from test_scheduler_brackets import Table, bound
+from scheduler_play import Play, check_game, rngs, rough, some_faults
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -58,19 +58,9 @@ def test_who_reaches_max_t_runs_to_its_own_end(make: Callable[..., Scheduler], r
 def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
     make: Callable[..., Scheduler], rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
 ) -> None:
-    play = Play(
-        scheduler(make),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, scheduler(make))
+    check_game(
+        lambda: scheduler(make), curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints
+    )
 
 
 def test_nobody_at_a_rung_waits_for_a_trial_that_runs_on_beyond_max_t() -> None:

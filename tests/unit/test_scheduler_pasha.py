@@ -9,10 +9,10 @@ import statistics
 from typing import Any
 
 import pytest
+from halving_table import Table, bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_replay, rngs, rough, scattered, some_faults
-from test_scheduler_brackets import Table, bound
+from scheduler_play import Play, check_game, rngs, rough, scattered, some_faults
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Metrics, TrialId, TrialStatus
@@ -228,19 +228,15 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
     def curve(config: dict[str, Any], now: int) -> Metrics | None:
         return None if now > 11 else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
 
-    play = Play(
-        bound(PASHA(8, reduction_factor=2)),
+    check_game(
+        lambda: bound(PASHA(8, reduction_factor=2)),
         curve,
         slots=slots,
         trials=trials,
         rng=rng,
         faults=faults,
         checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, bound(PASHA(8, reduction_factor=2)))
+    )
 
 
 # Arguments

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from population_table import MUTATIONS, Table, curve, pbt, starting
-from scheduler_play import Faults, Play, check_replay, rngs, some_faults, work
+from scheduler_play import Faults, Play, check_game, check_replay, rngs, some_faults, work
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING
@@ -352,8 +352,8 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
     def made() -> PBT:
         return pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
 
-    play = Play(
-        made(),
+    play = check_game(
+        made,
         curve,
         slots=slots,
         trials=trials,
@@ -361,11 +361,7 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
         configs=starting,
         faults=faults,
         checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, made())
+    )
     assert all(0 <= trial.config["lr"] <= 1 for trial in play.known.values())
 
 

@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 import pytest
+from halving_table import bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_play import Play, check_replay, rngs, rough, scattered, some_faults
-from test_scheduler_brackets import bound
+from scheduler_play import check_game, rngs, rough, scattered, some_faults
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Report, Trial, TrialId, TrialStatus
@@ -137,19 +137,7 @@ def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_pre
         found: RUSH = bound(RUSH(8, 3, reduction_factor=2))
         return found
 
-    play = Play(
-        scheduler(),
-        curve,
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, scheduler())
+    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
 
 
 def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> None:
