@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from mqtune.search.grid import GridSearcher
     from mqtune.search.points import PointsFirst
     from mqtune.search.random import RandomSearcher
+    from mqtune.search.repeater import Repeater
     from mqtune.search.space import Space
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
@@ -94,6 +95,7 @@ __all__ = [
     "PromotionASHA",
     "RandomSearcher",
     "Release",
+    "Repeater",
     "ReportsReceived",
     "Resources",
     "Results",
@@ -173,6 +175,7 @@ _HOMES: Final[dict[str, str]] = {
     "GridSearcher": "mqtune.search.grid",
     "PointsFirst": "mqtune.search.points",
     "RandomSearcher": "mqtune.search.random",
+    "Repeater": "mqtune.search.repeater",
     "Space": "mqtune.search.space",
     **dict.fromkeys(
         ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),

@@ -32,9 +32,10 @@ from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
-from mqtune.search.base import Searcher
-from mqtune.search.points import SEARCHERS, Nobody, PointsFirst, searcher_named
+from mqtune.search.base import SEARCHERS, Searcher, searcher_named
+from mqtune.search.points import Nobody, PointsFirst
 from mqtune.search.random import RandomSearcher
+from mqtune.search.repeater import Repeater
 from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.class_ import check_reusable
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
@@ -494,6 +495,11 @@ class Plan:
         self._searcher = self._chosen_searcher()
         if self._searcher is not None:
             self._searcher.check_space(self.space)
+            if self._searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
+                raise ConfigurationError(
+                    f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials that have run to "
+                    "their own end; leave the scheduler out, or end trials by rules: stop=…"
+                )
         self.scheduler.check_space(self.space)
         is_open = isinstance(self.space, AnySpace)
         if settings.metric or not is_open:
@@ -536,7 +542,7 @@ class Plan:
         searcher = self._searcher
         if searcher is None:
             return max(self.space.grid_size, 1)
-        if isinstance(searcher, PointsFirst) and searcher.count is not None:
+        if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
             return max(self.space.grid_size, searcher.count, 1)
         return None
 

@@ -7,18 +7,19 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.checkpoints import Checkpoint
-from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.errors import MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
+from mqtune.core.scope import ScopedValue, checked_scope
 from mqtune.core.text import flatten, names_in_words, say_in_one_line
 from mqtune.core.trial import (
     ITERATION,
@@ -36,6 +37,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import Readable, created_event, empty_experiment, find_experiment, saved_events
+from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
 if TYPE_CHECKING:
@@ -123,8 +125,6 @@ def _write(path: Path, parts: Iterable[str]) -> None:
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
-BestBy = Literal["all", "last", "avg"]
-
 TRIALS_FILE: Final = "trials.csv"
 SUMMARY_FILE: Final = "results.json"
 
@@ -206,6 +206,10 @@ class TrialResult:
 
     def __repr__(self) -> str:
         return f"<trial {self.id} {self.status.name}: value={self.value:.6g}, config={self.config}>"
+
+
+def _result(trial: Trial) -> TrialResult:
+    return TrialResult(trial, trial.best_value, trial.best_metrics)
 
 
 class Results:
@@ -291,7 +295,7 @@ class Results:
 
     def __iter__(self) -> Iterator[TrialResult]:
         for trial in list(self.experiment.trials.values()):
-            yield self._result(trial, "all")
+            yield _result(trial)
 
     def __getitem__(self, trial_id: str) -> TrialResult:
         """Return the trial with this id.
@@ -299,7 +303,7 @@ class Results:
         Raises:
             KeyError: there is no such trial.
         """
-        return self._result(self.experiment.trials[TrialId(trial_id)], "all")
+        return _result(self.experiment.trials[TrialId(trial_id)])
 
     @property
     def best(self) -> TrialResult:
@@ -328,22 +332,27 @@ class Results:
             )
         raise MetricMissing(self._why_no_best())
 
-    def best_trial(self, scope: BestBy = "all") -> TrialResult:
+    def best_trial(self, scope: str = "all") -> TrialResult:
         """Return the best trial; of equal ones, the first. A trial that failed afterwards counts too, with a warning.
 
         Args:
             scope: the value that a trial is ranked by: "all", the best one that it reported, which the live table shows and
                 which suits trials that are stopped early or keep their best checkpoint; "last", that of its last report,
-                the model that it ended with (Ray Tune's default); "avg", the mean of its values.
+                the model that it ended with (Ray Tune's default); "avg", the mean of its values; "last-5-avg", with any number,
+                the mean of the last values that it reported, of fewer if it has no more, and NaN if one of them is.
 
         Raises:
             MetricMissing: no trial has a value.
             ConfigurationError: *scope* is none of these.
+            CopyIncomplete: as ``reports``, of the mean of the last values.
         """
-        if scope not in get_args(BestBy):
-            raise ConfigurationError(f"scope={scope!r} is none of {', '.join(map(repr, get_args(BestBy)))}")
+        value_of = self._values(checked_scope("", scope))
         ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
-        results = [self._result(trial, scope) for trial in ahead if trial is not None and not trial.is_abandoned]
+        results = [
+            TrialResult(trial, value_of(trial), trial.best_metrics if scope == "all" else trial.last_metrics)
+            for trial in ahead
+            if trial is not None and not trial.is_abandoned
+        ]
         valued = [result for result in results if not math.isnan(result.value)]
         if not valued:
             raise MetricMissing(self._why_no_best())
@@ -353,12 +362,32 @@ class Results:
             logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)
         return best
 
-    def _result(self, trial: Trial, scope: BestBy) -> TrialResult:
-        if scope == "all":
-            return TrialResult(trial, trial.best_value, trial.best_metrics)
-        last = trial.last_metrics.get(self.experiment.metric)
-        value = trial.average if scope == "avg" else last if is_number(last) else math.nan
-        return TrialResult(trial, value, trial.last_metrics)
+    def _values(self, scope: str) -> Callable[[Trial], float]:
+        """Return what gives the value that a trial is ranked by."""
+        match scope:
+            case "all":
+                return lambda trial: trial.best_value
+            case "avg":
+                return lambda trial: trial.average
+            case "last":
+                return self._last_value
+        values = self._values_of_reports(scope)
+        return lambda trial: values.get(trial.id, math.nan)
+
+    def _last_value(self, trial: Trial) -> float:
+        value = trial.last_metrics.get(self.experiment.metric)
+        return value if is_number(value) else math.nan
+
+    def _values_of_reports(self, scope: str) -> dict[TrialId, float]:
+        """Return the values that trials are ranked by, of those that have one; all reports are read for that."""
+        experiment = self.experiment
+        ranked = {trial: ScopedValue(scope, experiment.mode) for trial in experiment.trials}
+        values = {}
+        for report in self.reports():
+            value = report.metrics.get(experiment.metric)
+            if is_number(value) and not report.late:
+                values[report.trial] = ranked[report.trial].add(value)
+        return values
 
     def _why_no_best(self) -> str:
         experiment = self.experiment
@@ -413,6 +442,21 @@ class Results:
     def events(self) -> Iterator[Event | Report]:
         """Yield all events, reports one by one, in the order in which the driver processed them; memory stays flat."""
         return saved_events(self._copy)
+
+    def repeated(self) -> list[Repeated]:
+        """Return the configs of a ``Repeater`` with the means of their repetitions, the best first; without one none.
+
+        Those with fewer values than others, as some trials failed or have not ended, come last.
+
+        Raises:
+            CopyIncomplete: as ``reports``.
+        """
+        from mqtune.search.repeater import Repeater  # noqa: PLC0415 - it brings NumPy, as array()
+
+        searcher = self.definition["searcher"]
+        if searcher["searcher"] != Repeater.kind:
+            return []
+        return repeated_configs(self.experiment, searcher["over"], self._values_of_reports("last-1-avg"))
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
         """Return the configs that a trial went through under population-based training, for ``mqtune.PBTReplay``."""

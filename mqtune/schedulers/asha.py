@@ -64,6 +64,8 @@ class ASHA(RungHalving[InBracket]):
         brackets: how many brackets, at most one for each rung; 1 early-stops most.
         stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
             by a stop rule.
+        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
+            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -92,7 +94,7 @@ class ASHA(RungHalving[InBracket]):
             progress.next_level = self._levels[index + 1]
             return CONTINUE
         progress.next_level = math.inf
-        return Decision(Action.STOP, f"{rung.name}: {self.metric}={float(value):g} {reason}")
+        return Decision(Action.STOP, f"{rung.name}: {self._judged}={float(value):g} {reason}")
 
     def _why_stopped(self, trial: Trial, rung: Rung, rank: Rank) -> str:
         """Return why a trial that has entered *rung* stops there, or an empty text."""
@@ -168,6 +170,8 @@ class PromotionASHA(RungHalving[Climb]):
         brackets: how many brackets, at most one for each rung; 1 early-stops most.
         stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
             by a stop rule.
+        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
+            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
         cost: the key in the reports of what a trial has cost so far, such as ``time_total_s``; without one all cost the same.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
@@ -184,6 +188,7 @@ class PromotionASHA(RungHalving[Climb]):
         reduction_factor: float = 3,
         brackets: int = 1,
         stop_last_trials: bool = True,
+        scope: str = "last",
         cost: str | None = None,
         time_attr: str = ITERATION,
     ) -> None:
@@ -195,6 +200,7 @@ class PromotionASHA(RungHalving[Climb]):
             reduction_factor=reduction_factor,
             brackets=brackets,
             stop_last_trials=stop_last_trials,
+            scope=scope,
             time_attr=time_attr,
         )
 

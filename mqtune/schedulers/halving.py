@@ -159,10 +159,11 @@ class Halving(TimedScheduler[P]):
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many goes on; above 1.
         stop_last_trials: whether a trial completes at *max_t*.
+        scope: the value that a trial is judged by.
         time_attr: the key of the time in the reports.
     """
 
-    later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True}
+    later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True, "scope": "last"}
 
     def __init__(
         self,
@@ -171,12 +172,13 @@ class Halving(TimedScheduler[P]):
         grace_period: float = 1,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
+        scope: str = "last",
         time_attr: str = ITERATION,
     ) -> None:
         self._max_t = number(self._name, "max_t", max_t)
         self._grace_period = number(self._name, "grace_period", grace_period)
         self._reduction_factor = number(self._name, "reduction_factor", reduction_factor)
-        super().__init__(time_attr)
+        super().__init__(time_attr, scope)
         self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
         self._stop_last_trials = flag(self._name, "stop_last_trials", stop_last_trials)
         complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
@@ -224,6 +226,7 @@ class RungHalving(Halving[B]):
         reduction_factor: one in this many goes on; above 1.
         brackets: how many brackets the trials are given to.
         stop_last_trials: whether a trial completes at *max_t*.
+        scope: the value that a trial is judged by.
         time_attr: the key of the time in the reports.
     """
 
@@ -239,6 +242,7 @@ class RungHalving(Halving[B]):
         reduction_factor: float = 3,
         brackets: int = 1,
         stop_last_trials: bool = True,
+        scope: str = "last",
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(
@@ -246,6 +250,7 @@ class RungHalving(Halving[B]):
             grace_period=grace_period,
             reduction_factor=reduction_factor,
             stop_last_trials=stop_last_trials,
+            scope=scope,
             time_attr=time_attr,
         )
         self._brackets = whole_number(self._name, "brackets", brackets, 1)

@@ -122,6 +122,8 @@ class HyperBand(Halving[_Member]):
         reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
         stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
             by a stop rule.
+        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
+            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
@@ -134,6 +136,7 @@ class HyperBand(Halving[_Member]):
         grace_period: float = 1,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
+        scope: str = "last",
         time_attr: str = ITERATION,
     ) -> None:
         super().__init__(
@@ -141,6 +144,7 @@ class HyperBand(Halving[_Member]):
             grace_period=grace_period,
             reduction_factor=reduction_factor,
             stop_last_trials=stop_last_trials,
+            scope=scope,
             time_attr=time_attr,
         )
         self._factor = exact(self._reduction_factor)

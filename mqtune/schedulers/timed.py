@@ -7,12 +7,13 @@ import math
 from abc import abstractmethod
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mqtune.core.checks import name
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.scope import ScopedValue, checked_scope
 from mqtune.core.text import name_in_words, names_in_words
-from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId, is_number
 from mqtune.schedulers.base import Scheduler
 
 
@@ -24,7 +25,7 @@ class _Scores(Protocol):
 class Progress:
     """A trial's progress: its last report, the time of the next decision, and the decision in force."""
 
-    __slots__ = ("attempt", "counted", "decision", "next_level", "sequence", "time")
+    __slots__ = ("attempt", "counted", "decision", "next_level", "scoped", "sequence", "time")
 
     def __init__(self, next_level: float) -> None:
         self.attempt = 0
@@ -34,9 +35,12 @@ class Progress:
         self.decision = CONTINUE
         #: Where its scores are compared with others', and each of them.
         self.counted: list[tuple[_Scores, Any]] = []
+        #: What it is judged by, if that is not its last value.
+        self.scoped: ScopedValue | None = None
 
 
 P = TypeVar("P", bound=Progress)
+_LAST: Final = "last"
 
 
 class TimedScheduler(Scheduler, Generic[P]):
@@ -48,10 +52,12 @@ class TimedScheduler(Scheduler, Generic[P]):
     Args:
         time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
             attempt. Under its default name, a report without it counts by its sequence number.
+        scope: the value that a trial is judged by at a report: see ``ScopedValue``.
     """
 
-    def __init__(self, time_attr: str) -> None:
+    def __init__(self, time_attr: str, scope: str = _LAST) -> None:
         self._time_attr = name(self._name, "time_attr", time_attr, "the time's key in the reports")
+        self._scope = checked_scope(self._name, scope)
         self._progress: dict[TrialId, P] = {}
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
@@ -77,6 +83,8 @@ class TimedScheduler(Scheduler, Generic[P]):
             )
         progress.sequence = report.sequence
         progress.time = time
+        if self._scope != _LAST:
+            report = self._scoped(report, progress)
         if time >= progress.next_level:
             progress.decision = self._reach(trial, report, progress)
         return progress.decision
@@ -92,9 +100,23 @@ class TimedScheduler(Scheduler, Generic[P]):
         """Forget the progress of *trial*; its scores still count."""
         self._progress.pop(trial.id, None)
 
+    def _scoped(self, report: Report, progress: P) -> Report:
+        """Return a report with the value that its trial is judged by in place of its own."""
+        value = report.metrics.get(self.metric)
+        if not is_number(value):
+            return report
+        if progress.scoped is None:
+            progress.scoped = ScopedValue(self._scope, self.mode)
+        return report._replace(metrics={**report.metrics, self.metric: progress.scoped.add(value)})
+
     @property
     def time_attr(self) -> str:
         return self._time_attr
+
+    @property
+    def _judged(self) -> str:
+        """What a trial is judged by, for people."""
+        return self.metric if self._scope == _LAST else f"{self._scope} of {self.metric}"
 
     @property
     def _name(self) -> str:

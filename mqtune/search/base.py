@@ -41,6 +41,8 @@ class Searcher(Registered, ABC):
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
     #: doesn't wait for it, and the next config is worked out before a slot is free.
     is_slow: bool = False
+    #: Whether each trial must run to its own end, so that a scheduler that stops or pauses trials is refused.
+    wants_whole_trials: bool = False
 
     def check_space(self, space: Space) -> None:
         """Check what it was given against the experiment's space, when a tuner is made.
@@ -119,3 +121,17 @@ def fingerprint(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{fingerprint(value[key])}" for key in sorted(value)) + "}"
     return repr(value)
+
+
+#: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
+SEARCHERS: Final = {"random": None, "tpe": "optuna", "ax": "ax"}
+
+
+def searcher_named(name: str) -> Searcher | None:
+    """Return the searcher with a name of ``SEARCHERS``, with its default arguments; None for random search.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    kind = SEARCHERS[name]
+    return None if kind is None else Searcher.rebuild({Searcher.role: kind})

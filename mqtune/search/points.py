@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import Searcher, Suggestion, check_arguments, fingerprint
 from mqtune.search.random import RandomSearcher
+from mqtune.search.repeater import OTHER, Repeater
 from mqtune.search.space import Space, space_of
 from mqtune.search.values import copy_value
 
@@ -51,6 +51,7 @@ class PointsFirst(Searcher):
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive
         self.is_slow = searcher is not None and searcher.is_slow
+        self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
         self._next = 0
         self._abandoned: set[str] = set()
         if space is not None:
@@ -178,20 +179,6 @@ class Nobody(Searcher):
         return None
 
 
-#: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
-SEARCHERS: Final = {"random": None, "tpe": "optuna", "ax": "ax"}
-
-
-def searcher_named(name: str) -> Searcher | None:
-    """Return the searcher with a name of ``SEARCHERS``, with its default arguments; None for random search.
-
-    Raises:
-        ConfigurationError: what it needs is not installed.
-    """
-    kind = SEARCHERS[name]
-    return None if kind is None else Searcher.rebuild({Searcher.role: kind})
-
-
 def searcher_of(description: Description, space: Space) -> Searcher:
     """Return the searcher that a definition describes, in its initial state.
 
@@ -204,8 +191,10 @@ def searcher_of(description: Description, space: Space) -> Searcher:
     """
     inner = dict(description)
     points, points_seed = inner.pop("points", None), inner.pop("points_seed", 0)
-    own = inner.get("space")
+    own, repeated = inner.get("space"), inner.pop(OTHER, None)
     if isinstance(own, dict):
         inner["space"] = space if own == space.describe() else space_of(own)
     searcher = Searcher.rebuild(inner)
+    if isinstance(searcher, Repeater) and repeated is not None:
+        searcher = Repeater(inner["over"], searcher_of(repeated, searcher.rest(space)))
     return searcher if points is None else PointsFirst(points, searcher, space=space, seed=points_seed)

@@ -346,6 +346,25 @@ class Space:
         before = self._match(config)
         return self._built(before | self._match(changes, before), rng)
 
+    def fixed(self, path: str, value: object) -> Space:
+        """Return this space with a constant in place of the domain at a path.
+
+        Raises:
+            SpaceError: there is none, or it is in a list or a choice, or holds others.
+        """
+        if path not in self._outer or isinstance(self._outer[path], Entries):
+            raise SpaceError(f"{path} is no domain outside of lists and choices, and without any in its values")
+        return Space(nested({**self._outer, path: Constant(value)}), constraint=self._constraint)
+
+    def with_value(self, config: Mapping[str, object], path: str, value: object) -> Config:
+        """Return a config with another value at a path, and with what functions compute of that.
+
+        Raises:
+            SpaceError: it is not in the space, or a function fails.
+        """
+        values = {each: kept for each, kept in self._match(config).items() if each not in self._functions}
+        return self.config({**values, path: copy_value(value)})
+
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.
 

@@ -56,6 +56,14 @@ class TestPointsFirst(SearcherContract):
         return lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(space, seed=3), space=space, seed=2)
 
 
+class TestRepeater(SearcherContract):
+    space: ClassVar[dict[str, Any]] = {"lr": mqtune.uniform(0, 1), "run": {"seed": mqtune.randint(1, 3)}}
+
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return lambda: mqtune.Repeater("run/seed")
+
+
 class TestOptunaSearcher(SearcherContract):
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:

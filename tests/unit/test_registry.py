@@ -34,6 +34,8 @@ SPACE = Space(
         "fixed": [1, {"a": 2}],
     }
 )
+#: What a Repeater over the kind has its other searcher search.
+REST = SPACE.fixed("net/kind", "a")
 
 SCHEDULERS: list[Callable[[], Scheduler]] = [
     mqtune.FIFO,
@@ -45,6 +47,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.PromotionASHA(81, cost="time_total_s"),
     lambda: mqtune.RUSH(81, 3, reduction_factor=4, time_attr="epoch"),
     lambda: mqtune.PASHA(81, grace_period=3, reduction_factor=4, time_attr="epoch"),
+    lambda: mqtune.HyperBand(9, scope="last-5-avg"),
     lambda: mqtune.HyperBand(49, stop_last_trials=False),
     lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),
     mqtune.MedianStopping,
@@ -94,6 +97,9 @@ SEARCHERS: list[Callable[[], Searcher]] = [
     lambda: RandomSearcher(Space({"own": mqtune.uniform(-1, 1)}), 2**40),
     lambda: GridSearcher(SPACE, 1),
     lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(SPACE, 7), space=SPACE, seed=3),
+    lambda: mqtune.Repeater("depth"),
+    lambda: mqtune.Repeater("net/kind", PointsFirst([{"lr": 0.1}], GridSearcher(REST, 7), space=REST, seed=3)),
+    lambda: PointsFirst([{"depth": 2.5}], mqtune.Repeater("net/width"), space=SPACE, seed=3),
     lambda: PointsFirst([{"depth": 2.5}], PointsFirst([], GridSearcher(SPACE, 7), space=SPACE), space=SPACE, seed=3),
 ]
 
@@ -141,6 +147,8 @@ def test_every_searcher_is_made_again_from_its_description_and_suggests_the_same
 
     assert type(again) is type(searcher)
     assert travelled(described(again)) == description
+    for each in (searcher, again):
+        each.bind(SPACE, 5, metric="loss", mode="min")
     assert [again.suggest(TrialId("0001")) for _ in range(9)] == [searcher.suggest(TrialId("0001")) for _ in range(9)]
 
 

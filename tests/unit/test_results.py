@@ -221,7 +221,7 @@ def test_an_unknown_scope_is_refused_by_name(book: Book):
     book.run("0001", 1.0)
 
     with pytest.raises(ConfigurationError, match="'mean' is none of 'all', 'last', 'avg'"):
-        results_of(book).best_trial("mean")  # type: ignore[arg-type]
+        results_of(book).best_trial("mean")
 
 
 # Trials and reports.

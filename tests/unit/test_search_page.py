@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 import mqtune
-from mqtune.search.points import SEARCHERS
+from mqtune.search.base import SEARCHERS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
 BLOCKS: Final = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,0 +1,70 @@
+"""The configs of a ``Repeater``, with the means of their repetitions."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import Config, Trial, TrialId, TrialStatus
+from mqtune.search.base import fingerprint
+from mqtune.search.space import SEPARATOR
+
+
+class Repeated(NamedTuple):
+    """A config without the entry that its repetitions differ in, and what they came to.
+
+    ``values`` are the last values of the trials that have completed; the mean and the sample standard deviation of them are
+    NaN where there are too few.
+    """
+
+    config: Config
+    trials: tuple[Trial, ...]
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The sample standard deviation."""
+        is_known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if is_known else math.nan
+
+
+def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[TrialId, float]) -> list[Repeated]:
+    """Return each config with all its trials, the best mean first; those with fewer values than others come last.
+
+    Args:
+        experiment: a Repeater's.
+        over: the path of what repetitions differ in.
+        last_values: of each trial that has one.
+    """
+    groups: dict[str, tuple[Config, list[Trial]]] = {}
+    for trial in experiment.trials.values():
+        config = _without(trial.config, over)
+        groups.setdefault(fingerprint(config), (config, []))[1].append(trial)
+    found = []
+    for config, trials in groups.values():
+        values = [last_values[each.id] for each in trials if _counts(each) and each.id in last_values]
+        found.append(Repeated(config, tuple(trials), tuple(values)))
+    most = max((len(each.values) for each in found), default=0)
+    sign = 1 if experiment.mode == "min" else -1
+    return sorted(found, key=lambda each: (len(each.values) < most, math.isnan(each.mean), sign * each.mean))
+
+
+def _counts(trial: Trial) -> bool:
+    return trial.status is TrialStatus.COMPLETED
+
+
+def _without(config: Config, path: str) -> Config:
+    rest = inner = copy.deepcopy(config)
+    *folders, name = path.split(SEPARATOR)
+    for folder in folders:
+        inner = inner[folder]
+    inner.pop(name, None)
+    return rest

@@ -1,0 +1,310 @@
+"""Each config several times, and the mean as its score."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.registry import Description, described
+from mqtune.core.trial import ITERATION, Attempt, Config, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.search.base import SEARCHERS, WAIT, Searcher, Suggestion, fingerprint, searcher_named
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
+from mqtune.search.values import copy_value
+
+#: More repetitions than this are a domain that was not meant for it.
+_MOST_VALUES: Final = 1000
+#: What descriptions have the other searcher as.
+OTHER: Final = "of"
+#: How often the other searcher is asked for a config of which not all repetitions were abandoned.
+_SUGGESTIONS: Final = 25
+#: What a config whose repetitions have ended, none of them completed, is for the other searcher: the first that one of them is.
+_STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The repetitions of one config."""
+
+    #: As the other searcher knows it.
+    config: Config
+    #: The repetitions that were not suggested yet, and how many have not ended.
+    left: deque[Config]
+    missing: int
+    #: The trial that the other searcher takes them for, from when the first is staged.
+    trial: Trial | None = None
+    #: The last values of those that have completed, and how all have ended.
+    scores: list[float] = field(default_factory=list)
+    statuses: set[TrialStatus] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Member:
+    """A repetition: its config's fingerprint, its group and its last value."""
+
+    fingerprint: str
+    group: _Group
+    last: float | None = None
+
+
+class Repeater(Searcher):
+    """Tries each config of another searcher with each value of one entry, such as a seed, and tells that searcher of the mean.
+
+    The entry is in the space, and its values are counted: with ``"seed": mqtune.choice([1, 2, 3])`` and ``Repeater("seed", "tpe")``
+    each config is three trials, one after the other as slots are free, and TPE learns once, when all three have ended, of one
+    trial that had the mean of their values. For the other searcher the entry is a constant, its first value; so it is for the
+    space's constraint, where that searcher asks it.
+
+    - *The score* of a repetition is its last value. The mean is of those that have completed: one that failed for good, was
+      stopped early or was abandoned has no part. Where none has completed, the other searcher hears of an end without
+      a value: stopped early if one was, else failed if one has, else abandoned.
+    - *NaN*, as the last value of one repetition, is the mean's.
+    - *Until all have ended* the config is under way for the other searcher: it is told of no report, pause or lost attempt.
+    - *A scheduler* that stops or pauses trials is refused: the mean of trials that ended at different times says nothing. Rules
+      (``stop=``) may end them.
+    - *A trial that a user adds* is none of the repetitions, and is for the other searcher a config with a value of its own. So
+      is each point of a ``PointsFirst`` around this searcher; one within it is repeated.
+    - *A repetition that a person has go on with another config* has no part any more.
+    - *An abandoned* repetition is not suggested again; a config whose repetitions are all abandoned isn't, either.
+
+    ``max_trials`` counts repetitions; where it ends within a config, that one is not told. A driver that resumes goes on within
+    the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``, which adds a key to configs.
+
+    Args:
+        over: the path of the entry, such as ``seed`` or ``data/fold``: a ``choice``, ``grid_search``, ``randint``, … of at most
+            1,000 values, outside of lists and of other choices.
+        searcher: proposes the configs, or the name of one, such as "tpe"; by default a RandomSearcher, grid entries included.
+
+    Raises:
+        ConfigurationError: *searcher* is none, or what it needs is not installed; and when a config is suggested that comes
+            from a space of that searcher's own, in which the entry is not that constant.
+        SpaceError: the space has no such entry.
+    """
+
+    kind = "repeater"
+    wants_whole_trials = True
+
+    def __init__(self, over: str, searcher: Searcher | str | None = None) -> None:
+        if not isinstance(over, str) or not over:
+            raise ConfigurationError(f"Repeater: over={over!r} is not the name of an entry of the space")
+        if isinstance(searcher, str) and searcher in SEARCHERS:
+            searcher = searcher_named(searcher)
+        if searcher is not None and not isinstance(searcher, Searcher):
+            raise ConfigurationError(f"Repeater: searcher={searcher!r} is not a searcher")
+        self._over = over
+        self._given = searcher
+        self.adaptive = searcher is not None and searcher.adaptive
+        self.is_slow = searcher is not None and searcher.is_slow
+        self._used: Space | None = None
+        self._is_bound = False
+        #: The groups with repetitions that were not suggested yet, and suggestions whose trial is not staged yet, oldest first.
+        self._filling: deque[_Group] = deque()
+        self._asked: deque[_Member] = deque()
+        #: By trial; None for one that goes on with another config.
+        self._members: dict[TrialId, _Member | None] = {}
+        self._abandoned: set[str] = set()
+        self._avoided: list[Config] = []
+
+    @property
+    def count(self) -> int | None:
+        """The number of trials of one pass over the grid; None if a searcher was given."""
+        return None if self._given is not None else len(self._values) * self._rest.grid_size
+
+    def check_space(self, space: Space) -> None:
+        """Check that the space has the entry, and the rest of it with the other searcher.
+
+        Raises:
+            SpaceError: it has not, or its values can't be counted.
+        """
+        self._use(space)
+        if self._given is not None:
+            self._given.check_space(self._rest)
+
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        """Bind the other searcher to the rest of the space.
+
+        Raises:
+            ConfigurationError: this searcher is another experiment's.
+        """
+        self._use(space)
+        if not self._is_bound:
+            self._is_bound, self._metric = True, metric
+            self._searcher = self._given if self._given is not None else RandomSearcher(self._rest, seed)
+        self._searcher.bind(self._rest, seed, metric=metric, mode=mode)
+        while self._avoided:
+            self.avoid(self._avoided.pop())
+
+    def rest(self, space: Space) -> Space:
+        """Return the space that the other searcher searches, in which the entry is a constant.
+
+        Raises:
+            SpaceError: there is no such entry, or its values can't be counted.
+        """
+        return space.fixed(self._over, self._counted(space)[0])
+
+    def _counted(self, space: Space) -> list[object]:
+        domain = space.domains.get(self._over)
+        if domain is None:
+            raise SpaceError(
+                f"Repeater: the space has no {self._over!r} to choose; add {self._over!r}: mqtune.choice([1, 2, 3])"
+            )
+        if domain.size is None or domain.size > _MOST_VALUES:
+            raise SpaceError(
+                f"Repeater: {self._over!r} is {domain}, and each config is tried with each of its values; "
+                f"give at most {_MOST_VALUES:,}, such as mqtune.choice([1, 2, 3])"
+            )
+        return list(domain.values())
+
+    def _use(self, space: Space) -> None:
+        if self._used is None:
+            self._values, self._rest, self._used = self._counted(space), self.rest(space), space
+            self._space = space
+        elif self._used is not space:
+            raise ConfigurationError("this Repeater is another experiment's; make another one")
+
+    # Suggestions.
+
+    def suggest(self, trial: TrialId) -> Suggestion:
+        """Return the next repetition of the config at hand, or the first one of the other searcher's next config."""
+        count = 0
+        while self._filling or count < _SUGGESTIONS:
+            if not self._filling:
+                count += 1
+                config = self._searcher.suggest(trial)
+                if config is None or config is WAIT:
+                    return config
+                self._begin(config)
+            group = self._filling[0]
+            found = self._take(group)
+            if fingerprint(found) not in self._abandoned:
+                self._asked.append(_Member(fingerprint(found), group))
+                return found
+            self._end(group, TrialStatus.ABANDONED)
+        return None
+
+    def _begin(self, config: Config) -> _Group:
+        if fingerprint(config) != fingerprint(self._base(config)):
+            raise ConfigurationError(
+                f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one in which "
+                f"{self._over!r} is the constant {self._values[0]!r}, or none"
+            )
+        left = deque(self._with(config, value) for value in self._values)
+        group = _Group(config, left, len(left))
+        self._filling.append(group)
+        return group
+
+    def _take(self, group: _Group) -> Config:
+        config = group.left.popleft()
+        if not group.left:
+            self._filling.remove(group)
+        return config
+
+    def replay(self, trial: TrialId, config: Config) -> Config | None:
+        """Take *config* for a repetition of the config at hand, or have the other searcher replay."""
+        wanted = fingerprint(config)
+        suggested: Config | None = config
+        group = next((each for each in self._filling if wanted in map(fingerprint, each.left)), None)
+        if group is None:
+            base = self._base(config)
+            found = self._searcher.replay(trial, copy_value(base))
+            group = self._begin(base)
+            if wanted not in map(fingerprint, group.left):
+                # A function of the space computes something else than it did.
+                group.left[0] = config
+            if found != base:
+                suggested = found
+        # What was left out had been abandoned.
+        while fingerprint(self._take(group)) != wanted:
+            self._end(group, TrialStatus.ABANDONED)
+        self._asked.append(_Member(wanted, group))
+        return suggested
+
+    def _base(self, config: Config) -> Config:
+        return self._with(config, self._values[0])
+
+    def _with(self, config: Config, value: object) -> Config:
+        return self._space.with_value(config, self._over, value)
+
+    def adopt(self, trial: TrialId, config: Config) -> None:
+        """Tell the other searcher of a config with a value of its own."""
+        base = self._base(config)
+        self._searcher.adopt(trial, copy_value(base))
+        self._members[trial] = _Member(fingerprint(config), _Group(base, deque(), 1))
+
+    def avoid(self, config: Config) -> None:
+        """Tell the other searcher, once it is bound."""
+        if self._is_bound:
+            self._searcher.avoid(self._base(config))
+        else:
+            self._avoided.append(config)
+
+    # What becomes of them.
+
+    def on_stage(self, trial: Trial) -> None:
+        """Learn which trial a suggestion has become; the other searcher hears of the first of a config."""
+        if trial.id not in self._members:
+            self._members[trial.id] = self._suggested(trial)
+        member = self._members[trial.id]
+        if member is None:
+            return
+        if fingerprint(trial.config) != member.fingerprint:
+            self._members[trial.id] = None
+            self._end(member.group, TrialStatus.EARLY_STOPPED)
+        elif member.group.trial is None:
+            config = member.group.config
+            attempt = Attempt(1, trial.attempt.staged_at, copy_value(config))
+            member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.STAGED, [attempt])
+            self._searcher.on_stage(member.group.trial)
+
+    def _suggested(self, trial: Trial) -> _Member | None:
+        for member in self._asked:
+            if member.fingerprint == fingerprint(trial.config):
+                self._asked.remove(member)
+                return member
+        # It was adopted under an id that another trial has got.
+        self.adopt(trial.id, trial.config)
+        return self._members[trial.id]
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Note its value."""
+        member, value = self._members.get(trial.id), report.metrics.get(self._metric)
+        if member is not None and is_number(value):
+            member.last = value
+
+    def on_abandon(self, trial: Trial) -> None:
+        """Never suggest this repetition again."""
+        self._abandoned.add(fingerprint(trial.config))
+
+    def on_trial_end(self, trial: Trial) -> None:
+        """Tell the other searcher of the mean, if this was the last repetition."""
+        member = self._members.pop(trial.id, None)
+        if member is None:
+            return
+        if trial.status is TrialStatus.COMPLETED and member.last is not None:
+            member.group.scores.append(member.last)
+        self._end(member.group, trial.status)
+
+    def _end(self, group: _Group, status: TrialStatus) -> None:
+        group.statuses.add(status)
+        group.missing -= 1
+        if not group.missing and group.trial is not None:
+            self._tell(group.trial, group)
+
+    def _tell(self, trial: Trial, group: _Group) -> None:
+        if group.scores:
+            trial.status, trial.reports = TrialStatus.COMPLETED, 1
+            mean = sum(group.scores) / len(group.scores)
+            trial.last_metrics = {ITERATION: 1, self._metric: mean}
+            self._searcher.on_report(trial, Report(trial.id, 1, 1, 0.0, trial.last_metrics))
+        else:
+            trial.status = next((each for each in _STATUSES if each in group.statuses), TrialStatus.COMPLETED)
+        if trial.status is TrialStatus.ABANDONED:
+            self._searcher.on_abandon(trial)
+        self._searcher.on_trial_end(trial)
+
+    def describe(self) -> Description:
+        """Return the entry, and the description of the other searcher if one was given."""
+        of = {} if self._given is None else {OTHER: described(self._given)}
+        return {self.role: self.kind, "over": self._over, **of}
