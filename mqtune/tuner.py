@@ -287,8 +287,8 @@ class Tuner:
             StoreUnavailable: the store can't be reached or written.
         """
         driver, plan = self._runner.open(), self._runner.plan
-        if (known := self._runner.experiment.keys.get(key)) is not None:
-            return self._runner.experiment.trials[known]
+        if (known := self.find(key)) is not None:
+            return known
         new = next_trial_id(self._runner.experiment)
         origin = {"source": source.id if isinstance(source, Trial) else source, "checkpoint": checkpoint}
         given = origin | {"ttl_s": ttl_s, "key": key}
@@ -306,6 +306,12 @@ class Tuner:
         self._runner.catch_up()
         trials = list(self._runner.experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
+
+    def find(self, key: str) -> Trial | None:
+        """Return the trial that was added with this key, or None."""
+        self._runner.catch_up()
+        known = self._runner.experiment.keys.get(key)
+        return None if known is None else self._runner.experiment.trials[known]
 
     @property
     def busy_trials(self) -> list[Trial]:

@@ -113,7 +113,8 @@ class FailureWatch:
 
     def _look_at_failed(self, trial: Trial) -> None:
         is_decided = trial.decision is not None and trial.decision.action is Action.FAIL
-        if trial.attempt.reports and not self._experiment.metric_seen and not is_decided:
+        is_missed = self._experiment.metric and not self._experiment.metric_seen
+        if trial.attempt.reports and is_missed and not is_decided:
             self.failure = MetricMissing(f"trial {trial.id}: {trial.reason}")
         elif self._fail_fast == "raise" and self.failure is None:
             self.failure = TrialFailed(f"trial {trial.id} failed: {trial.attempt.error or trial.reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -69,8 +70,13 @@ class SlotFiller:
 
     @property
     def has_room(self) -> bool:
-        """Whether another attempt may be staged: for a slot that is free, or to wait for one."""
-        room = self._backend.slots * self._ahead
+        """Whether another attempt may be staged: for a slot that is free, or to wait for one.
+
+        In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that are ever
+        added: it is staged at once.
+        """
+        waits = self._experiment.to_retry or self._experiment.to_restart
+        room = math.inf if self._is_open and waits else self._backend.slots * self._ahead
         return self._experiment.live < (room if self.max_concurrent is None else min(room, self.max_concurrent))
 
     @property

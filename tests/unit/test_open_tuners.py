@@ -123,6 +123,16 @@ def test_without_a_metric_there_is_no_best_trial_and_none_is_missed(mqtune_home:
     assert [trial.status for trial in Results.load(mqtune_home / "open")] == [TrialStatus.COMPLETED] * 2
 
 
+def test_without_a_metric_a_trial_that_fails_after_reports_lacks_none_and_ends_alone() -> None:
+    tuner = opened(mqtune.Simulated(lambda _: [(1.0, {"loss": 1.0}), (1.0, ValueError("too large"))]))
+    failed = tuner.add({})
+
+    drive_until(tuner, failed, TrialStatus.FAILED)
+    drive_until(tuner, tuner.add({}), TrialStatus.FAILED)
+
+    tuner.close()
+
+
 def test_with_a_metric_the_best_trial_is_known_and_a_scheduler_may_decide() -> None:
     tuner = opened(metric="loss", mode="min", scheduler=mqtune.ASHA(max_t=9), stop={"step": 4})
     for steps in (1, 9):
@@ -226,6 +236,17 @@ def test_a_decision_is_journaled_at_the_report_in_hand_and_later_ones_are_late(t
     bench.begin()
     assert bench.driver.next_report(0) is None
     assert repr(bench.experiment.trials) == living
+
+
+def test_a_trial_that_was_lost_runs_again_at_once_however_many_were_added_behind_it(tmp_path: Path) -> None:
+    bench = begun(tmp_path, slots=1)
+    for _ in range(3):
+        bench.hand.add({"lr": 2.0})
+
+    bench.end(ONE, AttemptEnd.LOST)
+    bench.driver.step(0)
+
+    assert bench.backend.published[-1] == (ONE, 2)
 
 
 def test_what_is_added_while_a_report_is_in_hand_is_staged_at_once(tmp_path: Path) -> None:

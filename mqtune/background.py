@@ -1,0 +1,127 @@
+"""A tuner in a thread of its own, for loops that can't call it often enough."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.tuner import Tuner
+
+T = TypeVar("T")
+
+#: The longest that a call waits for the thread, which waits for news meanwhile; an idle one takes a hundredth of a core.
+LOOK_S: Final = 0.02
+#: How long ``close`` waits for the thread: a worker and a server of this machine's own take as long to end, and a Redis that is
+#: away is waited for much longer otherwise.
+_CLOSE_S: Final = 30.0
+
+
+class BackgroundTuner:
+    """Drives a tuner without a space in a thread, so that its trials go on, also after losses, whatever its user does meanwhile.
+
+    Every method may be called from any thread; what they return of a trial is as new as the thread's last step. An error that a
+    step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.
+
+    Args:
+        open_tuner: makes the tuner; called in the thread.
+
+    Raises:
+        what *open_tuner* raises, or ``Tuner.run`` when it connects.
+    """
+
+    def __init__(self, open_tuner: Callable[[], Tuner]) -> None:
+        #: What has ended the thread.
+        self.problem: BaseException | None = None
+        self._reports: dict[TrialId, list[Report]] = {}
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        #: Held while a call is queued, and when the thread ends: none is queued after that.
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, args=(open_tuner,), name="mqtune-tuner", daemon=True)
+        self._thread.start()
+        self._tuner = self.do(lambda tuner: tuner)
+        atexit.register(self.close)
+
+    def do(self, action: Callable[[Tuner], T]) -> T:
+        """Return what *action* returns, which the thread calls with the tuner between two steps.
+
+        Raises:
+            what *action* raises, or what has ended the thread.
+        """
+        call = _Call(action)
+        with self._ending:
+            if self.problem is not None:
+                raise self.problem
+            self._calls.put(call)
+        found: T = call.answer.result()
+        return found
+
+    def find(self, key: str) -> Trial | None:
+        """Return the trial that was added with this key, or None; without waiting for the thread."""
+        return self._tuner.find(key)
+
+    def reports(self, trial: Trial) -> list[Report]:
+        """Return all reports of a trial that count, oldest first, also those of earlier drivers; without waiting for the thread."""
+        return list(self._reports.get(trial.id, ()))
+
+    def close(self) -> None:
+        """Close the tuner and end the thread; trials on a broker's workers go on."""
+        atexit.unregister(self.close)
+        self._calls.put(None)
+        self._thread.join(_CLOSE_S)
+
+    def _run(self, open_tuner: Callable[[], Tuner]) -> None:
+        problem: BaseException = ConfigurationError("this BackgroundTuner is closed; make another one")
+        try:
+            with contextlib.closing(open_tuner()) as tuner:
+                self._take_in(tuner)
+                while self._carry_out_calls(tuner):
+                    self._go_on(tuner)
+        except BaseException as error:  # noqa: BLE001 - its callers get it
+            problem = error
+        with self._ending:
+            self.problem = problem
+        while not self._calls.empty():
+            if (call := self._calls.get()) is not None:
+                call.answer.set_exception(problem)
+
+    def _carry_out_calls(self, tuner: Tuner) -> bool:
+        """Carry out what was called meanwhile; whether to go on."""
+        while not self._calls.empty():
+            if (call := self._calls.get()) is None:
+                return False
+            call.carry_out(tuner)
+        return True
+
+    def _go_on(self, tuner: Tuner) -> None:
+        if tuner.is_finished:
+            # Until a trial is added, which begins it again.
+            time.sleep(LOOK_S)
+        else:
+            tuner.step(LOOK_S)
+            self._take_in(tuner)
+
+    def _take_in(self, tuner: Tuner) -> None:
+        for report in tuner.new_reports():
+            self._reports.setdefault(report.trial, []).append(report)
+
+
+class _Call:
+    """What somebody wants done, and who waits for it."""
+
+    def __init__(self, action: Callable[[Tuner], Any]) -> None:
+        self.answer: Future[Any] = Future()
+        self._action = action
+
+    def carry_out(self, tuner: Tuner) -> None:
+        try:
+            self.answer.set_result(self._action(tuner))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self.answer.set_exception(error)

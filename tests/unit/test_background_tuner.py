@@ -1,0 +1,124 @@
+"""A tuner that a thread drives: it goes on by itself, and does what other threads ask for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from waiting import DEADLINE_S, eventually
+
+import mqtune
+from mqtune.background import BackgroundTuner
+from mqtune.core.errors import ConfigurationError, InvalidTransition
+from mqtune.core.trial import TrialStatus
+
+
+def curve(config: dict[str, Any]) -> Any:
+    for step in range(1, config.get("steps", 3) + 1):
+        yield 1.0, {"loss": 1.0 / step}
+
+
+Open = Callable[[], BackgroundTuner]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Open the same experiment, again and again."""
+    backend = mqtune.Simulated(curve, slots=2, keep_journal=True)
+    found = []
+
+    def opened() -> BackgroundTuner:
+        run = mqtune.Run(progress=False)
+        found.append(BackgroundTuner(lambda: mqtune.Tuner(curve, backend=backend, name="served", run=run)))
+        return found[-1]
+
+    yield opened
+    for each in found:
+        each.close()
+
+
+def test_its_trials_run_while_nobody_calls_and_their_reports_can_be_had(opened: Open) -> None:
+    tuner = opened()
+    asked = tuner.do(lambda tuner: [tuner.add({"steps": steps}, key=f"{steps} steps") for steps in (2, 4)])
+
+    found = tuner.find("4 steps")
+    assert found is asked[1]
+    eventually(lambda: all(trial.status is TrialStatus.COMPLETED for trial in asked))
+    eventually(lambda: len(tuner.reports(found)) == 4)
+    assert [report.metrics["loss"] for report in tuner.reports(asked[0])] == [1.0, 0.5]
+    assert tuner.find("another") is None
+
+
+def test_the_next_one_has_the_reports_of_the_one_before(opened: Open) -> None:
+    first = opened()
+    trial = first.do(lambda tuner: tuner.add({}, key="mine"))
+    eventually(lambda: trial.status is TrialStatus.COMPLETED)
+    first.close()
+
+    second = opened()
+
+    found = second.find("mine")
+    assert found is not None
+    assert [report.sequence for report in second.reports(found)] == [1, 2, 3]
+
+
+def test_an_error_of_what_was_asked_is_the_askers_and_the_thread_goes_on(opened: Open) -> None:
+    tuner = opened()
+    trial = tuner.do(lambda tuner: tuner.add({}))
+    eventually(lambda: trial.status is TrialStatus.COMPLETED)
+
+    with pytest.raises(InvalidTransition):
+        tuner.do(lambda tuner: tuner.trial(trial).stop())
+
+    assert tuner.do(lambda tuner: len(tuner.get_trials())) == 1
+
+
+def test_what_was_finished_begins_again_with_the_next_trial(opened: Open) -> None:
+    tuner = opened()
+    tuner.do(lambda tuner: tuner.finish())
+
+    trial = tuner.do(lambda tuner: tuner.add({}))
+
+    eventually(lambda: trial.status is TrialStatus.COMPLETED)
+
+
+def test_what_can_not_be_opened_raises_why() -> None:
+    with pytest.raises(ConfigurationError, match="name='no name'"):
+        BackgroundTuner(lambda: mqtune.Tuner(curve, backend=mqtune.Simulated(curve), name="no name"))
+
+
+def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = opened()
+    is_queued = threading.Event()
+    errors = []
+
+    def fail(*_: object) -> None:
+        is_queued.wait(DEADLINE_S)
+        raise ConfigurationError("the disk is gone")
+
+    def ask() -> None:
+        with pytest.raises(ConfigurationError) as raised:
+            tuner.do(lambda tuner: tuner.name)
+        errors.append(raised.value)
+
+    monkeypatch.setattr(mqtune.Tuner, "step", fail)
+    tuner.do(lambda tuner: tuner.name)
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    eventually(lambda: not tuner._calls.empty())
+    is_queued.set()
+    waiting.join()
+    ask()
+
+    assert errors == [tuner.problem] * 2
+    assert str(tuner.problem) == "the disk is gone"
+
+
+def test_a_closed_one_refuses_to_do_anything(opened: Open) -> None:
+    tuner = opened()
+    tuner.close()
+
+    with pytest.raises(ConfigurationError, match="closed; make another one"):
+        tuner.do(lambda tuner: tuner.name)
