@@ -65,6 +65,8 @@ class _Record:
     running: optuna.trial.Trial | None
     #: The metric by step.
     values: dict[int, float] = field(default_factory=dict)
+    #: How many of them it had when the study was last told that it had ended.
+    told: int = 0
 
 
 class OptunaSearcher(Searcher):
@@ -262,9 +264,11 @@ class OptunaSearcher(Searcher):
 
     def _close(self, record: _Record, state: TrialState) -> None:
         """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
-        if not record.params:
-            return
         values = record.values
+        is_known = record.running is None and state is TrialState.PRUNED and len(values) == record.told
+        if not record.params or is_known:
+            return
+        record.told = len(values)
         last = values[max(values)] if values else math.nan
         running, record.running = record.running, None
         has_diverged = bool(values) and not math.isfinite(last)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from enum import Enum
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
+from mqtune.core.checks import optional_count
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Halving, trials_of_bracket
@@ -86,7 +88,9 @@ class HyperBand(Halving[_Member]):
     is computed with fractions, a float being taken as the decimal number that it is written as: (729, factor 3) has
     seven brackets, whose first begins with 729 trials at time 1, and (49, factor 7) three, whose first begins with 49.
     New trials go to brackets in the order in which they are staged, to the one with the most trials first; when
-    that is full to the next, and after s = 0 the brackets start again.
+    that is full to the next, and after s = 0 the brackets start again. With *brackets* they start again after so many:
+    with 1 each is plain successive halving (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1), (27, factor 3) of 27
+    trials at time 1, 9 at 3, 3 at 9 and 1 at 27.
 
     **The rule.** A trial is paused at the first report whose time has reached that of its round, with that report's
     metric as its score. The round is over when the bracket is full and each of the round's trials has paused or ended.
@@ -120,6 +124,7 @@ class HyperBand(Halving[_Member]):
         max_t: R of the paper: the time at which a trial completes.
         grace_period: the unit that R is counted in; no trial is paused earlier.
         reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
+        brackets: how many different brackets, those that stop most; by default all, which are s_max + 1.
         stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
             by a stop rule.
         scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
@@ -128,6 +133,7 @@ class HyperBand(Halving[_Member]):
     """
 
     kind = "hyperband"
+    later: ClassVar = {**Halving.later, "brackets": ""}
 
     def __init__(
         self,
@@ -135,6 +141,7 @@ class HyperBand(Halving[_Member]):
         *,
         grace_period: float = 1,
         reduction_factor: float = 3,
+        brackets: int | None = None,
         stop_last_trials: bool = True,
         scope: str = "last",
         time_attr: str = ITERATION,
@@ -149,6 +156,11 @@ class HyperBand(Halving[_Member]):
         )
         self._factor = exact(self._reduction_factor)
         self._highest = _highest_bracket(exact(self._max_t) / exact(self._grace_period), self._factor)
+        self._brackets = optional_count("brackets", brackets, 1)
+        if self._brackets is not None and self._brackets > self._highest + 1:
+            raise ConfigurationError(
+                f"{self._name}: brackets={brackets!r} is more than there are, which is {self._highest + 1}"
+            )
         self._opened = 0
         self._open: _Bracket | None = None
         #: Paused trials that are to go on, and those that are to be released, by bracket and rank.
@@ -158,7 +170,13 @@ class HyperBand(Halving[_Member]):
     @property
     def brackets(self) -> tuple[tuple[Round, ...], ...]:
         """The rounds of each bracket, in the order in which the brackets are filled."""
-        return tuple(self._plan(s) for s in range(self._highest, -1, -1))
+        return tuple(self._plan(s) for s in self._in_use)
+
+    @property
+    def _in_use(self) -> range:
+        """The brackets' s, in their order."""
+        lowest = 0 if self._brackets is None else self._highest + 1 - self._brackets
+        return range(self._highest, lowest - 1, -1)
 
     def on_stage(self, trial: Trial) -> None:
         """Assign a new trial to a bracket, and start the round of one that was chosen."""
@@ -209,7 +227,7 @@ class HyperBand(Halving[_Member]):
     def _enrol(self, trial: Trial) -> _Member:
         bracket = self._open
         if bracket is None:
-            s = self._highest - self._opened % (self._highest + 1)
+            s = self._in_use[self._opened % len(self._in_use)]
             bracket = self._open = _Bracket(self._opened, self._plan(s))
             self._opened += 1
         member = _Member(bracket, bracket.trials)

@@ -251,6 +251,15 @@ def test_a_step_that_is_reported_again_keeps_its_first_value(story: Story) -> No
     assert story.model[0].intermediate_values == {1: 3.0, 2: 2.0}
 
 
+@pytest.mark.parametrize("loss", [3.0, math.nan])
+def test_a_paused_trial_that_ends_where_it_is_counts_once(story: Story, loss: float) -> None:
+    trial = story.end(story.report(story.begin(), loss), TrialStatus.PAUSED)
+    before = story.model
+    story.end(trial, TrialStatus.EARLY_STOPPED)
+
+    assert story.model == before
+
+
 def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Story) -> None:
     trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
     trial.status = TrialStatus.STAGED

@@ -110,6 +110,12 @@ def test_the_bracket_with_the_most_trials_is_there_however_logarithms_round(
     assert rounds(max_t, factor)[0] == first
 
 
+def test_with_fewer_brackets_those_that_stop_most_are_left() -> None:
+    assert rounds(27, 3, brackets=1) == [[(27, 1), (9, 3), (3, 9), (1, 27)]]
+    assert rounds(27, 3, brackets=2) == rounds(27, 3)[:2]
+    assert rounds(27, 3, brackets=4) == rounds(27, 3)
+
+
 def test_a_grace_period_is_the_unit_of_time() -> None:
     assert rounds(0.9, 3, grace_period=0.1) == [[(9, 0.1), (3, 0.3), (1, 0.9)], [(5, 0.3), (1, 0.9)], [(3, 0.9)]]
     assert rounds(5, 3, grace_period=5) == [[(1, 5)]]
@@ -388,20 +394,23 @@ def test_one_slot_decides_the_same_as_many(rng: random.Random, slots: int, trial
 
 
 @pytest.mark.parametrize("slots", [1, 22])
-@pytest.mark.parametrize("trials", [49, 40, 27, 20, 98 + 30])
-def test_who_survives_is_what_the_paper_says(slots: int, trials: int) -> None:
+@pytest.mark.parametrize(
+    ("trials", "brackets"), [(49, 4), (40, 4), (27, 4), (20, 4), (98 + 30, 4), (27, 1), (20, 1), (60, 1), (90, 2)]
+)
+def test_who_survives_is_what_the_paper_says(slots: int, trials: int, brackets: int) -> None:
     def score(number: int, now: int) -> int:
         return scattered(number, now, values=10**9)
 
     def smooth(config: dict[str, Any], now: int) -> Metrics:
         return {"loss": score(config["number"], now)}
 
-    play = Play(hyperband(max_t=27, reduction_factor=3), smooth, slots=slots, trials=trials).run()
+    scheduler = hyperband(max_t=27, reduction_factor=3, brackets=brackets)
+    play = Play(scheduler, smooth, slots=slots, trials=trials).run()
 
     expected: dict[str, int] = {}
     numbers, bracket = list(range(trials)), 0
     while numbers:
-        size, levels = SIZES[bracket % 4], LEVELS[bracket % 4]
+        size, levels = SIZES[bracket % brackets], LEVELS[bracket % brackets]
         members, numbers = numbers[:size], numbers[size:]
         count = len(members)
         for index, level in enumerate(levels):
@@ -414,15 +423,22 @@ def test_who_survives_is_what_the_paper_says(slots: int, trials: int) -> None:
     assert finished == {name for name, level in expected.items() if level == 27}
 
 
-@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
+@given(
+    rng=rngs,
+    slots=st.integers(1, 6),
+    trials=st.integers(1, 20),
+    faults=some_faults,
+    checkpoints=st.booleans(),
+    brackets=st.sampled_from([None, 1, 2]),
+)
 @settings(max_examples=100)
 def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool, brackets: int | None
 ) -> None:
     def partial(config: dict[str, Any], now: int) -> Metrics | Exception | None:
         return {} if scattered(now, 7, values=9) == 0 else curve(config, now)
 
-    arguments = {"max_t": 9, "reduction_factor": 3}
+    arguments: dict[str, Any] = {"max_t": 9, "reduction_factor": 3, "brackets": brackets}
     play = Play(
         hyperband(**arguments),
         partial,
@@ -490,5 +506,7 @@ def test_it_describes_its_arguments_and_refuses_those_that_make_no_sense() -> No
         HyperBand(27, reduction_factor=1)
     with pytest.raises(ConfigurationError, match=r"HyperBand: reduction_factor=1\.0001 makes more than 1000 rungs"):
         HyperBand(27, reduction_factor=1.0001)
+    with pytest.raises(ConfigurationError, match=r"HyperBand: brackets=5 is more than there are, which is 4"):
+        HyperBand(27, brackets=5)
     with pytest.raises(ConfigurationError, match=r"HyperBand: max_t=0\.5 must not be below grace_period=1"):
         HyperBand(0.5)

@@ -1,0 +1,122 @@
+"""Pairs of a model and a scheduler, as docs/search.md recommends them, on simulated learning curves."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import optuna
+import pytest
+
+import mqtune
+from mqtune.core.trial import Config, Metrics
+from mqtune.integrations.optuna import OptunaSearcher
+
+MAX_T: Final = 27
+SEEDS: Final = range(5)
+TRIALS: Final = 50
+#: The losses of a poor config and of a good one differ by about 2; noise moves a report by so much.
+NOISE: Final = 0.03
+SPACE: Final[dict[str, Any]] = {
+    "lr": mqtune.loguniform(1e-5, 1),
+    "momentum": mqtune.uniform(0, 1),
+    "width": mqtune.lograndint(4, 1024),
+    "kind": mqtune.choice(["a", "b", "c"]),
+}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+
+def regret(config: Config) -> float:
+    """What is left of the loss of a config in the end; the best has 0."""
+    return (
+        (math.log10(config["lr"]) + 2) ** 2 / 4
+        + 3 * (config["momentum"] - 0.7) ** 2
+        + 0.15 * abs(math.log2(config["width"] / 64))
+        + {"a": 0.0, "b": 0.15, "c": 0.4}[config["kind"]]
+    )
+
+
+def loss(config: Config, time: int) -> float:
+    """The table: curves that fall at paces of their own, so that they cross, with noise of their own."""
+    noise = random.Random(f"{sorted(config.items())} {time}").gauss(0, NOISE)
+    return regret(config) + 2 * time ** -(0.5 + config["momentum"]) + noise
+
+
+def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
+    for time in range(1, MAX_T + 1):
+        yield 1.0, {"loss": loss(config, time)}
+
+
+def tuned(
+    scheduler: mqtune.Scheduler, searcher: mqtune.Searcher | str, seed: int, trials: int = TRIALS
+) -> mqtune.Results:
+    return mqtune.Tuner(
+        curve,
+        SPACE,
+        metric="loss",
+        mode="min",
+        max_trials=trials,
+        scheduler=scheduler,
+        searcher=searcher,
+        seed=seed,
+        name=f"pair-{next(_numbers)}",
+        backend=mqtune.Simulated(curve, slots=4),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+
+def median_regret(scheduler: type[mqtune.Scheduler], searcher: str, trials: int = TRIALS) -> float:
+    """The median, over the seeds, of the least regret of a trial that was trained to its end."""
+    return statistics.median(
+        min(
+            regret(each.config)
+            for each in tuned(scheduler(MAX_T), searcher, seed, trials)  # type: ignore[call-arg]
+            if each.status is mqtune.TrialStatus.COMPLETED
+        )
+        for seed in SEEDS
+    )
+
+
+def test_hyperband_with_a_model_finds_much_better_configs_than_with_random_search() -> None:
+    assert median_regret(mqtune.HyperBand, "tpe") < 0.5 * median_regret(mqtune.HyperBand, "random")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ax") is None, reason="ax is not installed")
+def test_a_gaussian_process_finds_better_configs_than_random_search_under_asha() -> None:
+    assert median_regret(mqtune.ASHA, "ax", 20) < median_regret(mqtune.ASHA, "random", 20)
+
+
+def test_the_model_gets_the_values_at_the_times_of_the_rungs() -> None:
+    seen: list[optuna.Study] = []
+
+    class Looking(optuna.samplers.TPESampler):
+        def infer_relative_search_space(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Any:
+            seen.append(study)
+            return super().infer_relative_search_space(study, trial)
+
+    results = tuned(mqtune.HyperBand(MAX_T, brackets=1), OptunaSearcher(Looking(seed=1)), seed=1, trials=27)
+
+    known = seen[-1].get_trials()
+    paused = [trial for trial in known if trial.state is optuna.trial.TrialState.PRUNED]
+    completed = [trial for trial in known if trial.state is optuna.trial.TrialState.COMPLETE]
+    # 27 trials pause at 1, nine of them at 3, three at 9, and one comes to the end.
+    assert sorted(trial.last_step or 0 for trial in paused) == [1] * 27 + [3] * 9 + [9] * 3
+    assert [trial.last_step for trial in completed] == [MAX_T]
+    configs = {trial.config["lr"]: trial.config for trial in results}
+    for trial in known:
+        config = configs[trial.params["lr"]]
+        assert trial.intermediate_values == {
+            time: pytest.approx(loss(config, time)) for time in range(1, (trial.last_step or 0) + 1)
+        }
