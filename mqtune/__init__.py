@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mqtune.core.resources import Resources
     from mqtune.core.trial import Action, Decision, TrialStatus
     from mqtune.driver.settings import Checkpoints, Failures, Local, Process, Run
+    from mqtune.driver.warm_start import WarmStart
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     )
     from mqtune.schedulers.stopping.rule import StopRule
     from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialPlateau
-    from mqtune.search.base import WAIT, Searcher
+    from mqtune.search.base import WAIT, PastTrial, Searcher
     from mqtune.search.domains import (
         choice,
         finrange,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
+    from mqtune.search.encoding import Encoding
     from mqtune.search.grid import GridSearcher
     from mqtune.search.points import PointsFirst
     from mqtune.search.random import RandomSearcher
@@ -79,6 +81,7 @@ __all__ = [
     "Checkpoints",
     "Client",
     "Decision",
+    "Encoding",
     "ExperimentPlateau",
     "Failures",
     "Fork",
@@ -89,6 +92,7 @@ __all__ = [
     "MedianStopping",
     "MetricMaximum",
     "PBTReplay",
+    "PastTrial",
     "PointsFirst",
     "PolicyStep",
     "Process",
@@ -120,6 +124,7 @@ __all__ = [
     "TrialsStarted",
     "Tuner",
     "Wait",
+    "WarmStart",
     "__version__",
     "checkpoint_dir",
     "choice",
@@ -171,7 +176,8 @@ _HOMES: Final[dict[str, str]] = {
         ),
         "mqtune.schedulers.stopping.experiment_rules",
     ),
-    **dict.fromkeys(("Searcher", "WAIT"), "mqtune.search.base"),
+    **dict.fromkeys(("PastTrial", "Searcher", "WAIT"), "mqtune.search.base"),
+    "Encoding": "mqtune.search.encoding",
     "GridSearcher": "mqtune.search.grid",
     "PointsFirst": "mqtune.search.points",
     "RandomSearcher": "mqtune.search.random",
@@ -187,6 +193,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("Action", "Decision"), "mqtune.core.trial"),
     **dict.fromkeys(("Checkpoint", "CheckpointStore"), "mqtune.checkpoints"),
     **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "Run"), "mqtune.driver.settings"),
+    "WarmStart": "mqtune.driver.warm_start",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",

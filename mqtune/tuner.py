@@ -19,6 +19,7 @@ from mqtune.driver.connect import Deployment, deployment_of
 from mqtune.driver.runner import STEP_S, Runner
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Plan, Process, Run, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
+from mqtune.driver.warm_start import WarmStart
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
@@ -44,7 +45,8 @@ class Tuner:
         mode: "min" or "max".
         max_trials: number of trials; by default the size of the grid, or 1 without one.
         searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" (extra
-            ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before.
+            ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before,
+            and ``mqtune.WarmStart([…])`` has a model learn from the trials of other experiments.
         scheduler: stops, or pauses, trials early; by default none is.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``.
@@ -73,7 +75,7 @@ class Tuner:
         metric: str | None = None,
         mode: Mode | None = None,
         max_trials: int | None = None,
-        searcher: Searcher | str | None = None,
+        searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
         resources: Resources | None = None,
@@ -117,7 +119,7 @@ class Tuner:
         backend: str | None = None,
         trainable: AnyTrainable | None = None,
         space: Mapping[str, object] | Space | None = None,
-        searcher: Searcher | str | None = None,
+        searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,
         stop: object = None,
         max_trials: int | None = None,

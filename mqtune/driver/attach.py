@@ -15,6 +15,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.text import there_are
 from mqtune.driver.connect import BrokerDeployment
 from mqtune.driver.settings import (
+    LEARN_FROM,
     RETIRED,
     Checkpoints,
     Definition,
@@ -25,6 +26,7 @@ from mqtune.driver.settings import (
     Settings,
     rebuilt,
 )
+from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.schedulers.base import Scheduler
@@ -44,7 +46,7 @@ def attached(
     backend: str | None,
     trainable: AnyTrainable | None,
     space: Mapping[str, object] | Space | None,
-    searcher: Searcher | str | None,
+    searcher: Searcher | WarmStart | str | None,
     scheduler: Scheduler | None,
     stop: object,
     max_trials: int | None,
@@ -71,6 +73,9 @@ def attached(
             decides = scheduler or _given("scheduler", lambda: Scheduler.rebuild(definition["scheduler"]))
             if searcher is None and decides.searcher is None:
                 searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
+            if (names := definition.get(LEARN_FROM)) and searcher is not None and not isinstance(searcher, WarmStart):
+                # What it learns stands in the definition.
+                searcher = WarmStart(names, searcher)
             return Settings(
                 trainable=trainable if trainable is not None else _trainable(definition, deployment),
                 space=whole,

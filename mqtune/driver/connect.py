@@ -153,6 +153,7 @@ class BrokerDeployment:
         stack.callback(self._held.close)
         server = self._connect(folder)
         broker, client, is_local = server.url, server.client, server.is_local
+        plan.broker = broker
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
@@ -166,7 +167,7 @@ class BrokerDeployment:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 worker_options(plan.resources, self.local_slots)
-            _delete(journal, folder, store)
+            _delete(plan, journal, folder, store)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
@@ -274,7 +275,7 @@ class BackendDeployment:
             plan.read_code()
             store = _store(plan, None)
         if plan.settings.run.overwrite:
-            _delete(journal, folder, store)
+            _delete(plan, journal, folder, store)
         kept = journal.definition()
         definition = plan.definition(kept)
         _keep_code(plan, definition, folder)
@@ -331,8 +332,10 @@ def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
             keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
 
 
-def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
+def _delete(plan: Plan, journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
     """Delete an experiment, of which this process has the lock: what its server, its folder and its store have."""
+    # What the new one learns from may be this one.
+    _ = plan.learnt
     written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():

@@ -28,7 +28,8 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
-from mqtune.driver.settings import Plan
+from mqtune.driver.settings import LEARNT, Plan
+from mqtune.driver.warm_start import teach
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.checkpoints import DICTS
@@ -226,6 +227,7 @@ class Runner:
         opened.callback(self._end_worker)
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
         searcher = plan.searcher()
+        teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:
             searcher = BackgroundSearcher(searcher)
             opened.callback(searcher.close)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
@@ -29,6 +30,7 @@ from mqtune.core.version import __version__
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
+from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.base import LossPolicy, OnLoss
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
@@ -329,7 +331,7 @@ class Settings(_Checked):
     metric: str
     mode: Mode
     max_trials: int | None = _option(None, _from(1), may_change=True)
-    searcher: Searcher | str | None = _option(None, key=None)
+    searcher: Searcher | WarmStart | str | None = _option(None, key=None)
     scheduler: Scheduler | None = _option(None, key=None)
     stop: object = _option(None, key=None)
     resources: Resources | None = _option(None, key=None)
@@ -351,6 +353,8 @@ class Settings(_Checked):
                 raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
         for name, kind, example in _KINDS:
             value = getattr(self, name)
+            if name == "searcher" and isinstance(value, WarmStart):
+                continue
             is_named = name == "searcher" and isinstance(value, str) and value in SEARCHERS
             if value is not None and not isinstance(value, kind) and not is_named:
                 raise ConfigurationError(f"{name}={value!r} is no {kind.__name__}; {example}")
@@ -442,6 +446,9 @@ def _changeable(group: object) -> Iterator[str]:
 RETIRED: Final[Mapping[str, Literal["driver", "trials"]]] = {"time_budget_s": "driver", "trial_time_budget_s": "trials"}
 #: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it, where.
 _MAY_CHANGE: Final = frozenset(_changeable(Settings)) | {"stop", "code_files", "code_root", "version"} | RETIRED.keys()
+#: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
+LEARN_FROM: Final = "learn_from"
+LEARNT: Final = "learnt"
 #: What counts of a definition that was written before it had this, and what must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn"}
 
@@ -481,8 +488,8 @@ class Plan:
         #: The files of the trainable, once they were read, and those that are not as they were when the experiment began.
         self.sources: dict[str, bytes] = {}
         self.changed: list[str] = []
-        #: The URL of the checkpoint store, or empty; known once there is a connection.
-        self.store = ""
+        #: The URL of the checkpoint store, and of the broker, or empty; known once there is a connection.
+        self.store = self.broker = ""
         self.seed = settings.seed
         self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
         self.resources = settings.resources if settings.resources is not None else Resources()
@@ -492,6 +499,7 @@ class Plan:
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
+        self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         self._searcher = self._chosen_searcher()
         if self._searcher is not None:
             self._searcher.check_space(self.space)
@@ -522,6 +530,8 @@ class Plan:
             raise ConfigurationError(
                 f"searcher={given!r}: {type(self.scheduler).__name__} proposes the configs itself; leave searcher out"
             )
+        if isinstance(given, WarmStart):
+            return given.searcher
         return searcher_named(given) if isinstance(given, str) else own or given
 
     def _limits(self, rule: StopRule | None, *, is_open: bool) -> Limits:
@@ -572,6 +582,7 @@ class Plan:
         Raises:
             NameTaken: an experiment with another definition has the name.
             CodeDiffers: the code has changed, and must not.
+            ConfigurationError: a new one can't learn from what it should.
         """
         before = None if kept is None else decode_definition(self.name, kept)
         if before is not None:
@@ -580,15 +591,30 @@ class Plan:
             self.seed = before["seed"] if before is not None else secrets.randbits(32)
         now: Definition = decode_value(encode_value(self._describe()))
         if before is None:
-            return now
-        differing = [key for key in now if key not in _MAY_CHANGE and _same(now[key]) != _same(before.get(key))]
-        if differing:
-            raise NameTaken(self._what_differs({key: (_same(before.get(key)), _same(now[key])) for key in differing}))
+            return now | self.learnt
+        fixed = [key for key in dict.fromkeys([*now, LEARN_FROM]) if key not in _MAY_CHANGE]
+        pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
+        if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
+            raise NameTaken(self._what_differs(differing))
         if not self.sources:
             # Where the code isn't, as with ``attach`` on another machine, it is what it was.
             now["code_files"] = before.get("code_files", {})
         self._check_code(now["code_files"], before.get("code_files"))
         return {**before, **{key: value for key, value in now.items() if key in _MAY_CHANGE}}
+
+    @cached_property
+    def learnt(self) -> Definition:
+        """What a new experiment's searcher learns, read from its sources; later drivers take it from the definition.
+
+        Raises:
+            ConfigurationError: there is nothing that it could learn.
+            BrokerUnavailable: the broker doesn't answer.
+        """
+        if self.warm_start is None:
+            return {}
+        found = self.warm_start.read(self.space, self.settings.metric, self.settings.mode, broker=self.broker)
+        kept: Definition = decode_value(encode_value({LEARNT: found}))
+        return kept
 
     def _check_code(self, now: Mapping[str, str], before: object) -> None:
         self.changed = changed_files(now, before)
@@ -630,6 +656,7 @@ class Plan:
             "code_root": str(self.code_root),
             "version": __version__,
             **dict.fromkeys(RETIRED),
+            **({} if self.warm_start is None else {LEARN_FROM: self.warm_start.names}),
         }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
+from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprint
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
 from mqtune.search.space import Space
 
@@ -156,6 +156,13 @@ class AxSearcher(Searcher):
         self._client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
         self._client.configure_optimization(_OBJECTIVES[mode])
         self._experiment = self._client._experiment
+
+    def learn(self, trial: PastTrial) -> None:
+        """Attach a trial that has ended, which counts among those that come before there is a model."""
+        record = _Record(trial.config, self._begun(trial.config), trial.step, trial.value)
+        record.has_diverged = not math.isfinite(trial.value)
+        self._untold[record.trial.index] = record
+        self._mark(record, trial.status)
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import Searcher, fingerprint
+from mqtune.search.base import PastTrial, Searcher, fingerprint
 from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
@@ -156,6 +156,11 @@ class OptunaSearcher(Searcher):
 
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
+
+    def learn(self, trial: PastTrial) -> None:
+        """Add a trial that has ended to the study."""
+        record = _Record(trial.config, self._params(trial.config), None, {trial.step: trial.value})
+        self._close(record, _STATES[trial.status])
 
     def suggest(self, trial: TrialId) -> Config | None:
         """Return the sampler's next config; None if all that can be found were abandoned."""

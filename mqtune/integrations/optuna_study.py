@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from mqtune.core.errors import SpaceError
+from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import Event, ExperimentCreated, Reports
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.integrations.optuna import DIRECTIONS, quiet
+from mqtune.journal.connection import redact
 from mqtune.results.experiments import empty_experiment
+from mqtune.search.base import PastTrial
 from mqtune.search.domains import Choice, Domain, Entries, Interval, Multiples, Normal, ReverseInterval
 from mqtune.search.space import Space, space_of
+from mqtune.search.values import is_same
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
@@ -35,6 +41,9 @@ _STATES: Final = {
 }
 #: The bounds of a normal distribution, in standard deviations from its mean: Optuna's have some, and no value lies beyond.
 _BOUND_SDS: Final = 40.0
+#: How far, in proportion, a multiple may be from what Optuna's arithmetic has made of it.
+_ROUNDED: Final = 1e-9
+_SQLITE: Final = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class _Shown:
 
     distribution: BaseDistribution
     to_param: Callable[[Any], Any]
+    to_value: Callable[[Any], Any] = lambda param: param
 
 
 class StudyMirror:
@@ -204,20 +214,123 @@ def _as_shown(domain: Domain) -> _Shown:
             # Optuna's logarithmic integers have no steps.
             return _Shown(IntDistribution(low, high, log=domain.log, step=1 if domain.log else int(domain.q)), int)
         case Multiples():
-            return _Shown(
-                FloatDistribution(domain.value(domain.first), domain.value(domain.last), log=domain.log), float
-            )
+            low_q, high_q = domain.value(domain.first), domain.value(domain.last)
+            return _Shown(FloatDistribution(low_q, high_q, log=domain.log), float, partial(_multiple, domain))
         case Normal():
             reach = _BOUND_SDS * domain.sd
             return _Shown(FloatDistribution(domain.mean - reach, domain.mean + reach), float)
         case Entries():
-            return _Shown(CategoricalDistribution(domain.names), lambda index: domain.names[index])
+            return _Shown(
+                CategoricalDistribution(domain.names), lambda index: domain.names[index], partial(_index, domain.names)
+            )
         case Choice():
-            return _Shown(CategoricalDistribution(list(dict.fromkeys(map(_category, domain.options)))), _category)
+            categories = [_category(option) for option in domain.options]
+            return _Shown(
+                CategoricalDistribution(list(dict.fromkeys(categories))),
+                _category,
+                lambda param: domain.options[_index(categories, param)],
+            )
         case _:
             raise SpaceError(f"{domain} is a domain that Optuna has nothing like")
+
+
+def _multiple(domain: Multiples, param: float) -> float:
+    """Return a parameter as the multiple that it is, but for what Optuna's own steps have rounded."""
+    near = domain.value(domain.steps(param))
+    return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
+
+
+def _index(known: Sequence[object], param: object) -> int:
+    found = next((index for index, each in enumerate(known) if is_same(each, param)), None)
+    if found is None:
+        raise SpaceError(f"{param!r} is none of {', '.join(map(repr, known))}")
+    return found
 
 
 def _category(value: object) -> bool | int | float | str | None:
     """Return a value that Optuna can have as a category: another one as text."""
     return value if isinstance(value, bool | int | float | str | None) else repr(value)
+
+
+# The way back: what a searcher may learn of a study.
+
+
+def stored_study(storage: str | Path) -> optuna.Study:
+    """Return the study of a storage: one with a URL, or a file of SQLite or of Optuna's journal.
+
+    Raises:
+        ConfigurationError: it can't be read, or has another number of studies than one.
+    """
+    shown = redact(str(storage))
+    try:
+        opened = _opened(storage)
+        names = optuna.study.get_all_study_names(opened)
+    except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
+        raise ConfigurationError(
+            f"{shown} can't be read as a storage of Optuna's: {type(error).__name__}: {error}"
+        ) from error
+    if not names:
+        raise ConfigurationError(f"{shown} holds no study of Optuna's")
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, storage=…)"
+        )
+    return optuna.load_study(study_name=names[0], storage=opened)
+
+
+def _opened(storage: str | Path) -> optuna.storages.BaseStorage:
+    if isinstance(storage, str):
+        return optuna.storages.get_storage(storage)
+    with storage.open("rb") as file:
+        is_sqlite = file.read(len(_SQLITE)) == _SQLITE
+    if is_sqlite:
+        return optuna.storages.get_storage(f"sqlite:///{storage.resolve()}")
+    return optuna.storages.JournalStorage(JournalFileBackend(str(storage)))
+
+
+def goal_of(study: optuna.Study) -> tuple[str, str]:
+    """Return a study's metric, empty if it has no name, and its mode.
+
+    Raises:
+        ConfigurationError: it has several.
+    """
+    if len(study.directions) > 1:
+        raise ConfigurationError(
+            f"study {study.study_name} has {len(study.directions)} objectives; one can be learnt from"
+        )
+    modes = {direction: mode for mode, direction in DIRECTIONS.items()}
+    return (study.metric_names or [""])[0], modes[study.direction]
+
+
+def ended_trials(study: optuna.Study) -> list[PastTrial]:
+    """Return the trials of a study that have ended with a value, pruned ones with their last; their configs are its parameters."""
+    found = []
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        step = trial.last_step
+        if trial.state is TrialState.COMPLETE:
+            found.append(PastTrial(trial.params, trial.values[0], 1 if step is None else step))
+        elif step is not None:
+            found.append(PastTrial(trial.params, trial.intermediate_values[step], step, TrialStatus.EARLY_STOPPED))
+    return found
+
+
+def config_reader(space: Space) -> Callable[[Config], Config]:
+    """Return the function that makes a config of parameters, which have the names that a study of such an experiment gives them.
+
+    It raises SpaceError where one is missing, or not in its domain, or the space's constraint refuses the config.
+    """
+    shown = _shown_space(space)
+    names = _names(space, shown)
+
+    def read(params: Config) -> Config:
+        values: dict[str, object] = {}
+        for path in space.walk(values):
+            if (each := shown.get(path)) is not None:
+                if names[path] not in params:
+                    raise SpaceError(f"there is no parameter {names[path]}")
+                values[path] = each.to_value(params[names[path]])
+        config = space.config_of(values)
+        space.check(config, partial=False)
+        return config
+
+    return read

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import Registered
-from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.space import Space
 
 
@@ -21,6 +21,18 @@ class _Later(Enum):
 WAIT: Final = _Later.WAIT
 #: A config, ``WAIT``, or None if there are no more.
 Suggestion = Config | Literal[_Later.WAIT] | None
+
+
+class PastTrial(NamedTuple):
+    """A trial that has ended elsewhere, as COMPLETED or EARLY_STOPPED, and that a searcher learns from.
+
+    ``value`` is the last one of the metric, NaN where it has diverged, and ``step`` its ``training_iteration``.
+    """
+
+    config: Config
+    value: float
+    step: int = 1
+    status: TrialStatus = TrialStatus.COMPLETED
 
 
 class Searcher(Registered, ABC):
@@ -55,6 +67,17 @@ class Searcher(Registered, ABC):
         """Learn what the experiment searches, and its seed; called before the first suggestion, perhaps more than once.
 
         One that was made with a space of its own ignores it.
+        """
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it learns from trials that have ended elsewhere: whether it has a ``learn`` of its own."""
+        return type(self).learn is not Searcher.learn
+
+    def learn(self, trial: PastTrial) -> None:
+        """Learn from a trial that has ended elsewhere; called after ``bind``, and before the first suggestion.
+
+        Its config is one of the space, and may come again. A driver that resumes calls it as the first one did.
         """
 
     @abstractmethod

@@ -25,7 +25,7 @@ class Domain(ABC):
 
     @abstractmethod
     def at(self, share: float) -> object:
-        """Return the value below which *share*, from 0 up to 1, of all that is sampled lies."""
+        """Return the value below which *share*, from 0 to 1, of all that is sampled lies."""
 
     def share(self, value: object) -> float:
         """Return a share at which *value* lies, from 0 to 1: the inverse of :meth:`at`."""
@@ -237,8 +237,8 @@ class Normal(Domain):
         return rng.normalvariate(self.mean, self.sd)
 
     def at(self, share: float) -> float:
-        # At 0 lies minus infinity.
-        return self._distribution.inv_cdf(max(share, _LEAST_SHARE))
+        # At 0 and 1 lie the infinities.
+        return self._distribution.inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
     def share(self, value: Any) -> float:
         return self._distribution.cdf(value)
@@ -401,7 +401,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 def _part(share: float, parts: int) -> int:
     """Return in which of so many equal parts *share* lies; where there are more parts than shares, some are left out evenly."""
-    return int(share * _SHARES) * parts // _SHARES
+    return min(int(share * _SHARES) * parts // _SHARES, parts - 1)
 
 
 #: How many different shares there are from 0 up to 1, as generators of random floats give them, and the least above 0.

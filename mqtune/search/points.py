@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Report, Trial, TrialId
-from mqtune.search.base import Searcher, Suggestion, check_arguments, fingerprint
+from mqtune.search.base import PastTrial, Searcher, Suggestion, check_arguments, fingerprint
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import OTHER, Repeater
 from mqtune.search.space import Space, space_of
@@ -102,6 +102,15 @@ class PointsFirst(Searcher):
                 self._points.append(space.complete(point, rng))
         for config in self._points:
             self._searcher.avoid(config)
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether the other searcher does."""
+        return self._after is not None and self._after.can_learn
+
+    def learn(self, trial: PastTrial) -> None:
+        """Have the other searcher learn."""
+        self._searcher.learn(trial)
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the next point, or the other searcher's next config."""

@@ -9,7 +9,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import ITERATION, Attempt, Config, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.search.base import SEARCHERS, WAIT, Searcher, Suggestion, fingerprint, searcher_named
+from mqtune.search.base import SEARCHERS, WAIT, PastTrial, Searcher, Suggestion, fingerprint, searcher_named
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
@@ -163,6 +163,15 @@ class Repeater(Searcher):
             self._space = space
         elif self._used is not space:
             raise ConfigurationError("this Repeater is another experiment's; make another one")
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether the other searcher does."""
+        return self._given is not None and self._given.can_learn
+
+    def learn(self, trial: PastTrial) -> None:
+        """Have the other searcher learn from a repetition by itself."""
+        self._searcher.learn(trial._replace(config=self._base(trial.config)))
 
     # Suggestions.
 

@@ -365,6 +365,29 @@ class Space:
         values = {each: kept for each, kept in self._match(config).items() if each not in self._functions}
         return self.config({**values, path: copy_value(value)})
 
+    def fit(self, config: Mapping[str, object]) -> Config:
+        """Return the config of this space that has the values of *config*, one of another space, for all that is searched.
+
+        Outside of lists and choices, constants and what functions compute are this space's, and keys that it lacks are left out.
+
+        Raises:
+            SpaceError: a value is missing or not in its domain, or the constraint refuses the config.
+        """
+        given = self._match(self._searched(config, self._tree))
+        if missing := [path for path in self.walk(given) if path in self._domains and path not in given]:
+            raise SpaceError(f"the config lacks {', '.join(self._places[path] for path in missing)}")
+        found = self.config_of(given)
+        if not self.allows(found):
+            raise self._refusal(found, is_sampled=False)
+        return found
+
+    def _searched(self, value: object, node: Node) -> object:
+        """Return a config without what isn't searched."""
+        if not isinstance(node, dict) or not isinstance(value, Mapping):
+            return value
+        searched = {key: each for key, each in node.items() if not isinstance(each, str) or each in self._domains}
+        return {key: self._searched(value[key], each) for key, each in searched.items() if key in value}
+
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.
 

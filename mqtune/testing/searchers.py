@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Final
@@ -9,7 +10,8 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, Searcher
+from mqtune.driver.warm_start import WarmStart
+from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
 from mqtune.testing.worlds import SPACE, WORLDS, InVirtualTime, check_plain, happened
@@ -20,6 +22,8 @@ NewSearcher = Callable[[], Searcher]
 _SEED: Final = 1
 #: The number of suggestions that a test asks for.
 _SUGGESTIONS: Final = 30
+#: The number of trials that a test has a searcher learn from: more than most models want before they are asked.
+_LEARNT: Final = 12
 #: The losses that trials report: numbers, none, and values that no searcher can use.
 _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.25)
 
@@ -113,6 +117,38 @@ class SearcherContract(InVirtualTime):
 
         for config in story.begin_all():
             Space(self.space).check(config, partial=False)
+
+    def _past(self, new_searcher: NewSearcher) -> list[PastTrial]:
+        """Return trials to learn from; none where the searcher can't."""
+        if not new_searcher().can_learn:
+            return []
+        values = itertools.cycle(loss for loss in _LOSSES if loss is not None)
+        statuses = itertools.cycle([TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.COMPLETED])
+        configs = self._story(new_searcher).begin_all()[:_LEARNT]
+        return [PastTrial(config, next(values), 3, next(statuses)) for config in configs]
+
+    def test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(self, new_searcher: NewSearcher) -> None:
+        first, second = self._story(new_searcher), self._story(new_searcher)
+        for trial in self._past(new_searcher):
+            first.searcher.learn(trial)
+            second.searcher.learn(deepcopy(trial))
+
+        found = first.run_all(_LOSSES)
+        for config in found:
+            Space(self.space).check(config, partial=False)
+        assert found == second.run_all(_LOSSES)
+
+    def test_the_next_driver_has_learnt_what_the_first_one_did(self, new_searcher: NewSearcher) -> None:
+        pairs = [(trial.config, trial.value) for trial in self._past(new_searcher)]
+        if not pairs:
+            return
+
+        def arguments() -> dict[str, Any]:
+            return {"searcher": WarmStart(pairs, new_searcher()), "space": self.space}
+
+        cut, uncut = WORLDS["slow"].run(arguments, cut_after=[20]), WORLDS["slow"].run(arguments)
+
+        assert happened(cut) == happened(uncut)
 
     def test_its_description_is_plain_and_never_changes(self, new_searcher: NewSearcher) -> None:
         story = self._story(new_searcher)

@@ -37,6 +37,11 @@ def slow(config):
         mqtune.report({"loss": config["x"] / (epoch + 1)})
 
 
+def silent(config):
+    """Run for a minute without a report, unless told to stop."""
+    time.sleep(60)
+
+
 def talks_until(config):
     """Print and report until the file is there."""
     print("on stderr", file=sys.stderr)

@@ -14,7 +14,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import START, Choice, Scheduler, Wait
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import Searcher
+from mqtune.search.base import PastTrial, Searcher
 from mqtune.testing.callbacks import CallbackContract
 from mqtune.testing.schedulers import SchedulerContract
 from mqtune.testing.searchers import SearcherContract
@@ -107,6 +107,16 @@ class Lends(Counts):
         return self.mine
 
 
+class Confuses(Counts):
+    """Learns something else from the same trials each time."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(next(shared))
+
+    def learn(self, trial: PastTrial) -> None:
+        self.numbers = itertools.count(next(shared))
+
+
 class Strays(Counts):
     def suggest(self, trial: TrialId) -> Config | None:
         return {"lr": 7.0}
@@ -119,6 +129,10 @@ class Strays(Counts):
         (Draws, lambda suite, new: suite.test_reports_change_nothing_unless_it_is_adaptive(new)),
         (Repeats, lambda suite, new: suite.test_a_config_that_was_given_up_is_not_suggested_again(new)),
         (Lends, lambda suite, new: suite.test_a_suggestion_belongs_to_who_asked(new)),
+        (
+            Confuses,
+            lambda suite, new: suite.test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(new),
+        ),
         (Strays, lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),
     ],
 )

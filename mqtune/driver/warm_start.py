@@ -1,0 +1,277 @@
+"""What a searcher learns, before its first suggestion, from trials that have ended elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from numbers import Real
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from mqtune.client import Client
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import ConfigurationError, MqtuneError, SpaceError, UserCodeFailed
+from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
+from mqtune.journal.connection import redact
+from mqtune.results.experiments import find_experiment
+from mqtune.results.results import Results
+from mqtune.search.base import SEARCHERS, PastTrial, Searcher, searcher_named
+from mqtune.search.space import Space
+
+logger = logging.getLogger(__name__)
+
+#: The most bytes that all that was learnt may have, packed: about ten thousand trials of ten values. Each worker reads it, with the rest
+#: of the definition.
+MAX_LEARNT_BYTES: Final = 2**20
+#: A trial as a definition has it: config, value (None where it diverged), step, and status.
+_Kept = tuple[Config, float | None, int, str]
+
+
+class WarmStart:
+    """Has a searcher learn from trials that have ended elsewhere, before it proposes its first config.
+
+    A trial counts if it is COMPLETED or EARLY_STOPPED, with the last value that it has reported, and if its config has values for all that
+    the space searches, each in its domain; constants, and keys that the space lacks, don't matter. The others are left out, with one warning.
+    What was learnt is part of the experiment's definition: a driver that goes on with it learns the same, and needs none of the sources.
+
+    Args:
+        learn_from: a source, or a list of them: the name of an experiment on this machine or on the broker, which may still
+            run; a ``Results``; an ``optuna.Study``, or the URL or path of a storage that has one; or a pair of a config and its value.
+        searcher: who learns: "tpe", "ax", or another searcher that can.
+
+    Raises:
+        ConfigurationError: a source is none of these, or the searcher learns nothing. When the experiment begins: a source has another metric or mode,
+            can't be read, or has no trial that fits; or all of them are too large (``MAX_LEARNT_BYTES``).
+    """
+
+    def __init__(self, learn_from: object, searcher: Searcher | str = "tpe") -> None:
+        is_one = not isinstance(learn_from, list | tuple) or _is_pair(learn_from)
+        sources: list[Any] = [learn_from] if is_one else list(cast("Sequence[Any]", learn_from))
+        for source in sources:
+            if not _is_one(source):
+                raise ConfigurationError(
+                    f"WarmStart: {source!r:.200} is nothing to learn from; give the name of an experiment, a Results, a study of Optuna "
+                    "or its storage, or a pair of a config and its value"
+                )
+        if not sources:
+            raise ConfigurationError(
+                "WarmStart: learn_from=[] is empty; give the name of an experiment, or leave WarmStart out"
+            )
+        self._sources = sources
+        #: The searcher that learns.
+        self.searcher = _learner(searcher)
+
+    @property
+    def names(self) -> list[str]:
+        """The sources' names, by which a definition knows them; all pairs are one."""
+        return list(dict.fromkeys(map(_name, self._sources)))
+
+    def read(self, space: Space, metric: str, mode: str, *, broker: str) -> list[_Kept]:
+        """Return what there is to learn, as a definition has it.
+
+        Args:
+            space: what is searched.
+            metric: the experiment's.
+            mode: "min" or "max".
+            broker: URL of the one that the experiment runs on; empty without one.
+
+        Raises:
+            ConfigurationError: as the class says.
+            BrokerUnavailable: the broker doesn't answer.
+        """
+        pairs = [source for source in self._sources if _is_pair(source)]
+        others = [_source(each, broker) for each in self._sources if not _is_pair(each)]
+        found: list[PastTrial] = []
+        for source in [*others, *([_of_pairs(pairs)] if pairs else [])]:
+            source.check(metric, mode)
+            found += _fitting(source, space)
+        kept = [_kept(trial) for trial in found]
+        if (size := len(encode_value(kept))) > MAX_LEARNT_BYTES:
+            raise ConfigurationError(
+                f"WarmStart: the {len(kept):,} trials to learn from have {size:,} bytes, and the most is {MAX_LEARNT_BYTES:,}; "
+                "give the best of them, as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
+            )
+        return kept
+
+
+def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
+    """Have a searcher learn what a definition says was learnt.
+
+    Raises:
+        UserCodeFailed: it has raised an error.
+    """
+    for number, (config, value, step, status) in enumerate(learnt, 1):
+        trial = PastTrial(config, math.nan if value is None else value, step, TrialStatus(status))
+        try:
+            searcher.learn(trial)
+        except MqtuneError:
+            raise
+        except Exception as error:
+            raise UserCodeFailed.by(searcher, "learn", f"trial {number} of those that it learns from", error) from error
+
+
+def _learner(searcher: object) -> Searcher:
+    """Return the searcher that is meant.
+
+    Raises:
+        ConfigurationError: it is none, or can't learn.
+    """
+    known = ", ".join(SEARCHERS)
+    if isinstance(searcher, str) and searcher in SEARCHERS:
+        found = searcher_named(searcher)
+    elif isinstance(searcher, Searcher):
+        found = searcher
+    else:
+        raise ConfigurationError(
+            f"WarmStart: searcher={searcher!r} is no Searcher; give one, or the name of one ({known})"
+        )
+    if found is None or not found.can_learn:
+        raise ConfigurationError(
+            f"WarmStart: searcher={searcher!r} learns nothing from other trials; give one that has learn(), such as searcher='tpe'"
+        )
+    return found
+
+
+# Sources.
+
+
+class _Source(NamedTuple):
+    """Trials that have ended, and how their configs become those of a space; metric and mode are empty where it has none."""
+
+    name: str
+    trials: list[PastTrial]
+    reader: Callable[[Space], Callable[[Config], Config]]
+    metric: str = ""
+    mode: str = ""
+
+    def check(self, metric: str, mode: str) -> None:
+        """Check that it optimises the same.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        for what, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
+            if theirs and theirs != ours:
+                raise ConfigurationError(
+                    f"WarmStart: {self.name} has {what}={theirs!r}, and this experiment {what}={ours!r}; if the values mean the same, give "
+                    "them as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
+                )
+
+
+def _is_pair(source: object) -> bool:
+    if not isinstance(source, tuple | list) or len(source) != 2:  # noqa: PLR2004 - a pair
+        return False
+    config, value = source
+    # NumPy's scalars are Real too.
+    return isinstance(config, Mapping) and isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_study(source: object) -> bool:
+    # Optuna need not be installed.
+    return callable(getattr(source, "get_trials", None)) and hasattr(source, "study_name")
+
+
+def _is_one(source: object) -> bool:
+    is_name = isinstance(source, str | Path) and bool(str(source).strip())
+    return is_name or isinstance(source, Results) or _is_study(source) or _is_pair(source)
+
+
+def _name(source: Any) -> str:
+    if isinstance(source, Results):
+        return source.name
+    if _is_study(source):
+        return f"study {source.study_name}"
+    return _PAIRS if _is_pair(source) else redact(str(source))
+
+
+_PAIRS: Final = "pairs of config and value"
+
+
+def _source(source: Any, broker: str) -> _Source:
+    if _is_study(source):
+        return _of_study(source)
+    if isinstance(source, Results):
+        return _of_experiment(source)
+    return _stored(str(source), broker)
+
+
+def _stored(name: str, broker: str) -> _Source:
+    """Return what a name stands for: an experiment on this machine, a storage of Optuna's, or an experiment on the broker."""
+    if "://" in name:
+        return _of_study(_optuna().stored_study(name))
+    try:
+        return _of_experiment(Results.load(find_experiment(name)))
+    except ConfigurationError:
+        if Path(name).is_file():
+            return _of_study(_optuna().stored_study(Path(name)))
+        if not broker:
+            raise
+    with Client(broker) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        return _of_experiment(client.experiment(name).results(Path(folder)))
+
+
+def _optuna() -> Any:
+    return import_module("mqtune.integrations.optuna_study")
+
+
+def _of_study(study: Any) -> _Source:
+    metric, mode = _optuna().goal_of(study)
+    return _Source(_name(study), _optuna().ended_trials(study), _optuna().config_reader, metric, mode)
+
+
+def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:
+    trials = [PastTrial(config, float(value), 1, TrialStatus.COMPLETED) for config, value in pairs]
+    return _Source(_PAIRS, trials, _fit)
+
+
+def _of_experiment(results: Results) -> _Source:
+    experiment = results.experiment
+    trials = [past for trial in experiment.trials.values() for past in _past(trial, experiment.metric)]
+    return _Source(experiment.name, trials, _fit, experiment.metric, experiment.mode)
+
+
+def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:
+    """Yield what is known of a trial, if it has ended with a value: that of its last report, or the best if that has none."""
+    if not trial.status.is_terminal or not trial.status.expecting_data:
+        return
+    for metrics in (trial.last_metrics, trial.best_metrics):
+        if is_number(value := metrics.get(metric)):
+            step = metrics.get(ITERATION, trial.reports)
+            yield PastTrial(trial.config, float(value), step if isinstance(step, int) else trial.reports, trial.status)
+            return
+
+
+def _fit(space: Space) -> Callable[[Config], Config]:
+    return space.fit
+
+
+def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
+    """Yield the trials that fit the space, with its configs; those that don't are counted in a warning.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    read, misfits = source.reader(space), []
+    for trial in source.trials:
+        try:
+            yield trial._replace(config=read(trial.config))
+        except SpaceError as error:
+            misfits.append(str(error))
+    count, of = len(misfits), f"of the {len(source.trials)} trials of {source.name}"
+    if not source.trials:
+        raise ConfigurationError(
+            f"WarmStart: {source.name} has no trial that has ended, as COMPLETED or EARLY_STOPPED, with a value"
+        )
+    if count == len(source.trials):
+        raise ConfigurationError(f"WarmStart: none {of} fits the space; the first: {misfits[0]}")
+    if misfits:
+        logger.warning("nothing is learnt from %d %s, which don't fit the space; the first: %s", count, of, misfits[0])
+
+
+def _kept(trial: PastTrial) -> _Kept:
+    # NaN differs from itself, and a definition must not.
+    value = trial.value if math.isfinite(trial.value) else None
+    return (trial.config, value, trial.step, trial.status.value)

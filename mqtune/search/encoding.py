@@ -1,0 +1,131 @@
+"""Configs as arrays of numbers from 0 to 1, for models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mqtune.core.errors import SpaceError
+from mqtune.core.trial import Config
+from mqtune.search.domains import Choice, Domain, Entries, Ordinal
+from mqtune.search.space import Space
+from mqtune.search.values import copy_value
+
+#: What stands between a choice and one of its values in the name of a column.
+_IS: Final = "="
+
+
+class Encoding:
+    """Configs of a space as rows of numbers from 0 to 1, and back.
+
+    A domain with an order has one column, the share of what is sampled that lies below a value: by their logarithms for
+    ``loguniform`` and its kin, by its distribution for ``normal``; in the middle of its stretch for each multiple, integer or ordinal. A
+    ``choice`` has a column for each of its values, 1 for the one that was chosen and 0 for the others. Constants, what functions compute
+    and domains of one value have none. Where a choice was made without which a value is not there, its columns are NaN.
+
+    Decoding takes each row whose numbers lie from 0 to 1, the largest column of a choice, and ignores what is not there then: it returns a config
+    of the space, though perhaps one that its constraint refuses (``Space.allows``). A config that was encoded comes back:
+    exactly where it has been chosen of a list or of multiples, up to the rounding of floats otherwise.
+
+    Args:
+        space: the space.
+
+    Attributes:
+        columns: the names of the columns: paths in the space, ``lr`` or ``optimizer/0/lr``, and for choices ``optimizer=0``,
+            with the index of the value.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._codecs = {path: _codec(domain) for path, domain in space.domains.items()}
+        widths = [each.width for each in self._codecs.values()]
+        ends = pairwise(accumulate(widths, initial=0))
+        self._slices = {path: slice(*each) for path, each in zip(self._codecs, ends, strict=True)}
+        self.columns = [name for path, codec in self._codecs.items() for name in codec.names(path)]
+
+    def encode(self, configs: Iterable[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """Return an array with a row for each config.
+
+        Raises:
+            SpaceError: one is not in the space, or lacks a value.
+        """
+        rows = [self._row(config) for config in configs]
+        return np.array(rows, dtype=float).reshape(len(rows), len(self.columns))
+
+    def _row(self, config: Mapping[str, Any]) -> list[float]:
+        values, row = self._space.values(config), [np.nan] * len(self.columns)
+        for path in self._space.walk(values):
+            if (codec := self._codecs.get(path)) is not None:
+                if path not in values:
+                    raise SpaceError(f"the config lacks {self._space.places[path]}")
+                row[self._slices[path]] = codec.encode(values[path])
+        return row
+
+    def decode(self, rows: ArrayLike) -> list[Config]:
+        """Return the config of each row.
+
+        Raises:
+            SpaceError: a row has another number of columns, or one of those that are needed is not from 0 to 1.
+        """
+        found = np.asarray(rows, dtype=float)
+        if found.ndim != 2 or found.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
+            raise SpaceError(f"an array of shape {found.shape} is none of rows with {len(self.columns)} columns")
+        # Lists: NumPy takes many times as long for a number at a time.
+        return [self._config(row) for row in found.tolist()]
+
+    def _config(self, row: list[float]) -> Config:
+        values: dict[str, object] = {}
+        for path in self._space.walk(values):
+            if (codec := self._codecs.get(path)) is not None:
+                cells = row[self._slices[path]]
+                if not all(0 <= cell <= 1 for cell in cells):
+                    raise SpaceError(f"{self._space.places[path]}: {cells} is not from 0 to 1")
+                values[path] = codec.decode(cells)
+        return self._space.config_of(values)
+
+
+class _Codec:
+    """The columns of a domain of which each share is a value."""
+
+    width = 1
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def names(self, path: str) -> list[str]:
+        return [path]
+
+    def encode(self, value: Any) -> list[float]:
+        return [self.domain.share(value)]
+
+    def decode(self, cells: list[float]) -> object:
+        return self.domain.at(cells[0])
+
+
+class _OneHot(_Codec):
+    """A column for each value of a choice; none where there is but one."""
+
+    def __init__(self, domain: Domain) -> None:
+        super().__init__(domain)
+        self.values = list(domain.values())
+        self.width = len(self.values) if len(self.values) > 1 else 0
+        self._places = [domain.share(value) for value in self.values]
+
+    def names(self, path: str) -> list[str]:
+        return [f"{path}{_IS}{index}" for index in range(self.width)]
+
+    def encode(self, value: Any) -> list[float]:
+        place = self.domain.share(value)
+        return [float(place == each) for each in self._places][: self.width]
+
+    def decode(self, cells: list[float]) -> object:
+        return copy_value(self.values[cells.index(max(cells)) if cells else 0])
+
+
+def _codec(domain: Domain) -> _Codec:
+    is_choice = isinstance(domain, Entries) or (isinstance(domain, Choice) and not isinstance(domain, Ordinal))
+    return _OneHot(domain) if is_choice or domain.size == 1 else _Codec(domain)
