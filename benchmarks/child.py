@@ -40,7 +40,7 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
     if missing:
         return {"status": "skipped", "reason": f"{', '.join(missing)} not installed in {sys.executable}"}
     variant = find_variant(system, request["workload"], request["variant"])
-    context = Context(folder=Path(request["folder"]), sizes=request["sizes"], root_pid=os.getppid())
+    context = Context(folder=Path(request["folder"]), sizes=request["sizes"], root_pid=os.getppid(), run=request["run"])
     try:
         figures = variant.measure(context)
     except Skip as skip:

@@ -80,6 +80,7 @@ def _answer(job: Job, python: str, folder: Path) -> dict[str, Any]:
         "variant": job.variant.name,
         "folder": str(folder),
         "sizes": job.sizes,
+        "run": job.run,
     }
     (folder / "request.json").write_text(json.dumps(request))
     with (folder / "output.txt").open("wb") as output:
@@ -135,4 +136,5 @@ def _lines(job: Job, answer: Mapping[str, Any], left: Sequence[str], other_cores
         line["left_behind"] = len(left)
     for name, value in answer["figures"].items():
         unit = job.workload.figures[name].unit
-        yield {**line, "figure": name, "unit": unit, "value": value, "versions": answer["versions"]}
+        for each in value if isinstance(value, list) else [value]:
+            yield {**line, "figure": name, "unit": unit, "value": each, "versions": answer["versions"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -9,8 +10,15 @@ from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
 from benchmarks.processes import Memory
-from benchmarks.systems import mqtune_catch_up, mqtune_checkpoint, mqtune_pause, mqtune_scaling, mqtune_simulated
-from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, run
+from benchmarks.systems import (
+    mqtune_catch_up,
+    mqtune_checkpoint,
+    mqtune_pause,
+    mqtune_quality,
+    mqtune_scaling,
+    mqtune_simulated,
+)
+from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -42,14 +50,31 @@ def _stream(sync: Sync = "stream") -> Callable[[Context], Figures]:
     return measure
 
 
-def _stop(context: Context) -> Figures:
-    from benchmarks import trainables
+def _stop(ponder: Callable[[], None] | None = None) -> Callable[[Context], Figures]:
+    def measure(context: Context) -> Figures:
+        from benchmarks import trainables
 
-    observed = Observed()
-    with watcher(context.folder) as deaths:
-        scheduler = observing(fifo(), observed, stop_at=bodies.STOP_AT)
-        run(context, trainables.stoppable, context.sizes["trials"], scheduler, slots=1)
-    return stop.figures(context.folder, observed.decisions, deaths.read())
+        observed, trials = Observed(), context.sizes["trials"]
+        searcher = None if ponder is None else pondering(context, trials, ponder)
+        # With a searcher that is slower than a trial, one of two slots always waits for it.
+        slots = 1 if searcher is None else 2
+        with watcher(context.folder) as deaths:
+            scheduler = observing(fifo(), observed, stop_at=bodies.STOP_AT)
+            run(context, trainables.stoppable, trials, scheduler, slots=slots, searcher=searcher)
+        return stop.figures(context.folder, observed.decisions, deaths.read())
+
+    return measure
+
+
+def _wait() -> None:
+    time.sleep(PONDERS_S)
+
+
+def _compute() -> None:
+    """Take the interpreter, as a model in Python does."""
+    end = time.monotonic() + PONDERS_S
+    while time.monotonic() < end:
+        sum(number * number for number in range(1000))
 
 
 def _asha(context: Context) -> Figures:
@@ -86,6 +111,8 @@ def _memory(context: Context) -> Figures:
 #: Enough that a run at the bar takes seconds, as the peers' 2,000 take for them.
 STREAM_REPORTS: Final = 200_000
 LOCKSTEP_REPORTS: Final = 10_000
+#: How long a slow searcher takes for a config.
+PONDERS_S: Final = 2.0
 
 SYSTEM: Final = System(
     name="mqtune",
@@ -102,7 +129,19 @@ SYSTEM: Final = System(
                 sizes={"reports": LOCKSTEP_REPORTS},
             ),
         ),
-        "stop": (Variant(name="default", settings=f"{SETTINGS}; one slot", measure=_stop),),
+        "stop": (
+            Variant(name="default", settings=f"{SETTINGS}; one slot", measure=_stop()),
+            Variant(
+                name="searcher waits",
+                settings=f"{SETTINGS}; two slots, one of them idle; a searcher that waits {PONDERS_S:g} s for each config",
+                measure=_stop(_wait),
+            ),
+            Variant(
+                name="searcher computes",
+                settings=f"{SETTINGS}; two slots, one of them idle; a searcher that computes {PONDERS_S:g} s in Python for each config",
+                measure=_stop(_compute),
+            ),
+        ),
         "asha": (Variant(name="default", settings=SETTINGS, measure=_asha),),
         "pause": (
             Variant(
@@ -133,6 +172,7 @@ SYSTEM: Final = System(
                 measure=mqtune_simulated.measure,
             ),
         ),
+        "quality": mqtune_quality.VARIANTS,
         "catch_up": (
             Variant(
                 name="default",

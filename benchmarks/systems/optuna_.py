@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.systems import optuna_quality
 from benchmarks.work import asha, memory, noop, stream
 
 __all__ = ["SYSTEM"]
@@ -246,6 +247,7 @@ SYSTEM: Final = System(
         "noop": _both(_noop_processes, _noop_threads),
         "stream": _both(_stream_processes, _stream_threads),
         "asha": _both(_asha_processes, _asha_threads),
+        "quality": optuna_quality.VARIANTS,
         "memory": (Variant(name="processes", settings=PROCESSES, measure=_memory),),
     },
 )

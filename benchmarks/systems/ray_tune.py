@@ -9,6 +9,7 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.systems import ray_quality
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -231,6 +232,7 @@ SYSTEM: Final = System(
             ),
             Variant(name="reused", settings=REUSED, measure=_asha(reuse=True), environment=NO_LOGGERS),
         ),
+        "quality": ray_quality.VARIANTS,
         "memory": (Variant(name="fresh", settings=FRESH, measure=_memory, environment=NO_LOGGERS),),
     },
 )

@@ -11,6 +11,7 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.systems import syne_quality
 from benchmarks.watch import watcher
 from benchmarks.work import asha, memory, noop, stop, stream
 
@@ -233,6 +234,7 @@ SYSTEM: Final = System(
             _best(_asha(SPINNING_SLEEP_S), "spinning", SPINNING),
             _default(_asha(DEFAULT_SLEEP_S)),
         ),
+        "quality": syne_quality.VARIANTS,
         "memory": (_best(_memory),),
     },
 )

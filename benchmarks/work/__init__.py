@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.work import asha, catch_up, checkpoint, limits, memory, noop, pause, scaling, simulated, stop, stream
+from benchmarks.work import (
+    asha,
+    catch_up,
+    checkpoint,
+    limits,
+    memory,
+    noop,
+    pause,
+    quality,
+    scaling,
+    simulated,
+    stop,
+    stream,
+)
 from benchmarks.work.base import Figure, Workload
 
 __all__ = ["WORKLOADS", "Figure", "Workload"]
 
 WORKLOADS: Final[dict[str, Workload]] = {
     module.WORKLOAD.name: module.WORKLOAD
-    for module in (noop, stream, stop, asha, pause, checkpoint, memory, scaling, simulated, catch_up, limits)
+    for module in (noop, stream, stop, asha, pause, checkpoint, memory, scaling, simulated, quality, catch_up, limits)
 }

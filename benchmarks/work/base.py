@@ -18,6 +18,7 @@ class Figure:
         higher_is_better: None where neither is better, as for a count.
         bar: what mqtune must reach.
         bars: what a variant of mqtune must reach, where it differs.
+        against_best: whether mqtune must be no worse than the best of the others, beyond what chance explains.
         shown: whether the table has a row for it; the result lines have all.
     """
 
@@ -26,6 +27,7 @@ class Figure:
     title: str = ""
     bar: float | None = None
     bars: Mapping[str, float] | None = None
+    against_best: bool = False
     shown: bool = True
 
     def bar_of(self, variant: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from mqtune.search.base import WAIT, Searcher, Suggestion
 PREFETCH_S: Final = 0.1
 #: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
 CLOSE_S: Final = 0.5
+#: After how long, in seconds, a thread hands the interpreter over to another one that wants it. Python's own 5 ms are what each of
+#: the driver's steps would wait for a model that computes in Python; a step itself takes about 0.1 ms.
+SWITCH_S: Final = 0.000_05
 
 
 class BackgroundSearcher(Searcher):
@@ -27,6 +31,9 @@ class BackgroundSearcher(Searcher):
     The thread makes the driver's calls in their order. ``suggest`` has a config worked out, and returns ``WAIT`` until it is
     there. Where that takes long (``PREFETCH_S``), the next one is worked out at once, for the trial that then comes next.
     Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
+
+    A model that computes in Python shares the interpreter with the driver: from the first suggestion on, threads of this process hand it
+    over after ``SWITCH_S``. Code that keeps it for long without being Python (a large sort) still holds the driver up.
 
     The searcher is told of a trial with the status and the metrics that it had when the driver called. After an error, which comes out of
     the driver's next call as UserCodeFailed, nothing is called any more.
@@ -50,6 +57,7 @@ class BackgroundSearcher(Searcher):
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the config that was worked out since it was asked for, or WAIT."""
         if self._thread is None:
+            sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
             self._thread = threading.Thread(target=self._run, name="mqtune-searcher", daemon=True)
             self._thread.start()
         self._ask(trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.background import PREFETCH_S, BackgroundSearcher
+from mqtune.search.background import PREFETCH_S, SWITCH_S, BackgroundSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
@@ -57,6 +58,14 @@ class Slow(Searcher):
 @pytest.fixture
 def slow() -> Slow:
     return Slow()
+
+
+@pytest.fixture
+def switch_interval() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
@@ -118,6 +127,23 @@ def test_what_it_is_told_while_it_works_it_hears_afterwards_and_in_order(
         ("adopt", TWO, {"x": 7}),
         ("end", ONE),
     ]
+
+
+@pytest.mark.usefixtures("switch_interval")
+def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon(searcher: BackgroundSearcher) -> None:
+    searcher.adopt(ONE, {"x": 1})
+    assert sys.getswitchinterval() == 0.005
+
+    searcher.suggest(ONE)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+
+
+@pytest.mark.usefixtures("switch_interval")
+def test_who_wants_it_sooner_still_gets_it_sooner(searcher: BackgroundSearcher) -> None:
+    sys.setswitchinterval(SWITCH_S / 5)
+
+    searcher.suggest(ONE)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S / 5)
 
 
 def test_before_the_first_suggestion_all_is_done_at_once(searcher: BackgroundSearcher, slow: Slow) -> None:

@@ -63,6 +63,8 @@ NOT_IN_TRIALS: Final = (
     "asyncio",
     "multiprocessing",
 )
+#: What extras bring: only ``mqtune/integrations`` imports it.
+PARTNERS: Final = {"ax", "optuna", "optuna_dashboard", "ray", "syne_tune", "torch"}
 
 
 #: Modules that import each other, until they don't.
@@ -282,3 +284,23 @@ def test_a_trial_process_is_light(code: str) -> None:
     core = {"errors", "machine", "trial", "version", "codec", "text"}
     assert {part_of(name) for name in own} <= {"checkpoints", "core", "trainable"}
     assert {name.removeprefix("core.") for name in own if name.startswith("core.")} <= core
+
+
+def test_no_public_name_imports_a_partner() -> None:
+    # Also none that is not installed here: what is tried counts.
+    probe = f"""
+import sys
+tried = []
+class Finder:
+    def find_spec(name, path=None, target=None):
+        tried.append(name.partition(".")[0])
+sys.meta_path.insert(0, Finder)
+import mqtune
+for name in mqtune.__all__:
+    getattr(mqtune, name)
+print(*sorted(set(tried) & {PARTNERS!r}), "redis" in tried)
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    # The names that stand for code were looked up.
+    assert done.stdout.split() == ["True"]

@@ -373,12 +373,6 @@ def test_a_definition_names_it_and_only_code_can_make_it_again() -> None:
         Scheduler.rebuild(results.definition["scheduler"])
 
 
-def test_mqtune_does_not_import_it() -> None:
-    code = "import sys, mqtune, mqtune.tuner; sys.exit('syne_tune' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 SCRIPT = """
 import time, mqtune
 from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space

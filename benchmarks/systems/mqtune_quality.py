@@ -1,0 +1,82 @@
+"""mqtune's whole driver on simulated workers, with TPE and ASHA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from benchmarks.measurement import Context, Variant
+from benchmarks.quality.slots import SLOTS, Record
+from benchmarks.quality.tasks import EPOCHS, Parameter, Task
+from benchmarks.work import quality
+
+__all__ = ["VARIANTS"]
+
+#: More trials than the time is enough for.
+TRIALS: Final = 100_000
+
+
+def _run(searcher: str, **options: Any) -> Any:
+    def run(_: Context, task: Task, seed: int, budget_s: float) -> Record:
+        import mqtune
+        from benchmarks import trainables
+
+        def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
+            for epoch_s, loss in task.curve(config, seed):
+                yield epoch_s, {"loss": loss}
+
+        record = Record()
+
+        class Recording(mqtune.Callback):
+            in_loop = True
+            began_at = 0.0
+
+            def on_start(self, experiment: Any) -> None:
+                self.began_at = experiment.created_at
+
+            def on_report(self, trial: Any, report: Any) -> None:
+                epoch = report.metrics["training_iteration"]
+                record.add(report.timestamp - self.began_at, trial.config, epoch, report.metrics["loss"])
+
+        mqtune.Tuner(
+            trainables.noop,
+            {name: _domain(parameter) for name, parameter in task.parameters.items()},
+            metric="loss",
+            mode="min",
+            max_trials=TRIALS,
+            searcher=searcher,
+            scheduler=mqtune.ASHA(EPOCHS, **options),
+            stop=mqtune.TimeLimit(budget_s),
+            backend=mqtune.Simulated(curve, slots=SLOTS, checkpoints=False),
+            name=f"{task.name}-{seed}",
+            seed=seed,
+            run=mqtune.Run(progress=False, callbacks=[Recording()]),
+        ).run()
+        return record
+
+    return run
+
+
+def _domain(parameter: Parameter) -> object:
+    import mqtune
+
+    if parameter.choices:
+        return mqtune.choice(parameter.choices)
+    if parameter.is_whole:
+        return mqtune.randint(int(parameter.low), int(parameter.high))
+    return mqtune.uniform(parameter.low, parameter.high)
+
+
+def _variant(name: str, settings: str, searcher: str, **options: Any) -> Variant:
+    return Variant(
+        name=name,
+        settings=f"the whole driver, simulated workers, journal's copy on disk; {settings}",
+        measure=quality.measure(_run(searcher, **options)),
+        deadline_s=quality.DEADLINE_S,
+    )
+
+
+VARIANTS: Final = (
+    _variant("TPE + ASHA", 'searcher="tpe", scheduler=ASHA(27)', "tpe"),
+    _variant("random + ASHA", "random search, scheduler=ASHA(27)", "random"),
+)
