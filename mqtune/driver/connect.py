@@ -153,10 +153,11 @@ class BrokerDeployment:
         stack.callback(self._held.close)
         server = self._connect(folder)
         broker, client, is_local = server.url, server.client, server.is_local
-        plan.broker = broker
+        plan.broker = "" if is_local else broker
         journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
+        _learn(plan, journal, folder)
         take_lock(journal, owner, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, owner)
         make_folder(folder)
@@ -167,7 +168,7 @@ class BrokerDeployment:
             if is_local:
                 # Nothing is deleted for what could never run here.
                 worker_options(plan.resources, self.local_slots)
-            _delete(plan, journal, folder, store)
+            _delete(journal, folder, store)
         kept = journal.definition()
         if kept is None:
             copy = JournalFile(folder / JOURNAL_FILE)
@@ -267,6 +268,7 @@ class BackendDeployment:
         journal = backend.journal
         journal.on_loss = plan.on_loss
         owner = secrets.token_hex(8)
+        _learn(plan, journal, folder)
         take_lock(journal, owner)
         stack.callback(journal.unlock, owner)
         make_folder(folder)
@@ -275,7 +277,7 @@ class BackendDeployment:
             plan.read_code()
             store = _store(plan, None)
         if plan.settings.run.overwrite:
-            _delete(plan, journal, folder, store)
+            _delete(journal, folder, store)
         kept = journal.definition()
         definition = plan.definition(kept)
         _keep_code(plan, definition, folder)
@@ -292,6 +294,13 @@ class BackendDeployment:
             start_worker=lambda: None,
             waits=not self.is_simulated,
         )
+
+
+def _learn(plan: Plan, journal: Journal, folder: Path) -> None:
+    """Read what a new experiment learns from: before the lock is taken, which that may outlast, and before anything is deleted."""
+    is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
+    if plan.settings.run.overwrite or not is_known:
+        plan.learnt()
 
 
 def _check_offer(plan: Plan, backend: BackendSession) -> None:
@@ -332,10 +341,8 @@ def _keep_code(plan: Plan, definition: Definition, folder: Path) -> None:
             keep_source(folder / CODE_FOLDER, wanted, plan.sources[name])
 
 
-def _delete(plan: Plan, journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
+def _delete(journal: Journal, folder: Path, store: CheckpointStore | None) -> None:
     """Delete an experiment, of which this process has the lock: what its server, its folder and its store have."""
-    # What the new one learns from may be this one.
-    _ = plan.learnt
     written = [event for events in driver_events(entries_behind(journal, START.entry)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
@@ -499,6 +498,7 @@ class Plan:
             raise ConfigurationError(
                 f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
             )
+        self._learnt: Definition = {}
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         self._searcher = self._chosen_searcher()
         if self._searcher is not None:
@@ -591,7 +591,7 @@ class Plan:
             self.seed = before["seed"] if before is not None else secrets.randbits(32)
         now: Definition = decode_value(encode_value(self._describe()))
         if before is None:
-            return now | self.learnt
+            return now | self.learnt()
         fixed = [key for key in dict.fromkeys([*now, LEARN_FROM]) if key not in _MAY_CHANGE]
         pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
         if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
@@ -602,19 +602,17 @@ class Plan:
         self._check_code(now["code_files"], before.get("code_files"))
         return {**before, **{key: value for key, value in now.items() if key in _MAY_CHANGE}}
 
-    @cached_property
     def learnt(self) -> Definition:
-        """What a new experiment's searcher learns, read from its sources; later drivers take it from the definition.
+        """Return what a new experiment's searcher learns, read once from its sources; later drivers take it from the definition.
 
         Raises:
             ConfigurationError: there is nothing that it could learn.
             BrokerUnavailable: the broker doesn't answer.
         """
-        if self.warm_start is None:
-            return {}
-        found = self.warm_start.read(self.space, self.settings.metric, self.settings.mode, broker=self.broker)
-        kept: Definition = decode_value(encode_value({LEARNT: found}))
-        return kept
+        if self.warm_start is not None and not self._learnt:
+            found = self.warm_start.read(self.space, self.settings.metric, self.settings.mode, broker=self.broker)
+            self._learnt = decode_value(encode_value({LEARNT: found}))
+        return self._learnt
 
     def _check_code(self, now: Mapping[str, str], before: object) -> None:
         self.changed = changed_files(now, before)

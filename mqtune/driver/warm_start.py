@@ -192,7 +192,7 @@ _PAIRS: Final = "pairs of config and value"
 
 def _source(source: Any, broker: str) -> _Source:
     if _is_study(source):
-        return _of_study(source)
+        return _of_study(source, _name(source))
     if isinstance(source, Results):
         return _of_experiment(source)
     return _stored(str(source), broker)
@@ -201,15 +201,21 @@ def _source(source: Any, broker: str) -> _Source:
 def _stored(name: str, broker: str) -> _Source:
     """Return what a name stands for: an experiment on this machine, a storage of Optuna's, or an experiment on the broker."""
     if "://" in name:
-        return _of_study(_optuna().stored_study(name))
+        return _of_study(_optuna().stored_study(name), redact(name))
     try:
         return _of_experiment(Results.load(find_experiment(name)))
-    except ConfigurationError:
+    except ConfigurationError as error:
         if Path(name).is_file():
-            return _of_study(_optuna().stored_study(Path(name)))
+            return _of_study(_optuna().stored_study(Path(name)), name)
         if not broker:
             raise
+        return _on_broker(name, broker, str(error))
+
+
+def _on_broker(name: str, broker: str, not_here: str) -> _Source:
     with Client(broker) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        if name not in [each.name for each in client.experiments()]:
+            raise ConfigurationError(f"{not_here}; nor is there one on {client.place}")
         return _of_experiment(client.experiment(name).results(Path(folder)))
 
 
@@ -217,9 +223,9 @@ def _optuna() -> Any:
     return import_module("mqtune.integrations.optuna_study")
 
 
-def _of_study(study: Any) -> _Source:
+def _of_study(study: Any, name: str) -> _Source:
     metric, mode = _optuna().goal_of(study)
-    return _Source(_name(study), _optuna().ended_trials(study), _optuna().config_reader, metric, mode)
+    return _Source(name, _optuna().ended_trials(study), _optuna().config_reader, metric, mode)
 
 
 def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:

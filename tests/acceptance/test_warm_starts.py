@@ -14,6 +14,7 @@ from taught_driver import taught
 from waiting import eventually
 
 import mqtune
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import Config
 from mqtune.journal.connection import connect
@@ -49,3 +50,10 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_has_learnt_the_same(
     resumed = mqtune.Tuner.attach(cut, backend=fleet, run=mqtune.Run(progress=False, max_concurrent=2))
 
     assert first_two(resumed) == both
+
+
+def test_a_name_that_nobody_knows_is_an_error_with_those_that_there_are(
+    fleet: str,
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no experiment 'elder' in .*; nor is there one on unix://"):
+        taught("learns-from-nobody", fleet, "elder").run()

@@ -63,7 +63,7 @@ def tuner(searcher: Any = None, *, space: Any = SPACE, **options: Any) -> mqtune
 
 
 def learnt(searcher: Any, **options: Any) -> list[Any]:
-    found: list[Any] = tuner(searcher, **options)._runner.plan.learnt["learnt"]
+    found: list[Any] = tuner(searcher, **options)._runner.plan.learnt()["learnt"]
     return found
 
 
@@ -120,13 +120,13 @@ def test_an_experiment_teaches_the_same_as_its_study(old: Results) -> None:
     assert found == [each for each in usual if each[1] is not None or each[3] == "early_stopped"]
 
 
-@pytest.mark.parametrize("kind", ["URL", "file of SQLite", "journal of Optuna"])
+@pytest.mark.parametrize("kind", ["SQLite", "Optuna's journal"])
 def test_a_storage_teaches_the_same_as_its_study(kind: str, tmp_path: Path) -> None:
     space = {"x": mqtune.uniform(0, 1)}
     distributions = {"x": optuna.distributions.FloatDistribution(0, 1)}
     path = tmp_path / "study"
     storage: Any = f"sqlite:///{path}"
-    if kind == "journal of Optuna":
+    if kind != "SQLite":
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     study = optuna.create_study(storage=storage, study_name="own")
     study.add_trial(optuna.create_trial(params={"x": 0.5}, distributions=distributions, value=0.25))
@@ -140,7 +140,9 @@ def test_a_storage_teaches_the_same_as_its_study(kind: str, tmp_path: Path) -> N
 
     expected = [[{"x": 0.5}, 0.25, 1, "completed"], [{"x": 0.75}, 2.0, 4, "early_stopped"]]
     assert learnt(WarmStart(study), space=space) == expected
-    assert learnt(WarmStart([storage if kind == "URL" else path]), space=space) == expected
+    assert learnt(WarmStart([path]), space=space) == expected
+    if kind == "SQLite":
+        assert learnt(WarmStart(storage), space=space) == expected
 
 
 def test_a_study_of_optunas_own_is_learnt_from_by_the_names_of_its_parameters() -> None:
@@ -352,6 +354,14 @@ def test_another_source_is_another_experiment(old: Results) -> None:
     for other in (WarmStart(["old", ({}, 1)]), "tpe"):
         with pytest.raises(NameTaken, match="learn_from was"):
             tuner(other, name="new", backend=backend).run()
+
+
+def test_what_can_not_be_learnt_from_deletes_nothing(old: Results) -> None:
+    run = mqtune.Run(progress=False, overwrite=True)
+    with pytest.raises(ConfigurationError, match="there is no experiment 'elder'"):
+        tuner(WarmStart(["elder"]), name="old", run=run).run()
+
+    assert len(Results.load("old")) == len(old)
 
 
 def test_an_experiment_that_begins_anew_may_learn_from_what_it_was(old: Results) -> None:
