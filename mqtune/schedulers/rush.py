@@ -1,6 +1,7 @@
 """RUSH: ASHA for a task that is tuned again, with configs that were good before.
 
-After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML 2021.
+After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML 2021
+(arXiv:2103.16111).
 """
 
 from __future__ import annotations
