@@ -53,6 +53,9 @@ class PointsFirst(Searcher):
         self.is_slow = searcher is not None and searcher.is_slow
         self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
         self._next = 0
+        #: Points that were suggested and whose trial is not staged yet, and trials with configs that others have chosen, likewise.
+        self._asked: list[str] = []
+        self._added: set[TrialId] = set()
         self._abandoned: set[str] = set()
         if space is not None:
             check_arguments("PointsFirst", space, seed)
@@ -117,7 +120,7 @@ class PointsFirst(Searcher):
         point = self._point()
         if point is None:
             return self._searcher.suggest(trial)
-        self._searcher.adopt(trial, point)
+        self._asked.append(fingerprint(point))
         return point
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
@@ -138,13 +141,21 @@ class PointsFirst(Searcher):
 
     def adopt(self, trial: TrialId, config: Config) -> None:
         """Tell the other searcher."""
+        self._added.add(trial)
         self._searcher.adopt(trial, config)
 
     def avoid(self, config: Config) -> None:
         self._searcher.avoid(config)
 
     def on_stage(self, trial: Trial) -> None:
-        """Tell the other searcher."""
+        """Tell the other searcher; only now it is known which trial a point has become."""
+        is_added = trial.id in self._added
+        self._added.discard(trial.id)
+        if self._asked and not is_added and trial.attempt.number == 1:
+            point = fingerprint(trial.config)
+            if point in self._asked:
+                self._asked.remove(point)
+                self._searcher.adopt(trial.id, copy_value(trial.config))
         self._searcher.on_stage(trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:

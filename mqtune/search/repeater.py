@@ -40,7 +40,7 @@ class _Group:
     statuses: set[TrialStatus] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Member:
     """A repetition: its config's fingerprint, its group and its last value."""
 
@@ -254,7 +254,7 @@ class Repeater(Searcher):
     def on_stage(self, trial: Trial) -> None:
         """Learn which trial a suggestion has become; the other searcher hears of the first of a config."""
         if trial.id not in self._members:
-            self._members[trial.id] = self._suggested(trial)
+            self._members[trial.id] = self._suggested(trial.config)
         member = self._members[trial.id]
         if member is None:
             return
@@ -267,14 +267,10 @@ class Repeater(Searcher):
             member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.STAGED, [attempt])
             self._searcher.on_stage(member.group.trial)
 
-    def _suggested(self, trial: Trial) -> _Member | None:
-        for member in self._asked:
-            if member.fingerprint == fingerprint(trial.config):
-                self._asked.remove(member)
-                return member
-        # It was adopted under an id that another trial has got.
-        self.adopt(trial.id, trial.config)
-        return self._members[trial.id]
+    def _suggested(self, config: Config) -> _Member:
+        member = next(each for each in self._asked if each.fingerprint == fingerprint(config))
+        self._asked.remove(member)
+        return member
 
     def on_report(self, trial: Trial, report: Report) -> None:
         """Note its value."""

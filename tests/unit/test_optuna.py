@@ -320,13 +320,31 @@ def test_points_that_come_first_teach_as_others_do() -> None:
     searcher = PointsFirst([{"x": 0.5}], inner)
     searcher.bind(SPACE, 1, metric="loss", mode="min")
 
-    point = searcher.suggest(TrialId("0001"))
+    point = Story(searcher).begin().config
 
-    assert isinstance(point, dict)
     assert point["x"] == 0.5
     assert [seen.params["x"] for seen in inner._study.trials] == [0.5]
     assert searcher.is_slow
     assert searcher.adaptive
+
+
+def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
+    inner = OptunaSearcher()
+    searcher = PointsFirst([{"x": 0.5}], inner)
+    searcher.bind(SPACE, 1, metric="loss", mode="min")
+    story = Story(searcher)
+    point, added = searcher.suggest(TrialId("0001")), bound(seed=9).suggest(TrialId("0001"))
+
+    story.begin(added)
+    trial = Trial(TrialId("0002"), point, TrialStatus.STAGED, [Attempt(1, 0.0, point)])
+    searcher.on_stage(trial)
+    searcher.on_stage(trial)
+    story.end(story.report(trial, 0.25))
+
+    assert [(seen.state.name, seen.params["x"]) for seen in inner._study.trials] == [
+        ("RUNNING", added["x"]),
+        ("COMPLETE", 0.5),
+    ]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
