@@ -27,7 +27,7 @@ _CLOSE_S: Final = 30.0
 class BackgroundTuner:
     """Drives a tuner without a space in a thread, so that its trials go on, also after losses, whatever its user does meanwhile.
 
-    Every method may be called from any thread; what they return of a trial is as new as the thread's last step. An error that a
+    Every method may be called from any thread. A trial that is seen to have ended has all its reports in ``reports``. An error that a
     step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.
 
     Args:
@@ -81,7 +81,7 @@ class BackgroundTuner:
         problem: BaseException = ConfigurationError("this BackgroundTuner is closed; make another one")
         try:
             with contextlib.closing(open_tuner()) as tuner:
-                self._take_in(tuner)
+                tuner.listen(self._keep)
                 while self._carry_out_calls(tuner):
                     self._go_on(tuner)
         except BaseException as error:  # noqa: BLE001 - its callers get it
@@ -106,11 +106,9 @@ class BackgroundTuner:
             time.sleep(LOOK_S)
         else:
             tuner.step(LOOK_S)
-            self._take_in(tuner)
 
-    def _take_in(self, tuner: Tuner) -> None:
-        for report in tuner.new_reports():
-            self._reports.setdefault(report.trial, []).append(report)
+    def _keep(self, report: Report) -> None:
+        self._reports.setdefault(report.trial, []).append(report)
 
 
 class _Call:

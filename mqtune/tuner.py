@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Self
@@ -330,20 +330,25 @@ class Tuner:
 
         Reports that came after a decision on their trial are left out; the results keep them, marked.
         """
-        driver = self._runner.look()
-        collected = self._collected
-        if collected is None:
-            # What was just decided is not in the copy yet, but the attempt counts what was accepted.
-            accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
-            collected = self._collected = [
-                Report(*report[:-1])
-                for report in self.results().reports()
-                if report.sequence <= accepted[report.trial, report.attempt]
-            ]
-            driver.listen_to_reports(lambda _, report: collected.append(report))
-        found = sorted(collected, key=lambda report: report.timestamp)
-        collected.clear()
+        if self._collected is None:
+            self._collected = []
+            self.listen(self._collected.append)
+        found = sorted(self._collected, key=lambda report: report.timestamp)
+        self._collected.clear()
         return found
+
+    def listen(self, listener: Callable[[Report], object]) -> None:
+        """Have *listener* called with each report that counts: at once with all so far, and from now on as the driver takes them in.
+
+        It has all reports of a trial before the trial is seen to have ended.
+        """
+        driver = self._runner.look()
+        # What was just decided is not in the copy yet, but the attempt counts what was accepted.
+        accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
+        for report in self.results().reports():
+            if report.sequence <= accepted[report.trial, report.attempt]:
+                listener(Report(*report[:-1]))
+        driver.listen_to_reports(lambda _, report: listener(report))
 
     def next_failed_trial(self) -> Trial | None:
         """Return the next trial that failed and was not returned before, or None."""

@@ -42,6 +42,20 @@ def silent(config):
     time.sleep(60)
 
 
+def learns(config):
+    """Report every 20 ms for less than a second; a larger x ends higher."""
+    for epoch in range(1, 31):
+        time.sleep(0.02)
+        mqtune.report({"loss": config["x"] + 1 / epoch})
+
+
+def dawdles(config):
+    """Report as ``learns`` does; with a large x so slowly that others have ended before."""
+    for epoch in range(1, 31):
+        time.sleep(0.02 if config["x"] < 0.6 else 0.4)
+        mqtune.report({"loss": config["x"] + 1 / epoch})
+
+
 def talks_until(config):
     """Print and report until the file is there."""
     print("on stderr", file=sys.stderr)
@@ -111,6 +125,12 @@ def reports_nan(config):
 
 def reports_a_set(config):
     mqtune.report({"loss": 1.0, "seen": {1, 2}})
+
+
+def fails_above_a_half(config):
+    mqtune.report({"loss": config["x"]})
+    if config["x"] > 0.5:
+        raise ValueError(f"{config['x']} is too much")
 
 
 def fails_once(config):

@@ -45,10 +45,25 @@ def test_its_trials_run_while_nobody_calls_and_their_reports_can_be_had(opened: 
 
     found = tuner.find("4 steps")
     assert found is asked[1]
-    eventually(lambda: all(trial.status is TrialStatus.COMPLETED for trial in asked))
-    eventually(lambda: len(tuner.reports(found)) == 4)
+    eventually(lambda: found.status is TrialStatus.COMPLETED)
+    assert len(tuner.reports(found)) == 4
+    eventually(lambda: asked[0].status is TrialStatus.COMPLETED)
     assert [report.metrics["loss"] for report in tuner.reports(asked[0])] == [1.0, 0.5]
     assert tuner.find("another") is None
+
+
+def test_who_sees_a_trial_ended_sees_all_its_reports_also_in_the_middle_of_a_step(opened: Open) -> None:
+    tuner = opened()
+    numbers = []
+
+    def add(tuner_: mqtune.Tuner) -> None:
+        trial = tuner_.add({"steps": 50})
+        tuner_.listen(lambda report: numbers.append((report.sequence, len(tuner.reports(trial)))))
+
+    tuner.do(add)
+
+    eventually(lambda: len(numbers) == 50)
+    assert all(sequence == known for sequence, known in numbers)
 
 
 def test_the_next_one_has_the_reports_of_the_one_before(opened: Open) -> None:
