@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -29,7 +31,7 @@ try:
     from ax.core.data import Data, DataRow
     from ax.core.experiment import Experiment
     from ax.core.map_metric import MapMetric
-    from ax.core.metric import Metric, MetricFetchE, MetricFetchResult
+    from ax.core.metric import MetricFetchE, MetricFetchResult
     from ax.core.runner import Runner
     from ax.core.trial_status import TrialStatus as Status
     from ax.orchestration.orchestrator import OrchestratorInternalError
@@ -255,8 +257,10 @@ class MqtuneRunner(Runner):  # type: ignore[misc]
         """
         for place in self._places:
             driven = _driven.pop(place, None)
-            if driven is not None and driven.problem is None:
-                driven.do(_finish_if_idle)
+            if driven is not None:
+                # Without its server nothing can be said any more.
+                with contextlib.suppress(MqtuneError):
+                    driven.do(_finish_if_idle)
                 driven.close()
         self._places.clear()
 
@@ -276,7 +280,8 @@ class MqtuneRunner(Runner):  # type: ignore[misc]
         Raises:
             what has ended it, once; the next call opens it again.
         """
-        place = (repr(self.backend), self.name or _name(experiment))
+        backend = self.backend or os.environ.get("MQTUNE_BROKER")
+        place = (repr(backend), self.name or _name(experiment))
         driven = _driven.get(place)
         if driven is None:
             driven = _driven[place] = BackgroundTuner(lambda: self._tuner(place[1]))
@@ -339,24 +344,29 @@ class MqtuneMetric(MapMetric):  # type: ignore[misc]
 
     def fetch_trial_data(self, trial: BaseTrial, **_: object) -> MetricFetchResult:
         """Return what a trial has reported of this metric, or why there is nothing."""
+        return self.fetched(trial) or self.missing(trial)
+
+    def bulk_fetch_trial_data(
+        self, trial: BaseTrial, metrics: Sequence[Self], **_: object
+    ) -> dict[str, MetricFetchResult]:
+        """Return what a trial has reported of these metrics; one that it has yet to report is left out while it runs."""
+        runs = trial.status is Status.RUNNING
+        found = [(metric, metric.fetched(trial)) for metric in metrics]
+        return {each.signature: known or each.missing(trial) for each, known in found if known or not runs}
+
+    def fetched(self, trial: BaseTrial) -> MetricFetchResult | None:
+        """Return what a trial has reported of this metric, or None."""
         try:
             rows = self._rows(trial)
         except MqtuneError as error:
             return Err(MetricFetchE(str(error), error))
-        if not rows:
-            return Err(
-                MetricFetchE(f"trial {trial.index} has reported no {self.key or self.name!r}, or has diverged", None)
-            )
-        return Ok(Data(data_rows=rows))
+        return Ok(Data(data_rows=rows)) if rows else None
 
-    def bulk_fetch_trial_data(
-        self, trial: BaseTrial, metrics: Sequence[Metric], **_: object
-    ) -> dict[str, MetricFetchResult]:
-        """Return what a trial has reported of these metrics; one that it has yet to report is left out while it runs."""
-        found = {metric.signature: metric.fetch_trial_data(trial) for metric in metrics}
-        if trial.status is not Status.RUNNING:
-            return found
-        return {name: each for name, each in found.items() if each.is_ok()}
+    def missing(self, trial: BaseTrial) -> MetricFetchResult:
+        """Return that there is nothing; Ax logs it when this is made."""
+        return Err(
+            MetricFetchE(f"trial {trial.index} has reported no {self.key or self.name!r}, or has diverged", None)
+        )
 
     def _rows(self, trial: BaseTrial) -> list[DataRow]:
         runner = trial.runner
