@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Start, Wait
     from mqtune.schedulers.hyperband import HyperBand
     from mqtune.schedulers.median import MedianStopping
+    from mqtune.schedulers.moasha import MOASHA
     from mqtune.schedulers.pasha import PASHA
     from mqtune.schedulers.pbt import PBT
     from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASHA",
     "FIFO",
+    "MOASHA",
     "PASHA",
     "PBT",
     "RUSH",
@@ -156,6 +158,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("ASHA", "PromotionASHA"), "mqtune.schedulers.asha"),
     **dict.fromkeys(("FIFO", "Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
     "HyperBand": "mqtune.schedulers.hyperband",
+    "MOASHA": "mqtune.schedulers.moasha",
     "MedianStopping": "mqtune.schedulers.median",
     "PASHA": "mqtune.schedulers.pasha",
     "PBT": "mqtune.schedulers.pbt",

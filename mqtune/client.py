@@ -256,9 +256,10 @@ class ExperimentHandle:
         if not isinstance(created, ExperimentCreated):
             return None
         last = ask(lambda: redis.xrevrange(self._keys.journal, count=_LAST_COUNT))
+        metric = created.definition.get("metric", "")
         return ExperimentState(
             name=self.name,
-            metric=str(created.definition.get("metric", "")),
+            metric=", ".join(map(str, metric)) if isinstance(metric, list) else str(metric),
             created_at=created.at,
             outcome=_outcome([fields[b"e"] for _, fields in last]),
             is_driven=(self._driver_until() or 0.0) > self._broker.clock.time(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from mqtune.backends.base import Backend
-from mqtune.core.experiment import Mode
+from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
@@ -41,8 +41,9 @@ class Tuner:
             subclass of ``mqtune.Trainable``; or the path of a script or other executable.
         space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
             one nothing is searched: somebody else drives the experiment, who adds trials, with any config, until ``finish``.
-        metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*.
-        mode: "min" or "max".
+        metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*. A list of
+            several: each counts by itself, and ``Results.pareto_front`` has what no other trial beats.
+        mode: "min" or "max"; of several metrics a list with one for each, or one for all.
         max_trials: number of trials; by default the size of the grid, or 1 without one.
         searcher: proposes configs; by default a random one over the space, grid entries included. "tpe" (extra
             ``optuna``) and "ax" (extra ``ax``) are models; ``mqtune.PointsFirst([…])`` tries given configs before,
@@ -72,8 +73,8 @@ class Tuner:
         trainable: AnyTrainable | KnownTrainable,
         space: Mapping[str, object] | Space | None = None,
         *,
-        metric: str | None = None,
-        mode: Mode | None = None,
+        metric: Metric | None = None,
+        mode: Modes | None = None,
         max_trials: int | None = None,
         searcher: Searcher | WarmStart | str | None = None,
         scheduler: Scheduler | None = None,

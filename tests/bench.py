@@ -96,6 +96,8 @@ class Copy(JournalFile):
 class Obedient(Scheduler):
     """Decides what a test has put down for a report, and chooses what it has put down for a free slot."""
 
+    takes_several = True
+
     def __init__(self) -> None:
         self.decisions: dict[tuple[str, int], Decision] = {}
         self.choices: list[Choice] = []
@@ -284,13 +286,11 @@ class Bench:
         plan = Plan(
             settings_of(
                 trainable=self.tuned,
-                metric="loss",
-                mode="min",
                 name=NAME,
                 seed=1,
                 scheduler=scheduler,
                 backend=SimpleNamespace(local_slots=None),
-                **{"space": SPACE, **options},
+                **{"space": SPACE, "metric": "loss", "mode": "min", **options},
             )
         )
         plan.store = "" if self.store is None else self.store.url
@@ -378,12 +378,14 @@ class Bench:
         self.grant = grant
         return self.step()
 
-    def report(self, trial: str = "0001", *losses: float, checkpoint: str = "", at: float | None = None) -> list[str]:
-        """Report these losses, the last one with a checkpoint; return what the worker is answered."""
+    def report(
+        self, trial: str = "0001", *losses: float, checkpoint: str = "", at: float | None = None, **others: float
+    ) -> list[str]:
+        """Report these losses, the last one with a checkpoint, and other metrics; return what the worker is answered."""
         claim, first = self.claims[trial], self.sequences[trial] + 1
         time = self.clock.now if at is None else at
-        packed = [pack_metrics(time, {"loss": loss}) for loss in losses[:-1]]
-        packed.append(pack_metrics(time, {"loss": losses[-1]}, checkpoint))
+        packed = [pack_metrics(time, {"loss": loss, **others}) for loss in losses[:-1]]
+        packed.append(pack_metrics(time, {"loss": losses[-1], **others}, checkpoint))
         self.sequences[trial] += len(losses)
         data = segment_bytes(claim.trial, claim.attempt, first, packed)
         answers = self.worker.report([Segment(claim, first, len(losses), time, data)])

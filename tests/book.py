@@ -32,7 +32,8 @@ class Book:
         self,
         folder: Path,
         *,
-        mode: str = "min",
+        metric: str | list[str] = "loss",
+        mode: str | list[str] = "min",
         scheduler: dict[str, Any] | None = None,
         max_failures: int = 0,
         accept_no_report: bool = False,
@@ -43,7 +44,7 @@ class Book:
         self.sequences: dict[str, int] = {}
         self.cursor = START
         definition = {
-            "metric": "loss",
+            "metric": metric,
             "mode": mode,
             "max_failures": max_failures,
             "scheduler": scheduler or {"scheduler": "fifo"},

@@ -104,6 +104,8 @@ def _row(folder: Path) -> list[str]:
         return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
     best = summary["best"]
     value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
+    if front := summary.get("pareto_front"):
+        value = f"Pareto front: {len(front)}"
     state, tags = state_of_folder(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
     return [name, _time(summary["created_at"]), state, str(summary["trials"]), value, printable(tags)]
 

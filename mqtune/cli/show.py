@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Iterator
@@ -148,8 +149,8 @@ def show_experiment(
     if budget.saved:
         total = budget.used + budget.saved
         console.print(f"early stopping saved {budget.saved:g} of {total:g} iterations ({budget.saved / total:.0%})")
-    if experiment.best is not None:
-        console.print(best_text(experiment), style="bold green", no_wrap=True, overflow="ellipsis")
+    if best := best_text(experiment):
+        console.print(best, style="bold green", no_wrap=True, overflow="ellipsis")
     trials = [trial for trial in ranked(experiment) if trial.labels.match(tags, notes)]
     shown = trials if show_all or tags or notes else trials[:_ROWS]
     if (tags or notes) and not shown:
@@ -188,13 +189,19 @@ def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
 
 
 def _show_trial(console: Console, results: Results, result: TrialResult) -> None:
-    metric = printable(results.experiment.metric)
+    objective = results.experiment.objective
+    found = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
+    if not objective.is_single:
+        found = ", ".join(
+            f"{printable(name)}={short_value(result.metrics.get(name, math.nan))}" for name in objective.metrics
+        )
     why = f" ({printable(result.reason)})" if result.reason else ""
     console.print(Text(f"trial {result.id}", "bold"), f"of {results.name} · {result.status.name}{why}")
     late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
-    console.print(f"{result.trial.reports} reports{late} · best {metric}={short_value(result.value)}")
+    console.print(f"{result.trial.reports} reports{late} · {found}")
     _show_labels(console, result.trial.labels)
-    for title, values in (("config", result.config), ("metrics at its best", result.metrics)):
+    at = "metrics at its best" if objective.is_single else "metrics of the report that counts"
+    for title, values in (("config", result.config), (at, result.metrics)):
         if values:
             console.print(f"\n{title}", style="bold")
         for key, value in flatten(values):

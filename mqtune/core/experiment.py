@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import (
@@ -25,6 +25,7 @@ from mqtune.core.events import (
     TrialClosed,
     TrialStaged,
 )
+from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -49,8 +50,6 @@ from mqtune.core.trial import (
     is_number,
     trial_of,
 )
-
-Mode = Literal["min", "max"]
 
 #: Attempts of one trial that may be lost, or requeued without a report, before it counts as failed: more than a flaky machine
 #: causes, fewer than a trial that takes its machine down with it would burn through a fleet.
@@ -78,18 +77,20 @@ class Experiment:
 
     Args:
         name: the experiment's name.
-        metric: the metric that it optimises.
-        mode: "min" or "max".
+        metric: the metric that it optimises, or the list of them.
+        mode: "min" or "max", or a list of one for each metric.
         max_failures: how often a trial may fail in user code and run again; -1 for any number.
         accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
     """
 
     def __init__(
-        self, name: str, *, metric: str, mode: Mode, max_failures: int = 0, accept_no_report: bool = False
+        self, name: str, *, metric: Metric, mode: Modes, max_failures: int = 0, accept_no_report: bool = False
     ) -> None:
         self.name = name
-        self.metric = metric
-        self.mode = mode
+        self.objective = Objective.of(metric, mode)
+        #: The metric and its mode where it is one; else an empty text.
+        self.metric = self.objective.metrics[0] if self.objective.is_single else ""
+        self.mode = self.objective.modes[0]
         self.max_failures = max_failures
         self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
@@ -121,7 +122,11 @@ class Experiment:
         self.run_s = 0.0
         #: Whether any report had a number for the metric.
         self.metric_seen = False
-        self._sign = 1.0 if mode == "min" else -1.0
+        self._sign = 1.0 if self.mode == "min" else -1.0
+        #: With several metrics, the trials that have a point: those that have ended and no other such one dominates, and those that
+        #: have not ended.
+        self._front: dict[TrialId, Trial] = {}
+        self._open: dict[TrialId, Trial] = {}
         self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
         self._driven_before_s = 0.0
         self._driven_since: float | None = None
@@ -131,6 +136,18 @@ class Experiment:
     def busy(self) -> int:
         """How many trials are staged or running."""
         return self.counts[TrialStatus.STAGED] + self.counts[TrialStatus.RUNNING]
+
+    @property
+    def ahead(self) -> Mapping[TrialId, Trial]:
+        """The best trial; with several metrics, those that have ended and that no other such trial dominates."""
+        return self._front if self.best is None else {self.best.id: self.best}
+
+    @property
+    def pareto_front(self) -> list[Trial]:
+        """The trials that no other dominates, the best by the first metric first; none where there is one metric."""
+        return pareto_front(
+            [*self._front.values(), *(trial for trial in self._open.values() if not trial.is_abandoned)]
+        )
 
     def driven_s(self, now: float) -> float:
         """Return for how long drivers have driven it, up to *now* (seconds since the epoch); no driver, no time."""
@@ -227,7 +244,19 @@ class Experiment:
             trial.has_metric = self.metric_seen = True
             if value == value:  # noqa: PLR0124 - NaN is not itself
                 self._score(trial, value, report)
+        elif not self.objective.is_single:
+            self._place(trial, report)
         return trial
+
+    def _place(self, trial: Trial, report: Report) -> None:
+        """Take in a report of an experiment with several metrics."""
+        point = self.objective.point(report.metrics)
+        if point is None:
+            return
+        trial.has_metric = self.metric_seen = True
+        if not has_nan(point):
+            trial.point, trial.best_metrics = point, report.metrics
+            self._open[trial.id] = trial
 
     def _score(self, trial: Trial, value: float, report: Report) -> None:
         trial.metric_sum += value
@@ -246,6 +275,14 @@ class Experiment:
         self.counts[status] += 1
         if status is TrialStatus.ABANDONED:
             self._give_up(trial)
+        if status.is_terminal and self._open.pop(trial.id, None) is not None and not trial.is_abandoned:
+            self._enter_front(trial)
+
+    def _enter_front(self, trial: Trial) -> None:
+        others = self._front.values()
+        if not any(dominates(other.point, trial.point) for other in others):
+            self._front = {other.id: other for other in others if not dominates(trial.point, other.point)}
+            self._front[trial.id] = trial
 
     def _give_up(self, trial: Trial) -> None:
         """Find another best trial when the best one is abandoned."""
@@ -422,15 +459,17 @@ class Experiment:
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         if trial.has_metric or self.accept_no_report:
             return TrialStatus.COMPLETED, reason
-        hint = f"call mqtune.report({{{self.metric!r}: …}}), or have a script print [tune-metric]: {{{json.dumps(self.metric)}: …}}"
+        metrics = self.objective.metrics
+        given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
+        hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
         if not trial.last_metrics and not trial.attempt.reports:
             return self._status_of_failed(trial, f"ended without any report: {hint}")
         last, number = trial.last_metrics, trial.attempt.reports
-        keys = names_in_words(last)
-        if self.metric in last:
-            keys = f"{self.metric}={name_in_words(last[self.metric])}"
+        keys = ", ".join(f"{name}={name_in_words(last[name])}" for name in metrics if name in last) or names_in_words(
+            last
+        )
         those = "its only report has no number" if number == 1 else f"none of its {number} reports has a number"
-        return self._status_of_failed(trial, f"{those} for {self.metric!r} (the last has {keys}): {hint}")
+        return self._status_of_failed(trial, f"{those} for {self.objective} (the last has {keys}): {hint}")
 
     def _status_of_failed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         trial.failures += 1

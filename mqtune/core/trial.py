@@ -184,6 +184,8 @@ TrialId = NewType("TrialId", str)
 CheckpointId = NewType("CheckpointId", str)
 Config = Body
 Metrics = Body
+#: The values of several metrics such that lower is better.
+Point = tuple[float, ...]
 
 #: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and the
 #: seconds in all. The first and the last are counters of every checkpoint.
@@ -450,7 +452,8 @@ class Trial:
     """One config under evaluation; only the experiment's fold changes it, everybody may read it.
 
     Holds summaries of its reports, never the reports themselves, so that its size does not grow with them.
-    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out.
+    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out. Of an experiment with several
+    metrics, ``best_metrics`` and ``point`` are those of the last report that has a number other than NaN for each of them.
     """
 
     id: TrialId
@@ -492,6 +495,7 @@ class Trial:
     best_value: float = math.nan
     metric_sum: float = 0.0
     metric_count: int = 0
+    point: Point = ()
 
     @property
     def attempt(self) -> Attempt:

@@ -98,8 +98,7 @@ class CheckpointGC:
         if self._may_be_lost:
             yield from self.lost(journal)
             self._may_be_lost = False
-        best = self._experiment.best
-        over = [id_ for id_ in self._spared if best is None or id_ != best.id]
+        over = [id_ for id_ in self._spared if id_ not in self._experiment.ahead]
         for id_ in over:
             del self._spared[id_]
         yield from self._unneeded(over)
@@ -164,7 +163,7 @@ class CheckpointGC:
 
     def _unneeded_of(self, trial: Trial) -> list[CheckpointId]:
         over = set(self._retention.to_delete(trial.checkpoints, self._references))
-        if trial.status.is_terminal and trial is self._experiment.best and self._spares_best:
+        if trial.status.is_terminal and trial.id in self._experiment.ahead and self._spares_best:
             self._spared[trial.id] = None
         elif trial.status.is_terminal:
             loses_all = trial.status in self._lose_all

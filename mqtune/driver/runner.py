@@ -149,10 +149,10 @@ class Runner:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
         self.catch_up()
         counts = ", ".join(f"{number} {status.name}" for status, number in self.experiment.counts.items() if number)
-        best = self.experiment.best
         lines = [f"{self.plan.name}: {counts or 'no trials'}; {self.experiment.reports} reports"]
-        if best is not None:
+        if (best := self.experiment.best) is not None:
             lines.append(f"best {self.experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
+        lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in self.experiment.pareto_front]
         if self._driver is not None and self._driver.waiting_for:
             lines.append(self._driver.waiting_for)
         return "\n".join(lines)
@@ -347,11 +347,10 @@ class Runner:
         )
 
     def _keep_best_dict(self, driver: Driver) -> None:
-        """Keep the best trial's checkpoint in the folder if it is a dict: the Redis that has it may end with the run."""
-        best = self.experiment.best
-        if best is not None and best.checkpoint and is_in_memory(best.checkpoint):
-            data = driver.read_checkpoint(best.checkpoint)
-            if data is not None:
+        """Keep the best trials' checkpoints in the folder if they are dicts: the Redis that has them may end with the run."""
+        for best in self.experiment.ahead.values():
+            is_dict = best.checkpoint and is_in_memory(best.checkpoint)
+            if is_dict and (data := driver.read_checkpoint(best.checkpoint)) is not None:
                 (self.folder / DICTS).mkdir(exist_ok=True)
                 (self.folder / DICTS / best.checkpoint).write_bytes(data)
 

@@ -70,10 +70,10 @@ class Screening:
         #: What the first reports lack, so that the name must be a mistake.
         self.missing: MetricMissing | None = None
         self._experiment = experiment
-        self._metric = experiment.metric
+        self._metric, *self._others = self._metrics = experiment.objective.metrics
         self._scheduler = scheduler
         self._time = scheduler.time_attr
-        self._read_by_rule = frozenset() if rule is None else rule.reads - {self._metric, self._time}
+        self._read_by_rule = frozenset() if rule is None else rule.reads - {*self._metrics, self._time}
         self._fails = reading.on_odd_report == "fail"
         self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
         #: Whether any report had the scheduler's time.
@@ -89,6 +89,9 @@ class Screening:
         problem = self._time and self._place(report)
         if value.__class__ not in _PLAIN or problem:
             return self._look(trial, report, value, problem)
+        for key in self._others:
+            if metrics.get(key).__class__ not in _PLAIN:
+                return self._look(trial, report, value, problem)
         for key in self._read_by_rule:
             if metrics.get(key).__class__ not in _READABLE:
                 return self._look(trial, report, value, problem)
@@ -122,21 +125,23 @@ class Screening:
     def _look(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
         metrics = report.metrics
         self._look_for_names(trial, metrics, value)
-        odd = dict(self._odd_values(metrics, value))
+        odd = dict(self._odd_values(metrics))
         if problem and (value is not None or self._time in metrics):
             odd[self._time] = problem
         if not odd and not problem:
             return None
         shown = {key: each for key, each in metrics.items() if key not in odd}
         if problem:
-            shown.pop(self._metric, None)
+            shown = {key: each for key, each in shown.items() if key not in self._metrics}
         texts = [f"trial {trial.id}: report {report.sequence} {text}" for text in odd.values()]
         self._say(trial, odd, texts)
         return Screened(report._replace(metrics=shown), not problem, texts[0] if texts and self._fails else "")
 
-    def _odd_values(self, metrics: Metrics, value: Any) -> Iterator[tuple[str, str]]:
-        if value is not None and not is_number(value):
-            yield self._metric, f"has {self._metric}={name_in_words(value)}, which is no number"
+    def _odd_values(self, metrics: Metrics) -> Iterator[tuple[str, str]]:
+        for key in self._metrics:
+            value = metrics.get(key)
+            if value is not None and not is_number(value):
+                yield key, f"has {key}={name_in_words(value)}, which is no number"
         for key in self._read_by_rule:
             if not isinstance(metrics.get(key), int | float | None):
                 yield key, f"has {key}={name_in_words(metrics[key])}, which is no number"
@@ -145,15 +150,17 @@ class Screening:
         told = self._told.setdefault(trial.id, set())
         for key, text in zip(odd, texts, strict=True):
             if self.is_live and key not in told and not self._fails:
-                logger.warning("%s; it counts as a report without %r", text, self._metric if key == self._time else key)
+                without = self._experiment.objective if key == self._time else repr(key)
+                logger.warning("%s; it counts as a report without %s", text, without)
             told.add(key)
 
     def _look_for_names(self, trial: Trial, metrics: Metrics, value: Any) -> None:
         """Find out at the first report that the name of the metric, or of the time, must be a mistake."""
         if self.missing is not None or not self._expects_metric:
             return
-        if self._metric not in metrics and not self._experiment.metric_seen:
-            self.missing = _missing(trial, "metric", self._metric, metrics)
+        lacking = [key for key in self._metrics if key not in metrics]
+        if lacking and not self._experiment.metric_seen:
+            self.missing = _missing(trial, "metric", lacking[0], metrics)
         elif value is not None and self._time not in metrics and not self._time_seen:
             self.missing = _missing(trial, "time_attr", self._time, metrics)
 

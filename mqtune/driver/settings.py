@@ -20,8 +20,9 @@ from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, p
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CodeDiffers, ConfigurationError, NameTaken
 from mqtune.core.events import decode_definition
-from mqtune.core.experiment import Experiment, Mode
+from mqtune.core.experiment import Experiment
 from mqtune.core.keys import is_name
+from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.resources import Resources
 from mqtune.core.trial import checked_notes, checked_tags
@@ -31,7 +32,7 @@ from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport, Reading
 from mqtune.driver.warm_start import WarmStart
 from mqtune.journal.base import LossPolicy, OnLoss
-from mqtune.schedulers.base import FIFO, Scheduler
+from mqtune.schedulers.base import FIFO, Decider, Scheduler
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import SEARCHERS, Searcher, searcher_named
 from mqtune.search.points import Nobody, PointsFirst
@@ -156,7 +157,7 @@ class Failures(_Checked):
             are lost with their worker, or requeued by it, have a budget of their own.
         fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
             ``run`` raises TrialFailed at once, and the others are requeued.
-        metric_from: "first": a first report without the metric, or without the time that the scheduler goes by, is a mistyped
+        metric_from: "first": a first report without the metric, or one of several, or without the time that the scheduler goes by, is a mistyped
             name and ends the run at once; "later": such reports may come first. Once any report had it, others need not.
         on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes down:
             "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its trial fails.
@@ -192,7 +193,7 @@ class Checkpoints(_Checked):
             the experiment's if all runs on this machine, else none: then only dicts can be saved.
         keep_last: how many of the newest, at least 1; None keeps all.
         keep_best: how many of the best.
-        score: the metric that says which is best; by default the experiment's.
+        score: the metric that says which is best; by default the experiment's. Where that has several, none is the best without it.
         mode: "min" or "max" of *score*; by default the experiment's.
         delete: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
             stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
@@ -327,8 +328,8 @@ class Settings(_Checked):
 
     trainable: AnyTrainable | KnownTrainable = field(metadata={"option": _Option(key=None)})
     space: Mapping[str, object] | Space = field(metadata={"option": _Option(key=None)})
-    metric: str
-    mode: Mode
+    metric: Metric
+    mode: Modes
     max_trials: int | None = _option(None, _from(1), may_change=True)
     searcher: Searcher | WarmStart | str | None = _option(None, key=None)
     scheduler: Scheduler | None = _option(None, key=None)
@@ -362,8 +363,8 @@ class Settings(_Checked):
     def of(
         cls,
         space: Mapping[str, object] | Space | None,
-        metric: str | None,
-        mode: Mode | None,
+        metric: Metric | None,
+        mode: Modes | None,
         failures: Failures,
         **others: Any,
     ) -> Self:
@@ -382,7 +383,8 @@ class Settings(_Checked):
             metric, mode, failures = "", "min", replace(failures, accept_no_report=True)
         elif mode is None:
             raise ConfigurationError(f"mode=None: give 'min' or 'max', for metric={metric!r}")
-        return cls(space=space, metric=metric, mode=mode, failures=failures, **others)
+        objective = Objective.of(metric, mode)
+        return cls(space=space, metric=objective.metric, mode=objective.mode, failures=failures, **others)
 
 
 def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
@@ -501,8 +503,12 @@ class Plan:
         self._learnt: Definition = {}
         self.warm_start = settings.searcher if isinstance(settings.searcher, WarmStart) else None
         self._searcher = self._chosen_searcher()
+        self.objective = Objective.of(settings.metric, settings.mode)
+        if self.warm_start is not None:
+            self.warm_start.check_objective(self.objective)
         if self._searcher is not None:
             self._searcher.check_space(self.space)
+            self._searcher.check_objective(self.objective)
             if self._searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
                 raise ConfigurationError(
                     f"scheduler={type(self.scheduler).__name__}(…): {type(self._searcher).__name__} compares trials that have run to "
@@ -511,7 +517,7 @@ class Plan:
         self.scheduler.check_space(self.space)
         is_open = isinstance(self.space, AnySpace)
         if settings.metric or not is_open:
-            self.scheduler.bind(settings.metric, settings.mode)
+            self._bind(self.scheduler)
         self.limits = self._limits(as_rule(settings.stop), is_open=is_open)
         failures = settings.failures
         self.reading = Reading(failures.metric_from, failures.on_odd_report)
@@ -534,10 +540,15 @@ class Plan:
             return given.searcher
         return searcher_named(given) if isinstance(given, str) else own or given
 
+    def _bind(self, decider: Decider) -> None:
+        """Tell a decider what is optimised."""
+        decider.check_objective(self.objective)
+        decider.bind(self.objective.metrics[0], self.objective.modes[0])
+
     def _limits(self, rule: StopRule | None, *, is_open: bool) -> Limits:
         settings = self.settings
         if rule is not None:
-            rule.bind(settings.metric, settings.mode)
+            self._bind(rule)
         return Limits(
             max_trials=settings.max_trials if settings.max_trials is not None else self._default_number(),
             max_concurrent=settings.run.max_concurrent,
@@ -567,7 +578,7 @@ class Plan:
         seed = self.seed or 0
         if self._searcher is None:
             return RandomSearcher(self.space, seed)
-        self._searcher.bind(self.space, seed, metric=self.settings.metric, mode=self.settings.mode)
+        self._searcher.bind(self.space, seed, metric=self.objective.metrics[0], mode=self.objective.modes[0])
         return self._searcher
 
     def read_code(self) -> None:
@@ -610,7 +621,9 @@ class Plan:
             BrokerUnavailable: the broker doesn't answer.
         """
         if self.warm_start is not None and not self._learnt:
-            found = self.warm_start.read(self.space, self.settings.metric, self.settings.mode, broker=self.broker)
+            found = self.warm_start.read(
+                self.space, self.objective.metrics[0], self.objective.modes[0], broker=self.broker
+            )
             self._learnt = decode_value(encode_value({LEARNT: found}))
         return self._learnt
 

@@ -114,7 +114,7 @@ class DrivenTrial(TrialHandle):
             ConfigurationError: it is the best trial.
         """
         driver, found = self._driven.open(), self.record
-        if found is self._driven.experiment.best and not even_best:
+        if found.id in self._driven.experiment.ahead and not even_best:
             raise ConfigurationError(
                 f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give even_best=True to "
                 "delete them all the same"

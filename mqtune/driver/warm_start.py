@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from mqtune.client import Client
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, MqtuneError, SpaceError, UserCodeFailed
+from mqtune.core.objective import GoesByObjective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
 from mqtune.journal.connection import redact
 from mqtune.results.experiments import find_experiment
@@ -30,7 +31,7 @@ MAX_LEARNT_BYTES: Final = 2**20
 _Kept = tuple[Config, float | None, int, str]
 
 
-class WarmStart:
+class WarmStart(GoesByObjective):
     """Has a searcher learn from trials that have ended elsewhere, before it proposes its first config.
 
     A trial counts if it is COMPLETED or EARLY_STOPPED, with the last value that it has reported, and if its config has values for all that
@@ -46,6 +47,8 @@ class WarmStart:
         ConfigurationError: a source is none of these, or the searcher learns nothing. When the experiment begins: a source has another metric or mode,
             can't be read, or has no trial that fits; or all of them are too large (``MAX_LEARNT_BYTES``).
     """
+
+    instead_of_several = "leave it out"
 
     def __init__(self, learn_from: object, searcher: Searcher | str = "tpe") -> None:
         is_one = not isinstance(learn_from, list | tuple) or _is_pair(learn_from)
@@ -236,7 +239,9 @@ def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:
 def _of_experiment(results: Results) -> _Source:
     experiment = results.experiment
     trials = [past for trial in experiment.trials.values() for past in _past(trial, experiment.metric)]
-    return _Source(experiment.name, trials, _fit, experiment.metric, experiment.mode)
+    # Several are no experiment's one metric.
+    metric = experiment.metric if experiment.objective.is_single else str(experiment.objective)
+    return _Source(experiment.name, trials, _fit, metric, experiment.mode)
 
 
 def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:

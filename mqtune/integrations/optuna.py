@@ -8,11 +8,13 @@ import math
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.objective import Mode, Objective
 from mqtune.core.registry import Description
 from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import PastTrial, Searcher, fingerprint
@@ -63,8 +65,8 @@ class _Record:
     #: Empty for a config outside the space.
     params: dict[str, Any]
     running: optuna.trial.Trial | None
-    #: The metric by step.
-    values: dict[int, float] = field(default_factory=dict)
+    #: The values by step, one of each metric.
+    values: dict[int, tuple[float, ...]] = field(default_factory=dict)
     #: How many of them it had when the study was last told that it had ended.
     told: int = 0
 
@@ -81,6 +83,9 @@ class OptunaSearcher(Searcher):
     them is pending any more. A trial whose last value is not finite has diverged: it counts as worse than all others. Pruning
     itself is what mqtune's schedulers do.
 
+    With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
+    learns that it was, and not its values.
+
     In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
     has; TPE then has a model for each group of parameters that always come together (``group=True``).
 
@@ -96,6 +101,7 @@ class OptunaSearcher(Searcher):
     """
 
     kind = "optuna"
+    takes_several = True
     adaptive = True
     is_slow = True
 
@@ -130,7 +136,7 @@ class OptunaSearcher(Searcher):
                 raise ConfigurationError("this OptunaSearcher is another experiment's; make another one")
             return
         self._bound = (space, seed)
-        self._space, self._metric = space, metric
+        self._space, self._objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
         self._own_seed = self._seed if self._seed is not None else seed
         self._parameters = _parameters(space)
         self._distributions = {path: each.distribution for path, each in self._parameters.items()}
@@ -143,7 +149,7 @@ class OptunaSearcher(Searcher):
                 # A name that is drawn would give a sampler that goes by it other suggestions each time.
                 study_name=f"mqtune-{seed}",
                 sampler=self._tpe() if self._sampler is None else self._sampler,
-                direction=DIRECTIONS[mode],
+                directions=[DIRECTIONS[each] for each in self._objective.modes],
             )
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
 
@@ -159,7 +165,7 @@ class OptunaSearcher(Searcher):
 
     def learn(self, trial: PastTrial) -> None:
         """Add a trial that has ended to the study."""
-        record = _Record(trial.config, self._params(trial.config), None, {trial.step: trial.value})
+        record = _Record(trial.config, self._params(trial.config), None, {trial.step: (trial.value,)})
         self._close(record, _STATES[trial.status])
 
     def suggest(self, trial: TrialId) -> Config | None:
@@ -247,13 +253,14 @@ class OptunaSearcher(Searcher):
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Learn a report's metric; of several at the same step only the first counts."""
-        value, record = report.metrics.get(self._metric), self._records[trial.id]
+        """Learn a report's metrics; of several reports at the same step only the first counts."""
+        values, record = self._objective.values(report.metrics), self._records[trial.id]
         step = report.metrics.get(ITERATION, trial.reports)
-        if isinstance(value, int | float) and isinstance(step, int) and step not in record.values:
-            record.values[step] = float(value)
-            if record.running is not None:
-                record.running.report(float(value), step)
+        if values is not None and isinstance(step, int) and step not in record.values:
+            record.values[step] = tuple(map(float, values))
+            if record.running is not None and self._objective.is_single:
+                # A study with several directions has no steps.
+                record.running.report(float(values[0]), step)
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Count it as pruned: it may never go on, and is not pending any more."""
@@ -274,15 +281,15 @@ class OptunaSearcher(Searcher):
         if not record.params or is_known:
             return
         record.told = len(values)
-        last = values[max(values)] if values else math.nan
+        last = values[max(values)] if values else ()
         running, record.running = record.running, None
-        has_diverged = bool(values) and not math.isfinite(last)
+        has_diverged = not all(map(math.isfinite, last))
         ended = TrialState.FAIL if has_diverged or not values else state
-        value = last if ended is TrialState.COMPLETE else None
+        result = last if ended is TrialState.COMPLETE else None
         if running is not None:
-            self._study.tell(running, value, ended)
+            self._study.tell(running, result, ended)
         elif ended is not TrialState.FAIL:
-            self._study.add_trial(self._trial(ended, record.params, values, value))
+            self._study.add_trial(self._trial(ended, record.params, values, result))
         if has_diverged and state is not TrialState.FAIL:
             # Without a step it ranks behind all that were pruned at one.
             self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
@@ -296,15 +303,15 @@ class OptunaSearcher(Searcher):
         self,
         state: TrialState,
         params: dict[str, Any],
-        values: dict[int, float] | None = None,
-        value: float | None = None,
+        values: Mapping[int, tuple[float, ...]] = MappingProxyType({}),
+        last: tuple[float, ...] | None = None,
     ) -> optuna.trial.FrozenTrial:
         return optuna.trial.create_trial(
             state=state,
-            value=value,
+            values=last,
             params=params,
             distributions={path: self._distributions[path] for path in params},
-            intermediate_values=values,
+            intermediate_values={step: each for step, (each, *others) in values.items() if not others},
         )
 
     def describe(self) -> Description:

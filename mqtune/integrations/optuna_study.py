@@ -19,7 +19,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import Event, ExperimentCreated, Reports
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.core.objective import has_nan
+from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import DIRECTIONS, quiet
 from mqtune.journal.connection import redact
 from mqtune.results.experiments import empty_experiment
@@ -76,16 +77,18 @@ class StudyMirror:
         self._space = space_of(created.definition["space"], any_unknown=True)
         self._shown = _shown_space(self._space)
         self._names = _names(self._space, self._shown)
-        self._values: defaultdict[TrialId, dict[int, float]] = defaultdict(dict)
+        #: The values of each trial by step, one of each metric.
+        self._values: defaultdict[TrialId, dict[int, tuple[float, ...]]] = defaultdict(dict)
         #: The study's trials, by those of the experiment, and what their attributes were last.
         self._ids: dict[TrialId, int] = {}
         self._said: dict[TrialId, dict[str, object]] = {}
         self._changed: dict[TrialId, None] = {}
         self.storage = optuna.storages.InMemoryStorage()
+        objective = self._experiment.objective
         with quiet():
-            self._study_id = self.storage.create_new_study([DIRECTIONS[self._experiment.mode]], created.name)
+            self._study_id = self.storage.create_new_study([DIRECTIONS[mode] for mode in objective.modes], created.name)
             self.study = optuna.load_study(study_name=created.name, storage=self.storage)
-            self.study.set_metric_names([self._experiment.metric])
+            self.study.set_metric_names(list(objective.metrics))
 
     def take(self, event: Event | Report) -> None:
         """Take in an event, or a report; ``write`` brings the study up to it."""
@@ -101,13 +104,13 @@ class StudyMirror:
         trial = self._experiment.apply_report(report)
         if trial is None:
             return
-        value, step = report.metrics.get(self._experiment.metric), report.metrics.get(ITERATION, trial.reports)
-        values = self._values[trial.id]
-        if is_number(value) and isinstance(step, int) and step not in values:
-            values[step] = float(value)
+        found = self._experiment.objective.values(report.metrics)
+        values, step = self._values[trial.id], report.metrics.get(ITERATION, trial.reports)
+        if found is not None and isinstance(step, int) and step not in values:
+            values[step] = tuple(map(float, found))
             self._changed[trial.id] = None
-            if (id_ := self._ids.get(trial.id)) is not None:
-                self.storage.set_trial_intermediate_value(id_, step, float(value))
+            if len(found) == 1 and (id_ := self._ids.get(trial.id)) is not None:
+                self.storage.set_trial_intermediate_value(id_, step, float(found[0]))
 
     def write(self) -> None:
         """Bring the study up to what was taken in."""
@@ -129,30 +132,30 @@ class StudyMirror:
             if self._said[trial.id].get(key) != value:
                 self._said[trial.id][key] = value
                 self.storage.set_trial_user_attr(id_, key, value)
-        state, value = self._state(trial)
+        state, result = self._state(trial)
         if state is not TrialState.WAITING:
-            self.storage.set_trial_state_values(id_, state, None if value is None else [value])
+            self.storage.set_trial_state_values(id_, state, result)
 
-    def _state(self, trial: Trial) -> tuple[TrialState, float | None]:
-        """Return a trial's state and value; Optuna has no completed trial without one."""
+    def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
+        """Return a trial's state and values; Optuna has no completed trial without them."""
         state, values = _STATES[trial.status], self._values[trial.id]
         if state is TrialState.WAITING and len(trial.attempts) > 1:
             return TrialState.RUNNING, None
         if state is not TrialState.COMPLETE:
             return state, None
-        last = values[max(values)] if values else math.nan
-        return (TrialState.FAIL, None) if math.isnan(last) else (state, last)
+        last = values[max(values)] if values else (math.nan,)
+        return (TrialState.FAIL, None) if has_nan(last) else (state, last)
 
     def _frozen(self, trial: Trial) -> FrozenTrial:
-        state, value = self._state(trial)
+        state, result = self._state(trial)
         shown = {path: value for path, value in self._values_of(trial.config) if path in self._shown}
         frozen = optuna.trial.create_trial(
             state=state,
-            value=value,
+            values=result,
             params={self._names[path]: self._shown[path].to_param(value) for path, value in shown.items()},
             distributions={self._names[path]: self._shown[path].distribution for path in shown},
             user_attrs=_attributes(trial),
-            intermediate_values=self._values[trial.id],
+            intermediate_values={step: each for step, (each, *others) in self._values[trial.id].items() if not others},
         )
         frozen.datetime_start, frozen.datetime_complete = _local(trial.time_run_started), _local(trial.time_completed)
         return frozen

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import signature
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Mode, Objective
 from mqtune.core.registry import Description
 from mqtune.core.trial import (
     CONTINUE,
@@ -176,6 +177,7 @@ class SyneTuneScheduler(Scheduler):
     """
 
     kind = "syne_tune"
+    takes_several = True
 
     def __init__(self, scheduler: TrialScheduler) -> None:
         if not isinstance(scheduler, TrialScheduler):
@@ -263,10 +265,11 @@ class SyneTuneScheduler(Scheduler):
         """
         names, modes = (_as_list(each()) for each in (self._scheduler.metric_names, self._scheduler.metric_mode))
         known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
-        if known.get(metric) != mode:
+        wanted = self.objective or Objective.of(metric, cast("Mode", mode))
+        if not dict(zip(wanted.metrics, wanted.modes, strict=True)).items() <= known.items():
             shown = " and ".join(f"metric={name!r}, mode={each!r}" for name, each in known.items())
             raise ConfigurationError(
-                f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={metric!r}, mode={mode!r}; "
+                f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={wanted.metric!r}, mode={wanted.mode!r}; "
                 "give both the same"
             )
         super().bind(metric, mode)
@@ -471,6 +474,7 @@ class SyneTuneScheduler(Scheduler):
 class _Suggestions(Searcher):
     """A scheduler's side that proposes configs."""
 
+    takes_several = True
     adaptive = True
 
     def __init__(self, scheduler: SyneTuneScheduler) -> None:

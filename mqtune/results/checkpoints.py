@@ -87,6 +87,10 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
         return trial.checkpoint
     if which != "best":
         raise ConfigurationError(f"which={which!r} is neither 'newest' nor 'best'")
+    if not experiment.objective.is_single:
+        raise ConfigurationError(
+            f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; give 'newest'"
+        )
     best, best_value = trial.checkpoint, math.nan
     for saved in reversed(trial.checkpoints.values()):
         value = saved.metrics.get(experiment.metric)
@@ -111,6 +115,10 @@ def choose_checkpoint(
     if not isinstance(origin, str | os.PathLike | Checkpoint):
         raise ConfigurationError(
             f"checkpoint={origin!r} is {type(origin).__name__}; give 'newest', 'best', an id, or the path of a folder"
+        )
+    if source is None and origin in ("newest", "best") and not experiment.objective.is_single:
+        raise ConfigurationError(
+            f"checkpoint={origin!r}: the experiment optimises {experiment.objective}, and no trial is the best by all; give a source"
         )
     if origin in ("newest", "best"):
         trial = experiment.best if source is None else experiment.trials[source]

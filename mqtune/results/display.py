@@ -65,17 +65,34 @@ def counts_text(experiment: Experiment, total: int | None = None) -> str:
 
 
 def best_text(experiment: Experiment) -> str:
-    """Return the best value so far, its trial and its config on one line, or an empty text."""
+    """Return the best value so far, its trial and its config on one line, or an empty text; of several metrics the range of the front."""
     best = experiment.best
     if best is None:
-        return ""
+        return _front_text(experiment)
     failed = " (which has failed)" if best.status is TrialStatus.FAILED else ""
     value = f"best {experiment.metric}={short_value(best.best_value)}"
     return f"{value} in trial {best.id}{failed}: {short_config(best.config)}"
 
 
+def _front_text(experiment: Experiment) -> str:
+    front = experiment.pareto_front
+    if not front:
+        return ""
+    values = {name: [trial.best_metrics[name] for trial in front] for name in experiment.objective.metrics}
+    ranges = ", ".join(f"{name} {short_value(min(each))} to {short_value(max(each))}" for name, each in values.items())
+    return f"Pareto front: {len(front)} {'trial' if len(front) == 1 else 'trials'}, {ranges}"
+
+
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, best value first; those without a value, and abandoned ones, come last."""
+    """Return all trials, best value first; those without a value, and abandoned ones, come last.
+
+    Of several metrics, those on the Pareto front come first, and the first metric counts.
+    """
+    if not experiment.objective.is_single:
+        front = {trial.id for trial in experiment.pareto_front}
+        return sorted(
+            experiment.trials.values(), key=lambda t: (t.id not in front, t.is_abandoned, not t.point, t.point)
+        )
     sign = 1 if experiment.mode == "min" else -1
     return sorted(
         experiment.trials.values(),
@@ -100,23 +117,41 @@ def _last(experiment: Experiment, trial: Trial) -> str:
     return short_value(trial.last_metrics[experiment.metric]) if experiment.metric in trial.last_metrics else ""
 
 
-_COLUMNS: Final = (
+_BEFORE: Final = (
     _Column("trial", lambda _, trial: trial.id),
     _Column("status", lambda _, trial: trial.status.value.replace("_", " ")),
     _Column("iteration", _iteration, "right"),
+)
+_VALUES: Final = (
     _Column("last", _last, "right", max_width=12),
     _Column("best", lambda _, trial: short_value(trial.best_value) if trial.has_metric else "", "right", max_width=12),
+)
+_AFTER: Final = (
     _Column("worker", lambda _, trial: printable(trial.attempts[-1].worker) if trial.attempts else "", "left", 90, 24),
     _Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
     _Column("config", lambda _, trial: short_config(trial.config), "left", 60),
 )
 
 
+def _columns(experiment: Experiment) -> tuple[_Column, ...]:
+    if experiment.objective.is_single:
+        return (*_BEFORE, *_VALUES, *_AFTER)
+    front = {trial.id for trial in experiment.pareto_front}
+    on_front = _Column("front", lambda _, trial: "yes" if trial.id in front else "")
+    return (*_BEFORE, *map(_column_of, experiment.objective.metrics), on_front, *_AFTER)
+
+
+def _column_of(metric: str) -> _Column:
+    return _Column(
+        printable(metric), lambda _, trial: short_value(trial.best_metrics.get(metric, "")), "right", max_width=12
+    )
+
+
 def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) -> Table:
     """Return a table for a terminal of *width* columns with a row for each of *trials*."""
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
-    columns = [each for each in _COLUMNS if width >= each.from_width and (has_tags or each.head != "tags")]
+    columns = [each for each in _columns(experiment) if width >= each.from_width and (has_tags or each.head != "tags")]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         # rich shrinks a column that may wrap first; its cells are cut, not wrapped.

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.checkpoints import Checkpoint
-from mqtune.core.errors import MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
@@ -54,11 +54,12 @@ _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
 def trial_rows(experiment: Experiment) -> list[Row]:
-    """Return a flat dict for each trial, with the metrics of the report that had its best value."""
-    return [_trial_row(experiment, trial) for trial in experiment.trials.values()]
+    """Return a flat dict for each trial, with the metrics of the report that had its best value, or its values of several metrics."""
+    front = {trial.id for trial in experiment.pareto_front}
+    return [_trial_row(experiment, trial, front) for trial in experiment.trials.values()]
 
 
-def _trial_row(experiment: Experiment, trial: Trial) -> Row:
+def _trial_row(experiment: Experiment, trial: Trial, front: Container[TrialId]) -> Row:
     started = [attempt.started_at for attempt in trial.attempts if attempt.started_at is not None]
     return {
         "trial": trial.id,
@@ -70,14 +71,24 @@ def _trial_row(experiment: Experiment, trial: Trial) -> Row:
         "worker": trial.attempts[-1].worker if trial.attempts else "",
         "started_at": started[0] if started else None,
         "ended_at": trial.attempts[-1].ended_at if trial.attempts else None,
-        "best": trial.best_value if trial.has_metric else None,
-        "last": trial.last_metrics.get(experiment.metric),
-        "avg": trial.average if trial.has_metric else None,
+        **(_ranked_by(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
         **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
         **({"notes": trial.labels.notes} if trial.labels.notes else {}),
         **_named("config", trial.config),
         **_named("metrics", trial.best_metrics),
     }
+
+
+def _ranked_by(metric: str, trial: Trial) -> Row:
+    return {
+        "best": trial.best_value if trial.has_metric else None,
+        "last": trial.last_metrics.get(metric),
+        "avg": trial.average if trial.has_metric else None,
+    }
+
+
+def _summary(trial: Trial) -> Row:
+    return {"trial": trial.id, "status": trial.status.value, "config": trial.config, "metrics": trial.best_metrics}
 
 
 def _named(group: str, values: Mapping[str, object]) -> Row:
@@ -153,7 +164,10 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrialResult:
-    """A trial, the value of the metric that it is ranked by (NaN if it has none), and the metrics reported with it."""
+    """A trial, the value of the metric that it is ranked by (NaN if it has none), and the metrics reported with it.
+
+    Where the experiment has several metrics, *value* is NaN unless it was asked for by one of them, and *metrics* has them all.
+    """
 
     trial: Trial
     value: float
@@ -217,6 +231,9 @@ class Results:
 
     Values are values of the experiment's metric. A trial whose value is NaN, that has none, or that was abandoned, is never
     the best.
+
+    Where the experiment has several metrics, no trial is the best by all of them: ``pareto_front`` has the trials that no other beats,
+    and ``best_by`` the best one by a metric. A trial counts with its last report that has a number other than NaN for each of them.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
@@ -288,6 +305,8 @@ class Results:
         counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
         best = experiment.best
         ahead = "" if best is None else f"; best {experiment.metric}={best.best_value:g} in trial {best.id}"
+        if front := experiment.pareto_front:
+            ahead = f"; {len(front)} on the Pareto front"
         return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
 
     def __len__(self) -> int:
@@ -311,8 +330,40 @@ class Results:
 
         Raises:
             MetricMissing: no trial has a value.
+            ConfigurationError: the experiment has several metrics.
         """
         return self.best_trial()
+
+    @property
+    def pareto_front(self) -> list[TrialResult]:
+        """The trials that no other is at least as good as by every metric and better than by one; the best by the first metric first.
+
+        With one metric, the best trial alone, if there is one.
+        """
+        return [_result(trial) for trial in self._ahead()]
+
+    def _ahead(self) -> list[Trial]:
+        best = self.experiment.best
+        return self.experiment.pareto_front if best is None else [best]
+
+    def best_by(self, metric: str) -> TrialResult:
+        """Return the best trial by one of the experiment's metrics; of equal ones, the one that is better by the others.
+
+        Raises:
+            MetricMissing: no trial has a value.
+            ConfigurationError: the experiment does not optimise *metric*.
+        """
+        objective = self.experiment.objective
+        if metric not in objective.metrics:
+            raise ConfigurationError(f"best_by({metric!r}): experiment {self.name!r} optimises {objective}")
+        if objective.is_single:
+            return self.best
+        front = self.experiment.pareto_front
+        if not front:
+            raise MetricMissing(self._why_no_best())
+        place = objective.metrics.index(metric)
+        best = min(front, key=lambda trial: (trial.point[place], trial.point))
+        return TrialResult(best, best.best_metrics[metric], best.best_metrics)
 
     def raise_if_failed(self) -> None:
         """Raise an error if no trial has a result, so that a script exits with a code other than 0.
@@ -322,7 +373,7 @@ class Results:
             MetricMissing: none failed, and no trial has a value.
         """
         experiment = self.experiment
-        if experiment.best is not None or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
+        if self._ahead() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED]):
             return
         if self.errors:
             first = self.errors[0]
@@ -343,9 +394,14 @@ class Results:
 
         Raises:
             MetricMissing: no trial has a value.
-            ConfigurationError: *scope* is none of these.
+            ConfigurationError: *scope* is none of these, or the experiment has several metrics.
             CopyIncomplete: as ``reports``, of the mean of the last values.
         """
+        if not (objective := self.experiment.objective).is_single:
+            raise ConfigurationError(
+                f"experiment {self.name!r} optimises {objective}, and no trial is the best by all of them: results.pareto_front has "
+                f"those that no other beats, results.best_by({objective.metrics[0]!r}) the best by one"
+            )
         value_of = self._values(checked_scope("", scope))
         ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
         results = [
@@ -391,7 +447,7 @@ class Results:
 
     def _why_no_best(self) -> str:
         experiment = self.experiment
-        metric = experiment.metric
+        metrics = experiment.objective
         if not experiment.reports:
             failed = ""
             if self.errors:
@@ -399,9 +455,9 @@ class Results:
                 failed = f", and {len(self.errors)} failed, the first, {first.id}: {first.reason} (see results.errors)"
             return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
         if experiment.metric_seen:
-            return f"experiment {self.name!r} has no best trial: no value of {metric!r} that counts is a number"
+            return f"experiment {self.name!r} has no best trial: no value of {metrics} that counts is a number"
         keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})
-        return f"experiment {self.name!r} has no best trial: no report has {metric!r}; they have {names_in_words(keys)}"
+        return f"experiment {self.name!r} has no best trial: no report has {metrics}; they have {names_in_words(keys)}"
 
     @property
     def budget(self) -> Budget:
@@ -553,8 +609,8 @@ class Results:
             "outcome": experiment.outcome,
             "reason": experiment.reason,
             "created_at": experiment.created_at,
-            "metric": experiment.metric,
-            "mode": experiment.mode,
+            "metric": experiment.objective.metric,
+            "mode": experiment.objective.mode,
             "trials": len(self),
             "statuses": {status.value: count for status, count in experiment.counts.items() if count},
             "reports": experiment.reports,
@@ -562,15 +618,10 @@ class Results:
             "notes": self.notes,
             "unreadable_reports": experiment.unreadable,
             "budget": self.budget._asdict(),
-            "best": None
-            if best is None
-            else {
-                "trial": best.id,
-                "status": best.status.value,
-                "value": best.best_value,
-                "config": best.config,
-                "metrics": best.best_metrics,
-            },
+            "best": None if best is None else {**_summary(best), "value": best.best_value},
+            **(
+                {} if experiment.objective.is_single else {"pareto_front": list(map(_summary, experiment.pareto_front))}
+            ),
         }
 
     def save(self) -> None:

@@ -18,7 +18,7 @@ from mqtune.core.text import names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, is_number
 from mqtune.schedulers.base import START, Choice, Release, Resume, Wait
 from mqtune.schedulers.halving import Bracket, CostRung, InBracket, Rung, RungHalving
-from mqtune.schedulers.timed import Rank, exact, rank_of
+from mqtune.schedulers.timed import AnyRank, Rank, exact, rank_of
 
 
 class ASHA(RungHalving[InBracket]):
@@ -80,11 +80,10 @@ class ASHA(RungHalving[InBracket]):
     def _reach(self, trial: Trial, report: Report, progress: InBracket) -> Decision:
         index = bisect_right(self._levels, progress.time) - 1
         is_top = index == len(self._levels) - 1
-        value = report.metrics.get(self.metric)
-        if value is None:
+        rank = self._rank(report)
+        if rank is None:
             return self._at_max_t if is_top else CONTINUE
         rung = progress.bracket.rungs[index]
-        rank = rank_of(self._score(report, value))
         self._enter(progress, rung, rank)
         if is_top:
             progress.next_level = math.inf
@@ -94,9 +93,15 @@ class ASHA(RungHalving[InBracket]):
             progress.next_level = self._levels[index + 1]
             return CONTINUE
         progress.next_level = math.inf
-        return Decision(Action.STOP, f"{rung.name}: {self._judged}={float(value):g} {reason}")
+        values = ", ".join(f"{self._judged(name)}={float(report.metrics[name]):g}" for name in self.metrics)
+        return Decision(Action.STOP, f"{rung.name}: {values} {reason}")
 
-    def _why_stopped(self, trial: Trial, rung: Rung, rank: Rank) -> str:
+    def _rank(self, report: Report) -> AnyRank | None:
+        """Return the rank with which a report enters a rung; None if it lacks the metric."""
+        value = report.metrics.get(self.metric)
+        return None if value is None else rank_of(self._score(report, value))
+
+    def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
         """Return why a trial that has entered *rung* stops there, or an empty text."""
         return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 

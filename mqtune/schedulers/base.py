@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, cast
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import METRIC_KEY, GoesByObjective, Mode, Objective
 from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
-
-#: What to give where a metric is not a name.
-METRIC_KEY: Final = "the key of the metric in the reports"
 
 
 class Start(NamedTuple):
@@ -59,15 +57,20 @@ START: Final = Start()
 Choice = Start | Resume | Fork | Release | Wait
 
 
-class Decider(Registered):
+class Decider(Registered, GoesByObjective):
     """Decides by the metric of one experiment: the common base of schedulers and stop rules.
 
     The constructor of each raises ConfigurationError for an invalid argument; the error names it and what is accepted.
     """
 
-    #: The name of the experiment's metric and "min" or "max"; empty before :meth:`bind`.
+    #: The name of the experiment's metric, of several the first, and "min" or "max"; empty before :meth:`bind`.
     metric: str = ""
     mode: str = ""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All that the experiment optimises; empty before :meth:`bind`."""
+        return () if self.objective is None else self.objective.metrics
 
     def bind(self, metric: str, mode: str) -> None:
         """Set the metric to decide by, and its mode "min" or "max"; called once, before the first report.
@@ -83,6 +86,8 @@ class Decider(Registered):
             )
         self.metric = metric
         self.mode = mode
+        if self.objective is None:
+            self.objective = Objective.of(metric, cast("Mode", mode))
 
 
 class Scheduler(Decider, ABC):
@@ -95,6 +100,7 @@ class Scheduler(Decider, ABC):
     """
 
     role = "scheduler"
+    instead_of_several = "give mqtune.MOASHA(…), or leave the scheduler out"
     extras: ClassVar = {"syne_tune": "mqtune.integrations.syne_tune"}
     #: What proposes the configs, where the scheduler itself does; the experiment then has no other searcher.
     searcher: Searcher | None = None
@@ -158,6 +164,7 @@ class FIFO(Scheduler):
     """First in, first out: lets every trial run until it ends by itself."""
 
     kind = "fifo"
+    takes_several = True
     asks_ahead = True
 
     def on_report(self, trial: Trial, report: Report) -> Decision:

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, TypeVar
 from mqtune.core.checks import flag, number, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision
-from mqtune.schedulers.timed import Progress, Rank, TimedScheduler, Waiting, exact, plain
+from mqtune.schedulers.timed import AnyRank, Progress, TimedScheduler, Waiting, exact, plain
 
 #: More rungs than this are a mistaken reduction factor; with factor 2 they would span 300 orders of magnitude.
 MAX_RUNGS: Final = 1000
@@ -58,9 +58,9 @@ class Rung:
         #: How many have ever entered, those that were taken out again included.
         self.arrivals = 0
         #: A heap of the best ranks, negated so that the worst of them is on top; as many as there are places.
-        self._best: list[Rank] = []
+        self._best: list[AnyRank] = []
         #: A heap of the others.
-        self._rest: list[Rank] = []
+        self._rest: list[AnyRank] = []
         #: Where trials pause: those paused here, and how many are on their way here, or have entered and are to pause.
         self.waiting = Waiting()
         self.coming = 0
@@ -71,7 +71,7 @@ class Rung:
         numerator, denominator = self._factor
         return max(self._least, self.entered * denominator // numerator)
 
-    def enter(self, rank: Rank) -> None:
+    def enter(self, rank: AnyRank) -> None:
         """Add a rank."""
         self.entered += 1
         self.arrivals += 1
@@ -79,7 +79,7 @@ class Rung:
         if len(self._best) < self.places:
             heapq.heappush(self._best, _negated(heapq.heappop(self._rest)))
 
-    def withdraw(self, rank: Rank) -> None:
+    def withdraw(self, rank: AnyRank) -> None:
         """Remove a rank, as if it had never entered; this costs O(n), and is rare."""
         self.entered -= 1
         ranks = [*self._rest, *map(_negated, self._best)]
@@ -89,7 +89,7 @@ class Rung:
         self._best = sorted(map(_negated, ranks[: self.places]))
         self._rest = ranks[self.places :]
 
-    def is_among_best(self, rank: Rank) -> bool:
+    def is_among_best(self, rank: AnyRank) -> bool:
         """Return whether *rank* is among the best, or equal to the last of them."""
         return bool(self._best) and _negated(rank) >= self._best[0]
 
@@ -102,7 +102,7 @@ class CostRung(Rung):
     def __init__(self, name: str, factor: Fraction) -> None:
         super().__init__(name, factor, least=0)
         #: What each rank has cost; to be set before it enters.
-        self.costs: dict[Rank, Fraction] = {}
+        self.costs: dict[AnyRank, Fraction] = {}
         #: What all have cost, and the best.
         self._total = Fraction(0)
         self._spent = Fraction(0)
@@ -111,7 +111,7 @@ class CostRung(Rung):
     def places(self) -> int:
         return len(self._best)
 
-    def enter(self, rank: Rank) -> None:
+    def enter(self, rank: AnyRank) -> None:
         self.entered += 1
         self.arrivals += 1
         self._total += self.costs[rank]
@@ -122,7 +122,7 @@ class CostRung(Rung):
             heapq.heappush(self._rest, rank)
         self._balance()
 
-    def withdraw(self, rank: Rank) -> None:
+    def withdraw(self, rank: AnyRank) -> None:
         self.entered -= 1
         ranks = [*self._rest, *map(_negated, self._best)]
         ranks.remove(rank)
@@ -143,7 +143,7 @@ class CostRung(Rung):
             heapq.heappush(self._best, _negated(next_best))
 
 
-def _negated(rank: Rank) -> Rank:
+def _negated(rank: AnyRank) -> AnyRank:
     is_nan, score, order = rank
     return -is_nan, -score, -order
 
@@ -288,6 +288,6 @@ class RungHalving(Halving[B]):
         found.trials += 1
         return found
 
-    def _enter(self, progress: B, rung: Rung, rank: Rank) -> None:
+    def _enter(self, progress: B, rung: Rung, rank: AnyRank) -> None:
         rung.enter(rank)
         progress.counted.append((rung, rank))

@@ -152,6 +152,7 @@ class PBTReplay(TimedScheduler[_Course]):
     """
 
     kind = "pbt_replay"
+    takes_several = True
 
     def __init__(self, policy: Sequence[PolicyStep], *, time_attr: str = ITERATION) -> None:
         super().__init__(time_attr)

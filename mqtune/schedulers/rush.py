@@ -12,7 +12,7 @@ from mqtune.core.checks import whole_number
 from mqtune.core.trial import ITERATION, Trial, TrialId
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.halving import Rung
-from mqtune.schedulers.timed import Rank
+from mqtune.schedulers.timed import AnyRank
 
 
 class RUSH(ASHA):
@@ -58,7 +58,7 @@ class RUSH(ASHA):
         self._candidates = whole_number(self._name, "candidates", candidates, 1)
         self._known: set[TrialId] = set()
         #: The ranks with which candidates have continued from each rung.
-        self._bars: dict[str, dict[TrialId, Rank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
+        self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
     def on_stage(self, trial: Trial) -> None:
         """Take one of the first trials for a candidate."""
@@ -70,7 +70,7 @@ class RUSH(ASHA):
         for bars in self._bars.values():
             bars.pop(trial.id, None)
 
-    def _why_stopped(self, trial: Trial, rung: Rung, rank: Rank) -> str:
+    def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
         reason, bars = super()._why_stopped(trial, rung, rank), self._bars[rung.name]
         if reason:
             return reason

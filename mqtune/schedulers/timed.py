@@ -13,7 +13,7 @@ from mqtune.core.checks import name
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.scope import ScopedValue, checked_scope
 from mqtune.core.text import name_in_words, names_in_words
-from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId, is_number
+from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial, TrialId
 from mqtune.schedulers.base import Scheduler
 
 
@@ -35,8 +35,8 @@ class Progress:
         self.decision = CONTINUE
         #: Where its scores are compared with others', and each of them.
         self.counted: list[tuple[_Scores, Any]] = []
-        #: What it is judged by, if that is not its last value.
-        self.scoped: ScopedValue | None = None
+        #: What it is judged by, if that is not its last value; one of each metric.
+        self.scoped: list[ScopedValue] = []
 
 
 P = TypeVar("P", bound=Progress)
@@ -101,22 +101,22 @@ class TimedScheduler(Scheduler, Generic[P]):
         self._progress.pop(trial.id, None)
 
     def _scoped(self, report: Report, progress: P) -> Report:
-        """Return a report with the value that its trial is judged by in place of its own."""
-        value = report.metrics.get(self.metric)
-        if not is_number(value):
+        """Return a report with the values that its trial is judged by in place of its own."""
+        values = None if self.objective is None else self.objective.values(report.metrics)
+        if self.objective is None or values is None:
             return report
-        if progress.scoped is None:
-            progress.scoped = ScopedValue(self._scope, self.mode)
-        return report._replace(metrics={**report.metrics, self.metric: progress.scoped.add(value)})
+        if not progress.scoped:
+            progress.scoped = [ScopedValue(self._scope, mode) for mode in self.objective.modes]
+        judged = [scoped.add(value) for scoped, value in zip(progress.scoped, values, strict=True)]
+        return report._replace(metrics={**report.metrics, **dict(zip(self.objective.metrics, judged, strict=True))})
 
     @property
     def time_attr(self) -> str:
         return self._time_attr
 
-    @property
-    def _judged(self) -> str:
-        """What a trial is judged by, for people."""
-        return self.metric if self._scope == _LAST else f"{self._scope} of {self.metric}"
+    def _judged(self, metric: str) -> str:
+        """Return what a trial is judged by, for people."""
+        return metric if self._scope == _LAST else f"{self._scope} of {metric}"
 
     @property
     def _name(self) -> str:
@@ -200,6 +200,8 @@ class Milestones:
 
 #: Lower is better: whether the score is NaN, which is worst; the score, lower being better; what breaks ties.
 Rank = tuple[int, float, int]
+#: A rank, or the values of several metrics, of which lower is better too.
+AnyRank = tuple[float, ...]
 
 
 def rank_of(score: float, order: int = 0) -> Rank:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from mqtune.core.checks import whole_number
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import GoesByObjective
 from mqtune.core.registry import Registered
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.space import Space
@@ -35,7 +36,7 @@ class PastTrial(NamedTuple):
     status: TrialStatus = TrialStatus.COMPLETED
 
 
-class Searcher(Registered, ABC):
+class Searcher(Registered, GoesByObjective, ABC):
     """Proposes configs, and hears what becomes of the trials that try them.
 
     For each new trial, the driver calls either ``suggest`` or ``adopt``, and then ``on_stage``. Reports and ends follow in the
@@ -47,6 +48,7 @@ class Searcher(Registered, ABC):
     """
 
     role = "searcher"
+    instead_of_several = 'give searcher="tpe", or leave the searcher out for random search'
     extras: ClassVar = {"optuna": "mqtune.integrations.optuna", "ax": "mqtune.integrations.ax"}
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
@@ -65,6 +67,8 @@ class Searcher(Registered, ABC):
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Learn what the experiment searches, and its seed; called before the first suggestion, perhaps more than once.
+
+        Of several metrics it is told the first alone, as :meth:`check_objective` was told all.
 
         One that was made with a space of its own ignores it.
         """

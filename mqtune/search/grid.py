@@ -25,6 +25,7 @@ class GridSearcher(Searcher):
     """
 
     kind = "grid"
+    takes_several = True
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         check_arguments("GridSearcher", space, seed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import PastTrial, Searcher, Suggestion, check_arguments, fingerprint
@@ -31,6 +32,8 @@ class PointsFirst(Searcher):
     Raises:
         SpaceError: a point has an unknown key or a value outside its domain; the text names the point's index.
     """
+
+    takes_several = True
 
     def __init__(
         self,
@@ -78,6 +81,12 @@ class PointsFirst(Searcher):
                     space.check(point)
         if self._after is not None:
             self._after.check_space(space)
+
+    def check_objective(self, objective: Objective) -> None:
+        """Have the other searcher learn what is optimised."""
+        super().check_objective(objective)
+        if self._after is not None:
+            self._after.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Complete the points, and tell the other searcher of them.
@@ -194,6 +203,7 @@ class Nobody(Searcher):
     """Proposes nothing: whoever drives the experiment adds its trials."""
 
     kind = "nobody"
+    takes_several = True
 
     def suggest(self, trial: TrialId) -> None:
         return None

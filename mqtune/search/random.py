@@ -40,6 +40,7 @@ class RandomSearcher(Searcher):
     """
 
     kind = "random"
+    takes_several = True
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         check_arguments("RandomSearcher", space, seed)

@@ -146,11 +146,13 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
         return {}
     if isinstance(value, dict):
         return value
+    metric = current.message["options"]["metric"]
     with contextlib.suppress(TypeError):
         number = decode_value(encode_value(value))
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            return {str(current.message["options"]["metric"]): number}
-    raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give a number, a dict of metrics, or nothing")
+        if isinstance(number, int | float) and not isinstance(number, bool) and isinstance(metric, str):
+            return {metric: number}
+    which = "a number, a dict of metrics" if isinstance(metric, str) else f"a dict of the metrics {metric}"
+    raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give {which}, or nothing")
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:

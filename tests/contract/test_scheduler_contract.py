@@ -21,6 +21,7 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "promotion by cost": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, cost="time_total_s"),
     "pasha": lambda: mqtune.PASHA(MAX_T, reduction_factor=2),
     "rush": lambda: mqtune.RUSH(MAX_T, 2),
+    "moasha": lambda: mqtune.MOASHA(MAX_T, reduction_factor=2, brackets=2),
     "hyperband": lambda: mqtune.HyperBand(MAX_T),
     "asha to the end": lambda: mqtune.ASHA(MAX_T, stop_last_trials=False),
     "promotion to the end": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, stop_last_trials=False),

@@ -40,13 +40,13 @@ def begin(tmp_path: Path, store: DirectoryStore) -> Callable[..., Bench]:
     return begin
 
 
-def save(bench: Bench, store: DirectoryStore, trial: str, loss: float) -> CheckpointId:
-    """Report a loss with a folder as the checkpoint."""
+def save(bench: Bench, store: DirectoryStore, trial: str, loss: float, **others: float) -> CheckpointId:
+    """Report a loss, and other metrics, with a folder as the checkpoint."""
     name = bench.new_checkpoint(trial, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text(name)
     store.save(name, folder, {})
-    bench.report(trial, loss, checkpoint=name)
+    bench.report(trial, loss, checkpoint=name, **others)
     return name
 
 
@@ -310,6 +310,26 @@ def test_the_best_trial_keeps_its_checkpoints_even_when_it_was_stopped(
     bench.end(ONE)
 
     assert list(bench.trial(ONE).checkpoints) == [name]
+
+
+def test_the_trials_on_the_pareto_front_keep_theirs_and_lose_them_with_their_place(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin(delete_checkpoints=True, metric=["loss", "speed"], mode=["min", "max"])
+    bench.hand.add({})
+    first, second = save(bench, store, ONE, 1.0, speed=1.0), save(bench, store, TWO, 2.0, speed=2.0)
+    bench.end(ONE)
+    bench.end(TWO)
+    assert [list(bench.trial(each).checkpoints) for each in (ONE, TWO)] == [[first], [second]]
+    with pytest.raises(ConfigurationError, match=r"trial 0002 is the best so far.*even_best=True"):
+        bench.hand.trial(TWO).delete_checkpoints()
+
+    bench.start(THREE)
+    third = save(bench, store, THREE, 1.5, speed=3.0)
+    assert list(bench.trial(TWO).checkpoints) == [second], "it may come off the front again"
+    bench.end(THREE)
+
+    assert [list(bench.trial(each).checkpoints) for each in (ONE, TWO, THREE)] == [[first], [], [third]]
 
 
 def test_what_somebody_began_with_outlives_its_trial(begin: Callable[..., Bench], store: DirectoryStore) -> None:

@@ -21,7 +21,8 @@ from mqtune.core.events import (
     TrialClosed,
     TrialStaged,
 )
-from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment, Mode
+from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
+from mqtune.core.objective import Mode
 from mqtune.core.trial import Action, AttemptEnd, Decision, Intent, Report, Trial, TrialId, TrialStatus
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")

@@ -16,10 +16,12 @@ from optuna.trial import TrialState
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Objective
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search.base import Searcher
 from mqtune.search.points import PointsFirst, searcher_of
+from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 
 SPACE = Space(
@@ -58,9 +60,16 @@ LIMITED = Space(
 
 
 def bound(
-    sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, mode: str = "min", space: Space = SPACE
+    sampler: optuna.samplers.BaseSampler | None = None,
+    seed: int = 1,
+    mode: str = "min",
+    space: Space = SPACE,
+    *,
+    several: bool = False,
 ) -> OptunaSearcher:
     searcher = OptunaSearcher(sampler)
+    if several:
+        searcher.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
     searcher.bind(space, seed, metric="loss", mode=mode)
     return searcher
 
@@ -88,7 +97,7 @@ class Story:
     def report(self, trial: Trial, *losses: object) -> Trial:
         for loss in losses:
             trial.reports += 1
-            metrics = {"loss": loss, "training_iteration": trial.reports}
+            metrics = {"loss": loss, "speed": loss, "training_iteration": trial.reports}
             self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
         return trial
 
@@ -352,9 +361,10 @@ def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
     ends=st.lists(st.sampled_from([*TrialStatus]), min_size=1, max_size=25),
     losses=st.lists(st.floats(), min_size=1, max_size=5),
     space=st.sampled_from([SPACE, CONDITIONAL, LIMITED]),
+    several=st.booleans(),
 )
 def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_would_have_been(
-    ends: list[TrialStatus], losses: list[float], space: Space
+    ends: list[TrialStatus], losses: list[float], space: Space, several: bool
 ) -> None:
     asked: list[int] = []
 
@@ -373,12 +383,12 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
                 story.end(trial, status)
         return configs
 
-    first, second = Story(bound(space=space)), Story(bound(space=space))
+    first, second = (Story(bound(space=space, several=several)) for _ in range(2))
     configs = tried(first, lambda _: first.begin())
     assert tried(second, lambda number: second.begin(replays=configs[number])) == configs
     assert [rounded(first.begin().config) for _ in range(3)] == [rounded(second.begin().config) for _ in range(3)]
 
-    own = Story(bound(Counting(seed=0), space=space))
+    own = Story(bound(Counting(seed=0), space=space, several=several))
     tried(own, lambda number: own.begin(replays=configs[number]))
     assert not asked
 
@@ -418,6 +428,71 @@ def test_it_runs_with_samplers_of_all_kinds(sampler: Callable[..., optuna.sample
         story = Story(bound(sampler(seed=3), mode="max", space=space))
     for _ in range(15):
         space.check(story.end(story.report(story.begin(), 0.5)).config, partial=False)
+
+
+# Several metrics.
+
+
+@pytest.mark.parametrize(
+    ("status", "losses", "state", "values"),
+    [
+        (TrialStatus.COMPLETED, [3.0, 2.0], TrialState.COMPLETE, [2.0, 2.0]),
+        (TrialStatus.COMPLETED, [3.0, None], TrialState.COMPLETE, [3.0, 3.0]),
+        (TrialStatus.COMPLETED, [], TrialState.FAIL, None),
+        (TrialStatus.EARLY_STOPPED, [3.0, 2.5], TrialState.PRUNED, None),
+        (TrialStatus.PAUSED, [3.0], TrialState.PRUNED, None),
+        (TrialStatus.FAILED, [3.0], TrialState.FAIL, None),
+        (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
+    ],
+)
+def test_of_several_metrics_the_sampler_learns_the_values_of_completed_trials(
+    status: TrialStatus, losses: list[Any], state: TrialState, values: list[float] | None
+) -> None:
+    story = Story(bound(several=True))
+    assert [each.name for each in story.searcher._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    trial = story.report(story.begin(), *losses)
+    if status is not TrialStatus.RUNNING:
+        story.end(trial, status)
+
+    (seen,) = story.model
+    assert (seen.state, seen.values, seen.intermediate_values) == (state, values, {})
+    assert story.begin().config
+
+
+def test_a_trial_of_which_one_of_several_metrics_has_diverged_is_worse_than_all_others() -> None:
+    story = Story(bound(several=True))
+    story.end(story.report(story.begin(), 1.0, math.nan))
+    assert [each.state for each in story.model] == [TrialState.FAIL, TrialState.PRUNED]
+
+
+@pytest.mark.parametrize("sampler", [lambda: None, lambda: optuna.samplers.NSGAIISampler(seed=1, population_size=8)])
+@pytest.mark.parametrize("space", [SPACE, CONDITIONAL], ids=["flat", "conditional"])
+def test_samplers_of_several_metrics_run(sampler: Callable[[], Any], space: Space) -> None:
+    story = Story(bound(sampler(), space=space, several=True))
+    for number in range(20):
+        space.check(story.end(story.report(story.begin(), float(number % 7))).config, partial=False)
+
+
+def test_by_several_metrics_tpe_comes_closer_to_the_front_than_chance() -> None:
+    space = Space({f"x{number}": mqtune.uniform(0, 1) for number in range(4)})
+
+    def distance(searcher: Searcher) -> float:
+        """How far, on average, the second half of the trials lies from the front of ZDT1."""
+        found = []
+        for number in range(1, 61):
+            id_ = TrialId(f"{number:04d}")
+            config = searcher.suggest(id_)
+            assert isinstance(config, dict)
+            trial = Trial(id_, config, TrialStatus.COMPLETED, [Attempt(1, 0.0, config)], reports=1)
+            searcher.on_stage(trial)
+            first, *others = config.values()
+            found.append(1 + 3 * sum(others))
+            metrics = {"loss": first, "speed": -found[-1] * (1 - math.sqrt(first / found[-1])), "training_iteration": 1}
+            searcher.on_report(trial, Report(id_, 1, 1, 0.0, metrics))
+            searcher.on_trial_end(trial)
+        return sum(found[30:])
+
+    assert distance(bound(space=space, several=True)) < 0.6 * distance(RandomSearcher(space, seed=1))
 
 
 def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_users_can_not() -> None:

@@ -129,6 +129,42 @@ def test_a_mirror_that_is_written_after_each_event_comes_to_the_same_study(resul
         assert other.intermediate_values.keys() <= one.intermediate_values.keys()
 
 
+def test_of_several_metrics_it_has_the_pareto_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    def both(config: Config) -> Any:
+        for epoch in range(1, 10):
+            yield 60.0, {"loss": config["x"] ** 2 + 1 / epoch, "cost": math.nan if config["x"] > 0.9 else config["q"]}
+
+    results = mqtune.Tuner(
+        train,
+        SPACE,
+        metric=["loss", "cost"],
+        mode="min",
+        searcher="tpe",
+        scheduler=mqtune.MOASHA(max_t=9),
+        max_trials=20,
+        seed=5,
+        backend=mqtune.Simulated(both, slots=4),
+        run=mqtune.Run(progress=False),
+    ).run()
+    study = results.to_optuna_study()
+
+    assert study.metric_names == ["loss", "cost"]
+    assert {trial.state for trial in study.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
+    for seen, trial in zip(study.trials, results, strict=True):
+        if seen.state is TrialState.COMPLETE:
+            assert seen.values == [trial.metrics["loss"], trial.metrics["cost"]]
+    ended = {trial.id for trial in results.pareto_front if trial.status.is_completed}
+    assert ended <= {trial.user_attrs["mqtune.trial"] for trial in study.best_trials}
+    follower = StudyMirror(created := next(results.events()))  # type: ignore[arg-type]
+    assert isinstance(created, ExperimentCreated)
+    for event in results.events():
+        follower.take(event) if event is not created else None
+        follower.write()
+    assert [trial.values for trial in follower.study.trials] == [trial.values for trial in study.trials]
+
+
 def test_times_are_those_of_the_journal(results: Results) -> None:
     trial, seen = results["0001"], results.to_optuna_study().trials[0]
 

@@ -46,6 +46,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.PromotionASHA(81, brackets=2, stop_last_trials=False),
     lambda: mqtune.PromotionASHA(81, cost="time_total_s"),
     lambda: mqtune.RUSH(81, 3, reduction_factor=4, time_attr="epoch"),
+    lambda: mqtune.MOASHA(81, brackets=2, time_attr="epoch"),
     lambda: mqtune.PASHA(81, grace_period=3, reduction_factor=4, time_attr="epoch"),
     lambda: mqtune.HyperBand(9, brackets=1, scope="last-5-avg"),
     lambda: mqtune.HyperBand(49, stop_last_trials=False),

@@ -8,9 +8,9 @@ from typing import ClassVar, Final, Literal
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.experiment import Experiment, Mode
+from mqtune.core.experiment import Experiment
+from mqtune.core.objective import METRIC_KEY, Mode
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
 #: How often, in seconds, the times of running trials are summed: that takes a look at each of them.
@@ -29,6 +29,7 @@ class TimeLimit(StopRule):
     kind = "time_limit"
     later: ClassVar = {"of": "experiment"}
     scopes = frozenset({Scope.EXPERIMENT})
+    takes_several = True
 
     def __init__(self, seconds: float, of: Literal["experiment", "driver", "trials"] = "experiment") -> None:
         self._seconds = checks.positive("TimeLimit", "seconds", seconds)
@@ -79,6 +80,7 @@ class _Count(StopRule):
     """
 
     scopes = frozenset({Scope.EXPERIMENT})
+    takes_several = True
     #: What was done to the trials that it counts.
     _WORD: str
 
@@ -145,6 +147,7 @@ class ReportsReceived(StopRule):
 
     kind = "reports_received"
     scopes = frozenset({Scope.EXPERIMENT})
+    takes_several = True
 
     def __init__(self, reports: int) -> None:
         self._reports = checks.whole_number("ReportsReceived", "reports", reports, 1)
@@ -182,7 +185,7 @@ class ExperimentPlateau(StopRule):
     restart the count; one that ends it does. NaN and reports without the metric are passed over.
 
     Args:
-        metric: its key in the reports; by default what the experiment optimises.
+        metric: its key in the reports; by default what the experiment optimises, if that is one metric.
         std: the standard deviation, 0 for values that are all the same.
         top: how many trials are compared, at least 2.
         patience: how many trials may still end.
@@ -207,6 +210,7 @@ class ExperimentPlateau(StopRule):
         self._std = checks.number("ExperimentPlateau", "std", std, least=0)
         self._top = checks.whole_number("ExperimentPlateau", "top", top, 2)
         self._patience = checks.whole_number("ExperimentPlateau", "patience", patience, 0)
+        self.takes_several = bool(self._metric)
         self._mode: str = mode or ""
         self._sign = 0.0
         #: The best score of each trial, lower being better.
@@ -227,15 +231,16 @@ class ExperimentPlateau(StopRule):
         """
         super().bind(metric, mode)
         self._metric = self._metric or metric
-        if self._metric != metric and not self._mode:
+        wanted = self.objective.mode_of(self._metric) if self.objective is not None else None
+        if wanted is None and not self._mode:
             raise ConfigurationError(
-                f"ExperimentPlateau: {self._metric!r} is not the experiment's metric {metric!r}; say mode='min' or mode='max'"
+                f"ExperimentPlateau: {self._metric!r} is not the experiment's metric {self.objective}; say mode='min' or mode='max'"
             )
-        if self._metric == metric and self._mode not in ("", mode):
+        if wanted is not None and self._mode not in ("", wanted):
             raise ConfigurationError(
-                f"ExperimentPlateau: mode={self._mode!r} for {metric!r}, of which the experiment wants the {mode}; leave mode out"
+                f"ExperimentPlateau: mode={self._mode!r} for {self._metric!r}, of which the experiment wants the {wanted}; leave mode out"
             )
-        self._mode = self._mode or mode
+        self._mode = self._mode or wanted or mode
         self._sign = 1.0 if self._mode == "min" else -1.0
 
     @property
@@ -250,7 +255,7 @@ class ExperimentPlateau(StopRule):
         """Take the report in; it never stops a single trial."""
         if not self._sign:
             raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number(report, self._metric, self.metric)
+        value = number(report, self._metric, self.metrics)
         if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
             return ""
         self._reporting.add(trial.id)

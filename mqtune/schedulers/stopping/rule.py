@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from enum import Enum
 from numbers import Integral, Real
 from typing import Self
@@ -13,6 +13,7 @@ from typing import Self
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
+from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus
@@ -43,6 +44,7 @@ class StopRule(Decider):
     """
 
     role = "rule"
+    instead_of_several = "give one that names its metric, or does without"
     #: Whether this rule may end trials, the experiment, or both.
     scopes: frozenset[Scope] = frozenset(Scope)
 
@@ -95,6 +97,8 @@ class StopRule(Decider):
 class _Combined(StopRule):
     """Combines several rules; each is asked every time, so that none misses a report."""
 
+    takes_several = True
+
     def __init__(self, *rules: object) -> None:
         if not rules:
             raise ConfigurationError(f"{type(self).__name__}() has no rule; give at least one")
@@ -104,6 +108,11 @@ class _Combined(StopRule):
             if rule is None:
                 raise ConfigurationError(f"{type(self).__name__}: None is not a stop rule; leave it out")
             self._rules.append(rule)
+
+    def check_objective(self, objective: Objective) -> None:
+        super().check_objective(objective)
+        for rule in self._rules:
+            rule.check_objective(objective)
 
     def bind(self, metric: str, mode: str) -> None:
         super().bind(metric, mode)
@@ -177,17 +186,17 @@ class AllRule(_Combined):
         return " and ".join(reasons) if all(reasons) else ""
 
 
-def number(report: Report, key: str, metric: str = "") -> float | None:
+def number(report: Report, key: str, metrics: Container[str] = ()) -> float | None:
     """Return the number that a report has under *key*, or None if it has none; a flag counts as 0 or 1.
 
-    Of *metric*, what the experiment optimises, True and False don't count.
+    Of *metrics*, what the experiment optimises, True and False don't count.
     """
     value = report.metrics.get(key)
     if value.__class__ is float:
         return value
     if value is None and key == ITERATION:
         return report.sequence
-    if not isinstance(value, Real) or (isinstance(value, bool) and key == metric):
+    if not isinstance(value, Real) or (isinstance(value, bool) and key in metrics):
         return None
     return int(value) if isinstance(value, Integral) else float(value)
 
@@ -227,9 +236,9 @@ def as_rule(stop: object) -> StopRule | None:
 class MetricBounds(StopRule):
     """Stops a trial when any of these metrics reaches its bound.
 
-    The experiment's own metric in mode "min" reaches its bound from above, when value <= bound. Every other metric, and
-    the experiment's own in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
-    counts as 0 or 1, but not in place of the experiment's own metric. A report without the metric, or with something that
+    A metric that the experiment optimises, in mode "min", reaches its bound from above, when value <= bound. Every other one,
+    and what it optimises in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
+    counts as 0 or 1, but not in place of what the experiment optimises. A report without the metric, or with something that
     is not a number for it, is skipped; without ``training_iteration`` it counts by its sequence number.
 
     A metric that the first report lacks is warned about once, with the names that the report has. If the first trial
@@ -242,6 +251,7 @@ class MetricBounds(StopRule):
 
     kind = "metric_bounds"
     scopes = frozenset({Scope.TRIAL})
+    takes_several = True
 
     def __init__(self, bounds: Mapping[str, float]) -> None:
         if not bounds:
@@ -268,14 +278,14 @@ class MetricBounds(StopRule):
         return frozenset(self._bounds)
 
     def _is_from_above(self, key: str) -> bool:
-        return key == self.metric and self.mode == "min"
+        return self.objective is not None and self.objective.mode_of(key) == "min"
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
         if not self._checks:
             raise ConfigurationError("stop: the experiment's metric is not known; call bind(metric, mode) first")
         reason = ""
         for key, bound, is_from_above in self._checks:
-            value = number(report, key, self.metric)
+            value = number(report, key, self.metrics)
             if value is None:
                 continue
             if self._awaited:
@@ -323,6 +333,7 @@ class FunctionRule(StopRule):
 
     kind = "function"
     scopes = frozenset({Scope.TRIAL})
+    takes_several = True
 
     def __init__(self, function: Callable[[Trial, Report], object]) -> None:
         self._function = function

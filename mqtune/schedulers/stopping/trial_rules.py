@@ -6,8 +6,8 @@ from collections import deque
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import METRIC_KEY
 from mqtune.core.trial import ITERATION, Report, Trial, TrialId
-from mqtune.schedulers.base import METRIC_KEY
 from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, number, spread
 
 
@@ -42,6 +42,7 @@ class MaximumIteration(StopRule):
 
     kind = "maximum_iteration"
     scopes = frozenset({Scope.TRIAL})
+    takes_several = True
 
     def __init__(self, iterations: int) -> None:
         self._iterations = checks.whole_number("MaximumIteration", "iterations", iterations, 1)
@@ -65,7 +66,7 @@ class TrialPlateau(StopRule):
     checkpoint, starts with none.
 
     Args:
-        metric: its key in the reports; by default what the experiment optimises.
+        metric: its key in the reports; by default what the experiment optimises, if that is one metric.
         std: the standard deviation, 0 for values that are all the same.
         num_results: how many of the last values are looked at, at least 2.
         grace_period: how many values a trial may have before it can be stopped.
@@ -78,6 +79,7 @@ class TrialPlateau(StopRule):
         self, metric: str | None = None, *, std: float = 0.01, num_results: int = 4, grace_period: int = 4
     ) -> None:
         self._metric = "" if metric is None else checks.name("TrialPlateau", "metric", metric, METRIC_KEY)
+        self.takes_several = bool(self._metric)
         self._std = checks.number("TrialPlateau", "std", std, least=0)
         self._num_results = checks.whole_number("TrialPlateau", "num_results", num_results, 2)
         self._grace_period = checks.whole_number("TrialPlateau", "grace_period", grace_period, 0)
@@ -94,7 +96,7 @@ class TrialPlateau(StopRule):
     def stops_trial(self, trial: Trial, report: Report) -> str:
         if not self._metric:
             raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
-        value = number(report, self._metric, self.metric)
+        value = number(report, self._metric, self.metrics)
         if value is None:
             return ""
         window = self._windows.get(trial.id)

@@ -1,0 +1,140 @@
+"""What an experiment optimises: one metric or several; and which of several points none of the others dominates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
+
+from mqtune.core import checks
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Metrics, Point, is_number
+
+Mode = Literal["min", "max"]
+#: As users spell them, and a definition has them.
+Metric = str | Sequence[str]
+Modes = Mode | Sequence[Mode]
+
+#: What to give where a metric is not a name.
+METRIC_KEY: Final = "the key of the metric in the reports"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The metrics that an experiment optimises, each with its mode; the one metric is empty where there is none."""
+
+    metrics: tuple[str, ...]
+    modes: tuple[Mode, ...]
+
+    @classmethod
+    def of(cls, metric: Metric, mode: Modes) -> Objective:
+        """Return what users spell as a metric and its mode, or as a list of each; one mode may stand for all metrics.
+
+        Raises:
+            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric.
+        """
+        metrics = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
+        modes: tuple[Any, ...] = tuple(mode) if isinstance(mode, list | tuple) else (mode,) * len(metrics)
+        if len(modes) != len(metrics) or not metrics:
+            raise ConfigurationError(f"metric={metric!r}, mode={mode!r}: give one mode for each metric, at least one")
+        for name in metrics if len(metrics) > 1 else ():
+            checks.name("", "metric", name, METRIC_KEY)
+        for each in modes:
+            checks.one_of("", "mode", each, ("min", "max"))
+        if len(set(metrics)) < len(metrics):
+            raise ConfigurationError(f"metric={metric!r}: a metric is there twice")
+        return cls(metrics, modes)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is at most one metric."""
+        return len(self.metrics) == 1
+
+    @property
+    def metric(self) -> str | list[str]:
+        """The metric, or the list of them, as a definition has it."""
+        return self.metrics[0] if self.is_single else list(self.metrics)
+
+    @property
+    def mode(self) -> Mode | list[Mode]:
+        """The mode, or the list of them, as a definition has it."""
+        return self.modes[0] if self.is_single else list(self.modes)
+
+    def __str__(self) -> str:
+        return " and ".join(map(repr, self.metrics))
+
+    def mode_of(self, metric: str) -> Mode | None:
+        """Return the mode of a metric; None for one that isn't optimised."""
+        return dict(zip(self.metrics, self.modes, strict=True)).get(metric)
+
+    def values(self, metrics: Metrics) -> tuple[float, ...] | None:
+        """Return the values of the metrics in a report; None where one of them is missing, or no number."""
+        found = [value for name in self.metrics if is_number(value := metrics.get(name))]
+        return tuple(found) if len(found) == len(self.metrics) else None
+
+    def point(self, metrics: Metrics) -> Point | None:
+        """Return the values in a report such that lower is better; None where one of them is missing, or no number."""
+        values = self.values(metrics)
+        if values is None:
+            return None
+        return tuple(value if mode == "min" else -value for value, mode in zip(values, self.modes, strict=True))
+
+
+class GoesByObjective:
+    """Something that goes by what an experiment optimises: a scheduler, a searcher or a stop rule."""
+
+    #: Whether it can go by several metrics.
+    takes_several: bool = False
+    #: What to do where it can't.
+    instead_of_several: ClassVar[str] = ""
+    #: What the experiment optimises; None before that is known.
+    objective: Objective | None = None
+
+    def check_objective(self, objective: Objective) -> None:
+        """Learn what the experiment optimises; called when a tuner is made, before ``bind``.
+
+        ``bind`` is told of the first metric alone.
+
+        Raises:
+            ConfigurationError: that is several metrics, and ``takes_several`` is not set.
+        """
+        if not objective.is_single and not self.takes_several:
+            raise ConfigurationError(
+                f"{type(self).__name__} goes by one metric, and the experiment has {objective}: {self.instead_of_several}"
+            )
+        self.objective = objective
+
+
+def dominates(point: Point, other: Point) -> bool:
+    """Whether *point* is nowhere worse than *other*, and somewhere better."""
+    return point != other and all(mine <= theirs for mine, theirs in zip(point, other, strict=True))
+
+
+_PLANE: Final = 2
+
+
+class _HasPoint(Protocol):
+    @property
+    def point(self) -> Point:
+        """Where it is; lower is better."""
+
+
+T = TypeVar("T", bound=_HasPoint)
+
+
+def pareto_front(things: Iterable[T]) -> list[T]:
+    """Return the things whose points no other's point dominates, of equal points all; the best by the first metric first."""
+    found: list[T] = []
+    # What dominates a point comes before it in this order.
+    for each in sorted(things, key=lambda thing: thing.point):
+        # Of two metrics, the last one found has the best second value.
+        rivals = found[-1:] if len(each.point) == _PLANE else found
+        if not any(dominates(other.point, each.point) for other in rivals):
+            found.append(each)
+    return found
+
+
+def has_nan(point: Point) -> bool:
+    """Whether a point has a value that is not a number, and so is nowhere."""
+    return any(map(math.isnan, point))

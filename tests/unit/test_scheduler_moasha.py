@@ -1,0 +1,219 @@
+"""Multi-objective ASHA: its rule computed anew by brute force, and games with events in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_play import check_game, rngs, rough, scattered, some_faults
+
+import mqtune
+from mqtune.core.objective import Objective, dominates
+from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Metrics, Point, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers.halving import Rung
+from mqtune.schedulers.moasha import FrontRung, epsilon_net
+from mqtune.schedulers.timed import exact
+
+INF, NAN = math.inf, math.nan
+
+
+def bound(scheduler: mqtune.Scheduler) -> Any:
+    """Return a scheduler that minimises the loss and maximises the speed."""
+    scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
+    scheduler.bind("loss", "min")
+    return scheduler
+
+
+class Table:
+    """Trials by their numbers, each of which is heard of with its first report."""
+
+    def __init__(self, max_t: int = 27, **arguments: Any) -> None:
+        self.scheduler: mqtune.MOASHA = bound(mqtune.MOASHA(max_t, **arguments))
+        self.trials: dict[int, Trial] = {}
+
+    def tell(self, number: int, now: int, **metrics: object) -> Decision:
+        trial = self.trials.get(number)
+        if trial is None:
+            trial = self.trials[number] = Trial(TrialId(str(number)), {}, TrialStatus.RUNNING, [Attempt(1, 0.0)])
+        return self.scheduler.on_report(trial, Report(trial.id, 1, now, 0.0, {"training_iteration": now, **metrics}))
+
+
+# The rule.
+
+
+def groups_of(points: list[Point]) -> list[list[Point]]:
+    """Peel off one front after the other."""
+    groups, left = [], sorted(points)
+    while left:
+        groups.append([one for one in left if not any(dominates(other, one) for other in left)])
+        left = [one for one in left if one not in groups[-1]]
+    return groups
+
+
+def places_of(group: list[Point]) -> list[tuple[float, ...]]:
+    """Scale each metric by its range."""
+
+    def place(value: float, finite: list[float]) -> float:
+        if math.isinf(value):
+            return 2 if value > 0 else -1
+        return (value - min(finite)) / ((max(finite) - min(finite)) or 1)
+
+    columns = list(zip(*group, strict=True))
+    finite = [[value for value in column if not math.isinf(value)] for column in columns]
+    return [tuple(place(value, finite[at]) for at, value in enumerate(point)) for point in group]
+
+
+def best_of(points: list[Point], number: int) -> list[Point]:
+    """Return the best of the points, by the rule as the class's text has it."""
+    best: list[Point] = []
+    for group in groups_of(points):
+        room = number - len(best)
+        if len(group) <= room:
+            best += group
+            continue
+        places = places_of(group)
+        chosen = [0][:room]
+        while len(chosen) < room:
+            gaps = [
+                -1
+                if at in chosen
+                else min(sum((a - b) ** 2 for a, b in zip(place, places[each], strict=True)) for each in chosen)
+                for at, place in enumerate(places)
+            ]
+            chosen.append(gaps.index(max(gaps)))
+        return best + [group[each] for each in chosen]
+    return best
+
+
+values = st.sampled_from([-INF, -2.0, 0.0, 0.5, 1.0, 3.0, 7.0, INF])
+
+
+@given(
+    points=st.integers(1, 3).flatmap(lambda size: st.lists(st.tuples(*[values] * size), min_size=1, max_size=25)),
+    factor=st.sampled_from([1.5, 2, 3, 4]),
+    withdrawn=st.integers(0, 30),
+)
+@settings(max_examples=100)
+def test_the_best_of_a_rung_are_those_of_the_rule_computed_anew(
+    points: list[Point], factor: float, withdrawn: int
+) -> None:
+    rung = FrontRung("rung", exact(factor), least=1)
+    known: list[Point] = []
+    for number, point in enumerate(points):
+        rung.enter(point)
+        known.append(point)
+        if number == withdrawn:
+            rung.withdraw(point)
+            known.remove(point)
+        best = best_of(known, max(1, math.floor(len(known) / exact(factor))))
+        assert {one for one in known if rung.is_among_best(one)} == set(best)
+
+
+@given(values=st.lists(st.integers(-5, 5), min_size=1, max_size=30), factor=st.sampled_from([2, 3]))
+@settings(max_examples=100)
+def test_by_one_metric_they_are_those_of_asha(values: list[int], factor: int) -> None:
+    several, one = FrontRung("rung", exact(factor), least=1), Rung("rung", exact(factor), least=1)
+    for value in values:
+        several.enter((value,))
+        one.enter((0, value, 0))
+        assert several.is_among_best((value,)) is one.is_among_best((0, value, 0))
+
+
+def test_a_net_begins_with_the_best_by_the_first_metric_and_goes_to_the_farthest() -> None:
+    line = [(0.0, 10.0), (1.0, 9.0), (2.0, 8.0), (5.0, 5.0), (10.0, 0.0)]
+    assert epsilon_net(line[::-1], 3) == [(0.0, 10.0), (10.0, 0.0), (5.0, 5.0)]
+    assert sorted(epsilon_net(line, 9)) == line
+    # No unit counts for more than another.
+    milliseconds = [(loss, 1000 * latency) for loss, latency in line]
+    assert epsilon_net(milliseconds, 3) == [(0.0, 10_000.0), (10.0, 0.0), (5.0, 5000.0)]
+    assert epsilon_net([(1e308, -1e308), (-1e308, 1e308), (0.0, 0.0)], 2) == [(-1e308, 1e308), (1e308, -1e308)]
+
+
+# Decisions.
+
+
+def test_what_dominates_all_others_goes_on_and_what_is_dominated_stops() -> None:
+    at = Table()
+    for number in range(6):
+        at.tell(number, 1, loss=5 + number, speed=5 - number)
+    assert at.tell(6, 1, loss=4, speed=6) is CONTINUE
+    assert at.tell(7, 1, loss=4.5, speed=5.5) is CONTINUE
+    assert at.tell(8, 1, loss=12, speed=5) == Decision(
+        Action.STOP, "rung 1: loss=12, speed=5 is not among the best 3 of 9"
+    )
+    assert at.tell(6, 27, loss=1, speed=6) == Decision(Action.COMPLETE, "reached max_t=27")
+
+
+def test_the_best_by_the_first_metric_goes_on_however_bad_the_other_is() -> None:
+    at = Table()
+    for number in range(30):
+        assert at.tell(number, 1, loss=-number, speed=-number) is CONTINUE
+
+
+def test_a_report_that_lacks_a_metric_enters_no_rung() -> None:
+    at = Table()
+    at.tell(0, 1, loss=1, speed=1)
+    assert at.tell(1, 1, loss=9) is CONTINUE
+    assert at.tell(1, 2, loss=9, speed=None) is CONTINUE
+    assert at.scheduler.rung_sizes == (1, 0, 0, 0)
+    assert at.tell(1, 3, loss=9, speed=0) is CONTINUE, "none below is entered"
+    assert at.scheduler.rung_sizes == (1, 1, 0, 0)
+    assert at.tell(1, 27) == Decision(Action.COMPLETE, "reached max_t=27")
+
+
+def test_a_scope_counts_for_each_metric() -> None:
+    at = Table(grace_period=3, scope="last-2-avg")
+    at.tell(0, 1, loss=9, speed=1)
+    at.tell(0, 2, loss=4, speed=4)
+    assert at.tell(0, 3, loss=2, speed=2) is CONTINUE
+    at.tell(1, 2, loss=5, speed=2)
+    assert at.tell(1, 3, loss=2, speed=2) == Decision(
+        Action.STOP, "rung 3: last-2-avg of loss=3.5, last-2-avg of speed=2 is not among the best 1 of 2"
+    )
+
+
+def test_nan_is_infinitely_bad() -> None:
+    at = Table()
+    assert at.tell(0, 1, loss=NAN, speed=1) is CONTINUE
+    assert at.tell(1, 1, loss=1, speed=NAN) is CONTINUE
+    at.tell(2, 1, loss=2, speed=2)
+    assert at.tell(3, 1, loss=NAN, speed=NAN).action is Action.STOP
+    assert at.tell(4, 1, loss=3, speed=NAN).action is Action.STOP
+
+
+@given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 20), faults=some_faults, checkpoints=st.booleans())
+@settings(max_examples=30)
+def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
+    rng: random.Random, slots: int, trials: int, faults: Any, checkpoints: bool
+) -> None:
+    def curve(config: dict[str, Any], now: int) -> Metrics | None:
+        if now > 11:
+            return None
+        return (
+            {}
+            if scattered(now, 7, values=9) == 0
+            else {**rough(config, now), "speed": scattered(config["number"], 3, values=5)}
+        )
+
+    def scheduler() -> mqtune.MOASHA:
+        found: mqtune.MOASHA = bound(mqtune.MOASHA(8, reduction_factor=2, brackets=2))
+        return found
+
+    check_game(scheduler, curve, slots=slots, trials=trials, rng=rng, faults=faults, checkpoints=checkpoints)
+
+
+def test_it_describes_its_arguments() -> None:
+    assert mqtune.MOASHA(27, brackets=2).describe() == {
+        "scheduler": "moasha",
+        "max_t": 27,
+        "grace_period": 1,
+        "reduction_factor": 3,
+        "brackets": 2,
+        "time_attr": "training_iteration",
+    }
+    with pytest.raises(mqtune.core.errors.ConfigurationError, match="MOASHA: max_t=0 must not be below grace_period=1"):
+        mqtune.MOASHA(0)
