@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from mqtune.search.space import Space
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
-    from mqtune.trainable.reporting import get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
+    from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.tuner import Tuner
 
 __all__ = [
@@ -128,6 +128,7 @@ __all__ = [
     "Wait",
     "WarmStart",
     "__version__",
+    "ask",
     "checkpoint_dir",
     "choice",
     "finrange",
@@ -187,7 +188,7 @@ _HOMES: Final[dict[str, str]] = {
     "Repeater": "mqtune.search.repeater",
     "Space": "mqtune.search.space",
     **dict.fromkeys(
-        ("get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
+        ("ask", "get_checkpoint", "get_context", "report", "save_checkpoint", "should_checkpoint"),
         "mqtune.trainable.reporting",
     ),
     "StopTrial": "mqtune.trainable.process.session",

@@ -13,7 +13,7 @@ from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
-from mqtune.driver.actions import next_trial_id
+from mqtune.driver.actions import Reply, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.connect import Deployment, deployment_of
 from mqtune.driver.runner import STEP_S, Runner
@@ -212,6 +212,19 @@ class Tuner:
             as ``run``.
         """
         return self._runner.next_report(block_s)
+
+    def answer(self, report: Report, answer: object) -> None:
+        """Answer the question that a trial has asked with this report by ``mqtune.ask``; doing it again does no harm.
+
+        Args:
+            report: as ``next_report`` has returned it.
+            answer: plain values, of some 2 KB at most.
+
+        Raises:
+            ConfigurationError: the answer is too long.
+            TypeError: it can't be sent.
+        """
+        self._runner.open().carry_out(Reply(report, answer))
 
     @property
     def is_finished(self) -> bool:

@@ -49,7 +49,8 @@ One experiment ``E``::
                                             saves       how many checkpoints were wished for of this attempt
                                             wished      mark of the last such wish
                                             saved       id of the last checkpoint that came without a report
-                                            cleared     sequence number up to which a trial in lockstep may go on
+                                            cleared     sequence number up to which a trial in lockstep, or with a question, may go on
+                                            answer      what the driver answers to that question, or ""
                                             held_until  server time (ms) up to which a worker has it that has not claimed it yet
                                             held_by     that worker
                                             importing_since  server time (ms) since when it imports the trainable, or ""

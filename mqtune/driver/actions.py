@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from mqtune.core.trial import (
 from mqtune.core.version import __version__
 from mqtune.journal.base import Assignment, Journal, Released
 from mqtune.journal.restore import Restorer
+from mqtune.trainable.process.protocol import MAX_ANSWER_CHARS
 
 logger = logging.getLogger(__name__)
 
@@ -279,6 +281,22 @@ class Save:
             raise InvalidTransition(
                 f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
             )
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the question in a report, whose trial waits for it; repeating it does no harm."""
+
+    report: Report
+    answer: object
+
+    def write(self, to: Writing) -> list[Written]:
+        trial, attempt, sequence = self.report.trial, self.report.attempt, self.report.sequence
+        text = base64.b64encode(encode_value(self.answer)).decode()
+        if len(text) > MAX_ANSWER_CHARS:
+            raise ConfigurationError(f"the answer to trial {trial} is too long: {len(text):,} characters, encoded")
+        to.journal.release([Released(trial, attempt, sequence, text)])
         return []
 
 

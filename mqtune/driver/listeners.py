@@ -113,7 +113,8 @@ class FailureWatch:
 
     def _look_at_failed(self, trial: Trial) -> None:
         is_decided = trial.decision is not None and trial.decision.action is Action.FAIL
-        is_missed = self._experiment.metric and not self._experiment.metric_seen
+        experiment = self._experiment
+        is_missed = experiment.metric and not experiment.metric_seen and not experiment.accept_no_report
         if trial.attempt.reports and is_missed and not is_decided:
             self.failure = MetricMissing(f"trial {trial.id}: {trial.reason}")
         elif self._fail_fast == "raise" and self.failure is None:

@@ -17,7 +17,8 @@ FENCED: Final = "fenced"
 GAP: Final = "gap"
 
 #: An intent's value ("" for run), FENCED or GAP. While there is no intent, words separated by a space: "save:<n>" for the n-th
-#: request to save a checkpoint and, from ``renew``, "go:<sequence>" for the report up to which a trial in lockstep is released; or
+#: request to save a checkpoint and, from ``renew``, "go:<sequence>" for the report up to which a trial is released, with ":<text>"
+#: behind it where that answers a question; or
 #: UNDRIVEN alone: nobody drives the experiment any more, and the attempt is to be requeued. Each answer repeats the words.
 Answer = str
 Refusal = Literal["unknown", "superseded", "taken", "ended", "undriven"]
@@ -109,11 +110,12 @@ class Reconciled(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A trial in lockstep that may go on, because the driver has decided on its report."""
+    """A trial that may go on: the driver has decided on its report, in lockstep, or answers the question in it, with a text."""
 
     trial: TrialId
     attempt: int
     sequence: int
+    answer: str = ""
 
 
 class LastAttempt(NamedTuple):
@@ -203,7 +205,7 @@ class Journal(ABC):
 
     @abstractmethod
     def release(self, released: Sequence[Released]) -> None:
-        """Release trials in lockstep that wait after these reports; repeating it does no harm."""
+        """Release trials that wait after these reports; repeating it does no harm. An answer has neither a space nor a colon."""
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:

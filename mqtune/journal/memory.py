@@ -54,6 +54,8 @@ class TrialState:
     saves: int = 0
     saved: str = ""
     cleared: int = 0
+    #: What came with that.
+    answer: str = ""
     held_until: float = 0.0
     held_by: str = ""
     #: Since when its worker has been importing the trainable for it.
@@ -69,7 +71,8 @@ class TrialState:
             return UNDRIVEN
         if self.intent or not self.cleared:
             return self.told()
-        return f"{self.told()} go:{self.cleared}".lstrip()
+        answer = f":{self.answer}" if self.answer else ""
+        return f"{self.told()} go:{self.cleared}{answer}".lstrip()
 
 
 @dataclass(slots=True)
@@ -249,10 +252,10 @@ class MemoryJournal(Journal):
     def release(self, released: Sequence[Released]) -> None:
         with self._lock:
             self._check_epoch()
-            for trial, attempt, sequence in released:
+            for trial, attempt, sequence, answer in released:
                 state = self._attempt(trial, attempt, "running")
-                if state is not None:
-                    state.cleared = max(state.cleared, sequence)
+                if state is not None and sequence > state.cleared:
+                    state.cleared, state.answer = sequence, answer
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         with self._lock:

@@ -79,6 +79,26 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
     logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
 
 
+def ask(question: Metrics) -> object:
+    """Report a question to whoever drives the experiment, and return the answer: what was given to ``Tuner.answer``.
+
+    It waits for that, also over a driver's end: the next one is handed the question again. It may come to the driver twice.
+
+    Args:
+        question: metrics, as of any report.
+
+    Raises:
+        RuntimeError: outside a trial, or in a script, there is nobody to ask.
+        TypeError, ReportTooLarge, StopTrial: as ``report``.
+    """
+    current = here()
+    if not isinstance(current, Session):
+        raise RuntimeError(  # noqa: TRY004 - it is no wrong type of anything given
+            "ask: only the process of a trial, of a function or class, has a driver to ask"
+        )
+    return current.ask(question)
+
+
 def get_checkpoint() -> Checkpoint | None:
     """Return the checkpoint that this trial starts from; None if it starts from scratch, or outside a trial.
 

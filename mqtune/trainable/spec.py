@@ -25,8 +25,8 @@ Function = Callable[..., Any]
 AnyTrainable = Function | str | os.PathLike[str]
 #: What a process runs: a function, a class, or a script's path.
 Loaded = Function | Path
-#: The kinds of trainables.
-Kind = Literal["function", "class", "script"]
+#: The kinds of trainables; an objective is a function that takes a trial of Optuna.
+Kind = Literal["function", "class", "script", "objective"]
 
 #: Longer than any path that a system accepts.
 _LONGEST_NAME: Final = 4_096
@@ -34,6 +34,8 @@ _LONGEST_NAME: Final = 4_096
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
 _SCRIPT_MODULE: Final = "__mqtune_script__"
+#: What runs an objective; imported once there is one.
+_OBJECTIVES: Final = "mqtune.integrations.optuna_trial"
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
 _importing: list[Path] = []
@@ -166,6 +168,8 @@ class TrainableSpec:
             )
         if isinstance(found, type):
             _check_class(found)
+        if self.kind == "objective":
+            found = importlib.import_module(_OBJECTIVES).as_trainable(found)
         return cast("Loaded", found)
 
 

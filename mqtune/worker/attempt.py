@@ -21,7 +21,17 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
 from mqtune.core.trial import INTENTS, UNDRIVEN, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, Grant, Held, Journal
-from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP, StartMessage, Told
+from mqtune.trainable.process.protocol import (
+    ANSWER,
+    CLEARED,
+    MAX_ANSWER_CHARS,
+    PAUSE,
+    RECORD,
+    SAVE,
+    STOP,
+    StartMessage,
+    Told,
+)
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import AttemptOutcome
 from mqtune.worker.processes import MemoryKills
@@ -57,20 +67,28 @@ class ControlPipe:
         """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
         self._put_if_higher(SAVE, number)
 
-    def release(self, sequence: int) -> None:
-        """In lockstep, let the trial go on after this report; a no-op when it may go further already."""
-        self._put_if_higher(CLEARED, sequence)
+    def release(self, sequence: int, answer: str = "") -> None:
+        """Let a trial that waits go on after this report, with an answer; a no-op when it may go further already.
 
-    def _put_if_higher(self, kind: bytes, number: int) -> None:
+        Raises:
+            ValueError: the answer is longer than any driver's.
+        """
+        if len(answer) > MAX_ANSWER_CHARS:
+            raise ValueError(f"an answer of {len(answer):,} characters")
+        data = answer.encode()
+        pieces = (int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little") for at in range(0, len(data), 8))
+        self._put_if_higher(CLEARED, sequence, b"".join(RECORD.pack(ANSWER, piece) for piece in pieces))
+
+    def _put_if_higher(self, kind: bytes, number: int, before: bytes = b"") -> None:
         with self._lock:
             if number > self._sent[kind]:
                 self._sent[kind] = number
-                self._put(kind, number)
+                self._put(kind, number, before)
 
-    def _put(self, kind: bytes, number: int) -> None:
+    def _put(self, kind: bytes, number: int, before: bytes = b"") -> None:
         if not self._closed:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self._write, RECORD.pack(kind, number))
+                os.write(self._write, before + RECORD.pack(kind, number))
 
     def close(self) -> None:
         """Close both ends."""
@@ -241,7 +259,8 @@ class AttemptRun:
         if what == "save":
             self._control.request_save(_count_in(number))
         elif what == "go":
-            self._control.release(_count_in(number))
+            sequence, _, answer = number.partition(":")
+            self._control.release(_count_in(sequence), answer)
         elif what == UNDRIVEN:
             self._reason_type = UNDRIVEN
             self.requeue("nobody drives the experiment any more")

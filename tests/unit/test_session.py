@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import io
@@ -647,6 +648,20 @@ def test_in_lockstep_a_report_returns_once_it_is_decided(lockstep: Session, pipe
         for number in range(1, 6):
             report({"loss": number})
             assert decided == list(range(1, number + 1))
+
+
+def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
+) -> None:
+    open_attempt(pipe, control, tmp_path)
+    answer = {"is": ["x", 1.5, None]}
+    text = base64.b64encode(encode_value(answer)).decode()
+
+    with Driver(pipe, control, lambda sequence: control.release(sequence, text if sequence % 3 == 2 else "")):
+        assert [mqtune.ask({"what": number}) for number in range(2)] == [answer, answer]
+
+    assert [metrics for _, metrics in pipe.reports()] == [{"what": number} for number in (0, 0, 1, 1, 1)]
+    report({"loss": 1})
 
 
 @pytest.mark.parametrize("told", ["stop", "pause"])

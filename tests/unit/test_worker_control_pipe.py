@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 
 import pytest
 
-from mqtune.trainable.process.protocol import CLEARED, PAUSE, RECORD, SAVE, STOP
+from mqtune.trainable.process.protocol import CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP
 from mqtune.worker.attempt import ControlPipe
 
 
@@ -37,6 +38,20 @@ def test_a_wish_or_a_clearance_that_comes_again_is_passed_on_once(control: Contr
         control.release(number)
 
     assert told(control) == [(SAVE, 1), (CLEARED, 1), (SAVE, 2), (CLEARED, 2)]
+
+
+def test_an_answer_arrives_whole_before_what_it_clears(control: ControlPipe) -> None:
+    control.release(1, "longer than a record")
+    control.release(1, "again")
+    control.release(2)
+
+    *pieces, end, other = told(control)
+    assert (end, other) == ((CLEARED, 1), (CLEARED, 2))
+    assert b"".join(piece.to_bytes(8, "little") for _, piece in pieces) == b"longer than a record\0\0\0\0"
+    with pytest.raises(ValueError, match="characters"):
+        control.release(3, "x" * (MAX_ANSWER_CHARS + 1))
+    control.release(3, "x" * MAX_ANSWER_CHARS)
+    assert len(told(control)) * RECORD.size <= select.PIPE_BUF
 
 
 def test_a_trial_that_never_looks_does_not_hold_its_worker_up(control: ControlPipe) -> None:

@@ -240,8 +240,8 @@ class SimulatedJournal(MemoryJournal):
 
     def release(self, released: Sequence[Released]) -> None:
         super().release(released)
-        for trial, attempt, sequence in released:
-            self._fleet.let_go_on(trial, attempt, sequence)
+        for each in released:
+            self._fleet.let_go_on(each.trial, each.attempt, each.sequence)
 
     def expired(self) -> list[TrialId]:
         return self._fleet.expired()

@@ -25,6 +25,11 @@ local function told(intent, saves)
   return 'save:' .. saves
 end
 
+-- Return the answer to a worker whose trial waits after a report.
+local function go(sequence, answer)
+  return 'go:' .. sequence .. (answer and answer ~= '' and ':' .. answer or '')
+end
+
 -- Return the policy of workers if nobody has driven the experiment for longer than the grace: finish, stop; else ''.
 local function undriven(meta)
   local have = redis.call('HMGET', meta, 'on_loss', 'loss_ms', 'driver_until')

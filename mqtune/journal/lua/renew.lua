@@ -4,15 +4,15 @@
 -- ARGV  1 lease in milliseconds, then for each attempt: trial, attempt, token
 --
 -- Returns for each attempt: the intent; without one, 'undriven' when nobody has driven the experiment for too long and its
--- attempts are to end; else 'save:<n>', 'go:<sequence>', both separated by a space, or ''; or 'fenced' when the attempt doesn't
--- hold the lease. A lease that has expired but was not reaped yet is renewed. Repeating a call does no harm.
+-- attempts are to end; else 'save:<n>', 'go:<sequence>' or 'go:<sequence>:<answer>', both separated by a space, or ''; or 'fenced' when
+-- the attempt doesn't hold the lease. A lease that has expired but was not reaped yet is renewed. Repeating a call does no harm.
 
 local answers = {}
 local runs_out = now_ms() + ARGV[1]
 local ends = undriven(KEYS[1]) == 'stop'
 for i = 3, #KEYS do
   local at = 1 + (i - 3) * 3
-  local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'intent', 'saves', 'cleared')
+  local have = redis.call('HMGET', KEYS[i], 'attempt', 'token', 'state', 'intent', 'saves', 'cleared', 'answer')
   if have[1] ~= ARGV[at + 2] or have[2] ~= ARGV[at + 3] or have[3] ~= 'running' then
     answers[i - 2] = 'fenced'
   else
@@ -21,7 +21,7 @@ for i = 3, #KEYS do
     if have[4] == '' and ends then
       answers[i - 2] = 'undriven'
     elseif have[4] == '' and have[6] ~= '0' then
-      answers[i - 2] = answers[i - 2] .. (have[5] == '0' and 'go:' or ' go:') .. have[6]
+      answers[i - 2] = answers[i - 2] .. (have[5] == '0' and '' or ' ') .. go(have[6], have[7])
     end
   end
 end

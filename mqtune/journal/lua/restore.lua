@@ -32,7 +32,7 @@ for i = 9, #KEYS do
   local at = trials + (i - 9) * 2
   redis.call('DEL', KEYS[i])
   redis.call('HSET', KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'sequence', 0,
-    'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0)
+    'intent', '', 'worker', '', 'token', '', 'ended_by', 'restored', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '')
   retire(KEYS[i])
 end
 for i = 10, 9 + events do

@@ -11,7 +11,7 @@ if refused then return refused end
 local have = tonumber(redis.call('HGET', KEYS[4], 'attempt') or '0')
 if have >= tonumber(ARGV[4]) then return 0 end
 redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'staged', 'assignment', ARGV[5], 'sequence', 0, 'intent', '',
-  'worker', '', 'token', '', 'ended_by', '', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'held_until', 0)
+  'worker', '', 'token', '', 'ended_by', '', 'saves', 0, 'wished', '', 'saved', '', 'cleared', 0, 'answer', '', 'held_until', 0)
 redis.call('PERSIST', KEYS[4])
 redis.call('ZADD', KEYS[5], now_ms(), ARGV[3])
 redis.call('ZREM', KEYS[6], ARGV[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import struct
 import traceback
@@ -63,8 +64,12 @@ STOP: Final = b"S"
 PAUSE: Final = b"P"
 #: A checkpoint should be saved; the number counts these requests.
 SAVE: Final = b"V"
-#: In lockstep: the reports up to this sequence number are decided, and the trial may go on.
+#: The reports up to this sequence number are decided, or answered, and a trial that waits may go on.
 CLEARED: Final = b"G"
+#: Eight bytes of the answer that comes with the next ``CLEARED``, as a number.
+ANSWER: Final = b"A"
+#: The most characters of an answer: its records must go through the pipe together.
+MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
 #: What a trial was told: nothing, to stop for good, or to pause, from which it may be resumed.
 Told = Literal["", "stop", "pause"]

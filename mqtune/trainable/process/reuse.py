@@ -65,10 +65,12 @@ class ReusableSession(Session):
         metrics: Metrics,
         checkpoint: Savable | None = None,
         counters: Mapping[str, object] | None = None,
+        *,
+        is_question: bool = False,
     ) -> None:
         """Send one report; see ``Session.report``."""
         self._check_caller("report")
-        super().report(metrics, checkpoint, counters)
+        super().report(metrics, checkpoint, counters, is_question=is_question)
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report; see ``Session.save``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import os
@@ -17,6 +18,7 @@ from mqtune.core.codec import decode_value, encode_value, pack_metrics, report_p
 from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, CheckpointId, Metrics
 from mqtune.trainable.process.protocol import (
+    ANSWER,
     CLEARED,
     FRAME,
     FRAME_CHECKPOINT,
@@ -125,6 +127,9 @@ class Session:
         self._signalled = False
         self._saving = False
         self._cleared = 0
+        #: What has come of an answer, and the last that was complete.
+        self._pieces = self._answer = b""
+        self._asking = threading.Lock()
         #: The number of the newest request to save a checkpoint, and of the newest that was carried out.
         self._saves_requested = self._saves_done = 0
         #: Whether the trial has fetched the checkpoint that it starts from; its counters go on from that.
@@ -188,6 +193,8 @@ class Session:
         metrics: Metrics,
         checkpoint: Savable | None = None,
         counters: Mapping[str, object] | None = None,
+        *,
+        is_question: bool = False,
     ) -> None:
         """Send one report; see the function of the same name.
 
@@ -195,6 +202,7 @@ class Session:
             metrics: names and values.
             checkpoint: a dict, a folder or a fetched checkpoint, which is saved first.
             counters: the counters of the checkpoint; None for those that are known here.
+            is_question: whether it waits for an answer.
         """
         if self._told:
             self._raise_if_told()
@@ -227,7 +235,7 @@ class Session:
                 self.sequence = sequence = self.sequence + 1
                 self._iteration = _whole(row[ITERATION], sequence)
                 self._time_total_s += seconds(row[TIME_THIS_ITER], took_s)
-            if self._lockstep:
+            if self._lockstep or is_question:
                 self._wait_until_cleared(sequence, is_main=is_main)
             self._since = monotonic()
         finally:
@@ -237,6 +245,15 @@ class Session:
                     self._handle_signal()
         if self._told:
             self._raise_if_told()
+
+    def ask(self, question: Metrics) -> object:
+        """Report a question and return the driver's answer; see the function of the same name."""
+        with self._asking:
+            self._answer = b""
+            while not self._answer:
+                # An earlier driver that was about to answer it has died, or this trial was told something meanwhile.
+                self.report(question, is_question=True)
+            return decode_value(base64.b64decode(self._answer))
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
@@ -320,6 +337,9 @@ class Session:
                     self._saves_requested = max(self._saves_requested, number)
                 elif kind == CLEARED:
                     self._cleared = max(self._cleared, number)
+                    self._answer, self._pieces = self._pieces.rstrip(b"\0"), b""
+                elif kind == ANSWER:
+                    self._pieces += number.to_bytes(8, "little")
             if not data:
                 # The worker is gone.
                 self._told = "stop"

@@ -198,7 +198,7 @@ class Zygote:
             return True
         try:
             self._trainable = self._spec.load(self._code_root)
-            if self._spec.kind == "function":
+            if self._spec.kind in ("function", "objective"):
                 # Cached here, and not looked up by each trial.
                 extras_of(self._trainable)
         except BaseException as error:  # noqa: BLE001 - user code runs on import

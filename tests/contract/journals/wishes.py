@@ -106,6 +106,16 @@ class WishContract(InWorld):
 
         assert worker.renew([held], LONG_S) == ["go:10"]
 
+    def test_an_answer_comes_with_what_it_clears(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        driver.release([Released(ONE, 1, 2, "b25l")])
+        assert worker.renew([held], LONG_S) == ["go:2:b25l"]
+
+        # Nobody gets it in place of another.
+        driver.release([Released(ONE, 1, 1, "bGF0ZQ=="), Released(ONE, 1, 2, "dHdv")])
+        assert worker.renew([held], LONG_S) == ["go:2:b25l"]
+        driver.release([Released(ONE, 1, 3)])
+        assert worker.renew([held], LONG_S) == ["go:3"]
+
     def test_clearing_is_no_news(self, driver: Journal, held: Claim) -> None:
         before = entries(driver)
 

@@ -1,0 +1,498 @@
+"""``study.optimize`` of Optuna with each trial on a worker, in a process of its own; needs the extra ``optuna``."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from mqtune.core.callback import Callback
+from mqtune.core.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DriverFenced,
+    InvalidTransition,
+    MqtuneError,
+    NameTaken,
+    TrialFailed,
+)
+from mqtune.core.resources import Resources
+from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.integrations.optuna_trial import ASKED, CALL, STUDY
+from mqtune.results.results import Results
+from mqtune.trainable.spec import TrainableSpec
+from mqtune.tuner import Tuner
+
+try:
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import json_to_distribution as distribution_of
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.trial import FrozenTrial, TrialState
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+
+logger = optuna.logging.get_logger("optuna.mqtune")
+
+#: The user attribute of a study's trial that says which trial of an experiment it is.
+MARK: Final = "mqtune.trial"
+#: The user attribute of a study that names the experiment of a call that has not come to its end.
+EXPERIMENT: Final = "mqtune.experiment"
+#: The longest that the loop waits for news before it looks at the time, and at the fleet, again.
+_LOOK_S: Final = 1.0
+#: After an error or Ctrl-C, how long trials have to end: a worker's stop ladder takes 15 s.
+_END_S: Final = 20.0
+StudyCallback = Callable[[optuna.Study, FrozenTrial], None]
+
+
+def optuna_optimize(
+    study: optuna.Study,
+    objective: Callable[[optuna.Trial], float | Sequence[float]],
+    n_trials: int | None = None,
+    timeout: float | None = None,
+    n_jobs: int | None = None,
+    catch: type[Exception] | Sequence[type[Exception]] = (),
+    callbacks: Sequence[StudyCallback] | None = None,
+    show_progress_bar: bool = False,
+    *,
+    backend: str | Local | None = None,
+    resources: Resources | None = None,
+    failures: Failures = Failures(on_driver_loss="stop"),
+    checkpoints: Checkpoints = Checkpoints(),
+    process: Process = Process(),
+) -> Results:
+    """Optimize an objective as ``study.optimize`` does, with each trial on a worker, in a process of its own.
+
+    The study stays in this process, with its storage, sampler and pruner: what the objective suggests or asks travels here, and
+    it needs no change. Exactly *n_trials* trials begin, however many workers there are. A trial whose worker dies runs
+    again, with the parameters that it had; one that can't is FAIL; none stays RUNNING. Where the storage outlives this process,
+    a call that was cut off is gone on with by the next call with that study: its trials run on meanwhile, and count.
+
+    An objective is a function at the top level of a module or script. Of ``trial.study`` it has the name, the directions, the
+    best value and parameters, user attributes, and ``stop``. Categories and attributes are plain values. Its own
+    ``mqtune.report`` and ``mqtune.save_checkpoint`` work too.
+
+    Args:
+        study: any study of Optuna 4 or 5, over any storage; one call at a time.
+        objective: takes a trial, and returns a value, or one for each of the study's directions.
+        n_trials: how many trials begin; None for no limit.
+        timeout: after so many seconds no other trial begins.
+        n_jobs: the most trials at once; None for as many as there are slots.
+        catch: errors of the objective that end its trial alone, as FAIL. Any other ends the call, once the trials that run
+            have ended.
+        callbacks: called here with the study and each trial that has ended; ``study.stop()`` works there.
+        show_progress_bar: whether mqtune's progress is shown.
+        backend: where trials run, as of ``Tuner``.
+        resources: what each trial gets.
+        failures: ``max_failures`` runs a failed trial again, with the same parameters. By default trials that nobody answers for
+            10 minutes leave their slots; the next call runs them again.
+        checkpoints: where checkpoints are stored.
+        process: how a trial's process runs; ``ttl_s`` limits each.
+
+    Returns:
+        What the experiment has of them; the study has all else.
+
+    Raises:
+        TrialFailed: the objective has raised an error that *catch* does not name.
+        ConfigurationError: workers can't import the objective, or an argument is invalid.
+        BrokerUnavailable, NameTaken: as ``Tuner.run``. The next call goes on.
+    """
+    if study._thread_local.in_optimize_loop:
+        raise RuntimeError("optuna_optimize: an objective or callback can't optimize its own study")
+    kinds = (catch,) if isinstance(catch, type) else tuple(catch)
+    options: dict[str, Any] = {
+        "backend": backend,
+        "resources": resources,
+        "failures": failures,
+        "checkpoints": checkpoints,
+        "process": process,
+    }
+    study._stop_flag = False
+    study._thread_local.in_optimize_loop = True
+    try:
+        with _Call(study, objective, options, is_shown=show_progress_bar) as call:
+            limits = _Limits(n_trials, n_jobs, None if timeout is None else time.monotonic() + timeout)
+            return _Loop(call, limits, kinds, callbacks or ()).run()
+    finally:
+        study._thread_local.in_optimize_loop = False
+        study._storage.remove_session()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    n_trials: int | None
+    n_jobs: int | None
+    #: By the monotonic clock.
+    until: float | None
+
+    @property
+    def is_late(self) -> bool:
+        return self.until is not None and time.monotonic() >= self.until
+
+    @property
+    def wait_s(self) -> float:
+        return _LOOK_S if self.until is None else min(_LOOK_S, max(0.0, self.until - time.monotonic()))
+
+
+@dataclass(slots=True)
+class _Running:
+    """A trial of the study that runs: Optuna's own handle on it, and the steps that it has reported."""
+
+    handle: optuna.Trial
+    steps: set[int] = field(default_factory=set)
+
+
+class StudyTrials:
+    """The trials of a study that are those of an experiment, and what their objectives ask."""
+
+    def __init__(self, study: optuna.Study, experiment: str) -> None:
+        self.study = study
+        self._experiment = experiment
+        self._storage, self._study_id = study._storage, study._study_id
+        self._running: dict[TrialId, _Running] = {}
+        self._ended: set[TrialId] = set()
+        marks = {trial.user_attrs.get(MARK, ""): trial._trial_id for trial in study.get_trials(deepcopy=False)}
+        #: The ids of those that have begun, as the storage has them.
+        self.ids = {
+            TrialId(mark.removeprefix(f"{experiment}/")): id_
+            for mark, id_ in marks.items()
+            if mark.startswith(f"{experiment}/")
+        }
+
+    def is_open(self, trial: TrialId) -> bool:
+        """Whether it has begun in the study, and not ended; whether somebody else has ended it is seen when it goes on."""
+        if trial in self._running:
+            return True
+        return trial in self.ids and trial not in self._ended and not self._frozen(trial).state.is_finished()
+
+    def begin(self, trial: TrialId) -> dict[str, object] | None:
+        """Return what an attempt must know to begin; None if its trial has ended in the study."""
+        if trial not in self.ids:
+            self._running[trial] = _Running(self._create(trial))
+        elif not self.is_open(trial):
+            return None
+        handle = self._of(trial).handle
+        start = handle.datetime_start
+        return {
+            "number": handle.number,
+            "start": "" if start is None else start.isoformat(),
+            "study": self.study.study_name,
+            "directions": [each.name for each in self.study.directions],
+        }
+
+    def _create(self, trial: TrialId) -> optuna.Trial:
+        """Begin a queued trial of the study, or a new one, which has its mark from its first moment on."""
+        mark = f"{self._experiment}/{trial}"
+        self.study._thread_local.cached_all_trials = None
+        id_ = self.study._pop_waiting_trial_id()
+        if id_ is None:
+            new = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={MARK: mark})
+            id_ = self._storage.create_new_trial(self._study_id, new)
+        else:
+            self._storage.set_trial_user_attr(id_, MARK, mark)
+        self.ids[trial] = id_
+        return optuna.Trial(self.study, id_)
+
+    def _of(self, trial: TrialId) -> _Running:
+        if trial not in self._running:
+            handle = optuna.Trial(self.study, self.ids[trial])
+            self._running[trial] = _Running(handle, {*self._frozen(trial).intermediate_values})
+        return self._running[trial]
+
+    def _frozen(self, trial: TrialId) -> FrozenTrial:
+        return self._storage.get_trial(self.ids[trial])
+
+    def answer(self, trial: TrialId, call: str, asked: Metrics) -> object:
+        """Return the answer to what an objective asks."""
+        if call == "begin":
+            return self.begin(trial)
+        handle = self._of(trial).handle
+        match call:
+            case "suggest":
+                distribution = distribution_of(asked["distribution"])
+                return distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
+            case "should_prune":
+                return handle.should_prune()
+            case "study":
+                return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
+            case _:
+                return getattr(handle, call)
+
+    def take(self, trial: TrialId, call: str, said: Metrics) -> None:
+        """Take in what an objective reports or sets; doing it again changes nothing."""
+        running = self._of(trial)
+        match call:
+            case "report" if said["step"] not in running.steps:
+                running.steps.add(said["step"])
+                running.handle.report(said["intermediate"], said["step"])
+            case "set_user_attr":
+                running.handle.set_user_attr(said["key"], said["attr"])
+            case "set_system_attr":
+                self._storage.set_trial_system_attr(self.ids[trial], said["key"], said["attr"])
+            case "set_constraint":
+                running.handle.set_constraint(said["key"], said["attr"])
+            case _:
+                pass
+
+    def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
+        """Tell the study how a trial has ended, and return it."""
+        running = self._running.pop(trial, None)
+        if running is not None:
+            handle = running.handle
+        else:
+            handle = optuna.Trial(self.study, self.ids[trial]) if trial in self.ids else self._create(trial)
+        number = handle.number
+        self._ended.add(trial)
+        ended = self.study.tell(handle, values, state, skip_if_finished=True)
+        if ended.state is TrialState.COMPLETE:
+            shown = ended.values[0] if len(ended.values) == 1 else ended.values
+            logger.info("Trial %d finished with value: %s and parameters: %s.", number, shown, ended.params)
+        else:
+            logger.info("Trial %d %s%s", number, _WORDS[ended.state], why and f": {why}")
+        return ended
+
+
+_WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    match distribution:
+        case FloatDistribution(low=low, high=high, step=step, log=log):
+            return handle.suggest_float(name, low, high, step=step, log=log)
+        case IntDistribution(low=low, high=high, step=step, log=log):
+            return handle.suggest_int(name, low, high, step=step, log=log)
+        case CategoricalDistribution(choices=choices):
+            return handle.suggest_categorical(name, choices)
+    raise ConfigurationError(f"{distribution} is a distribution that mqtune does not know")
+
+
+class _Call:
+    """One call of ``optuna_optimize``, or one that was cut off and goes on: the tuner, and the trials of the study."""
+
+    def __init__(
+        self, study: optuna.Study, objective: Callable[..., Any], options: dict[str, Any], *, is_shown: bool
+    ) -> None:
+        if not inspect.isfunction(objective):
+            raise ConfigurationError(
+                f"objective={objective!r} is no function, and workers import it by its name: give one at the top level of a "
+                "module or script that takes a trial"
+            )
+        spec, root = TrainableSpec.of(objective)
+        #: The trials of the experiment that have ended and are not told to the study yet.
+        self.ended: list[TrialId] = []
+        self._study = study
+        self._options = {
+            **options,
+            **_metric_of(study),
+            "trainable": KnownTrainable(replace(spec, kind="objective"), root),
+            "failures": replace(options["failures"], accept_no_report=True),
+            "run": Run(progress=is_shown, callbacks=[_Ended(self.ended)]),
+        }
+        begun = study.user_attrs.get(EXPERIMENT)
+        self.tuner, self.trials = self._open(begun or _new_name(study))
+        if begun and not self.tuner.get_trials() and self.trials.ids:
+            # Its Redis has lost the experiment, whose trials can't go on.
+            self._fail_unknown()
+            self.tuner.finish("its journal is lost")
+            self.tuner.close()
+            self.tuner, self.trials = self._open(_new_name(study))
+        self._fail_unknown()
+
+    def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
+        self._study.set_user_attr(EXPERIMENT, name)
+        tuner = Tuner(name=name, **self._options)
+        try:
+            self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
+        except NameTaken as error:
+            raise NameTaken(f"a call for this study was cut off, and goes on: {error}") from None
+        return tuner, StudyTrials(self._study, name)
+
+    def _fail_unknown(self) -> None:
+        """End what the study has of this experiment and the experiment has not."""
+        known = {trial.id for trial in self.tuner.get_trials()}
+        for trial in self.trials.ids.keys() - known:
+            self.trials.end(trial, None, TrialState.FAIL, "the journal has lost it")
+
+    def finish(self, reason: str) -> Results:
+        """Journal the end; the next call is another one."""
+        results = self.tuner.results() if self.tuner.is_finished else self.tuner.finish(reason)
+        self._study.set_user_attr(EXPERIMENT, None)
+        return results
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tuner.close()
+
+
+def _metric_of(study: optuna.Study) -> dict[str, str]:
+    if len(study.directions) > 1:
+        return {}
+    return {"metric": "value", "mode": "max" if study.direction is optuna.study.StudyDirection.MAXIMIZE else "min"}
+
+
+def _new_name(study: optuna.Study) -> str:
+    stem = re.sub(r"[^A-Za-z0-9_-]", "-", study.study_name)[:60].lstrip("-_") or "study"
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+class _Ended(Callback):
+    """Collects the trials that have ended."""
+
+    in_loop = True
+
+    def __init__(self, ended: list[TrialId]) -> None:
+        self._ended = ended
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._ended.append(trial.id)
+
+
+class _Loop:
+    """Keeps the slots busy, carries what objectives ask and say to the study, and tells it how each has ended."""
+
+    def __init__(
+        self, call: _Call, limits: _Limits, catch: Sequence[type[Exception]], callbacks: Sequence[StudyCallback]
+    ) -> None:
+        self._call, self._tuner, self._trials = call, call.tuner, call.trials
+        self._study = call.trials.study
+        self._limits = limits
+        self._caught = {f"{kind.__module__}.{kind.__qualname__}" for kind in catch}
+        self._callbacks = callbacks
+        #: The experiment's trials that have not ended; some have not begun in the study.
+        self._open = {trial.id for trial in self._tuner.get_trials() if not trial.status.is_terminal}
+        #: Why no other trial begins.
+        self._over = ""
+        self._error: TrialFailed | None = None
+        self._slots, self._looked_at = 0, -_LOOK_S
+
+    def run(self) -> Results:
+        """Run to the end; see ``optuna_optimize``."""
+        try:
+            while True:
+                self._tell_ended()
+                self._fill()
+                if not self._open:
+                    break
+                if (report := self._tuner.next_report(self._limits.wait_s)) is not None:
+                    self._handle(report)
+        except (BrokerUnavailable, DriverFenced):
+            # Its trials may run on, and the next call goes on with them.
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        results = self._call.finish(self._over or "all trials have ended")
+        if self._error is not None:
+            raise self._error
+        return results
+
+    def _abort(self) -> None:
+        """After Ctrl-C, or an error of a callback, end all trials, as FAIL."""
+        with contextlib.suppress(MqtuneError):
+            self._tuner.stop_all("the call was interrupted")
+            deadline = time.monotonic() + _END_S
+            while not self._tuner.is_finished and time.monotonic() < deadline:
+                self._tuner.step(_LOOK_S)
+        for trial in filter(self._trials.is_open, self._open):
+            self._trials.end(trial, None, TrialState.FAIL, "the call was interrupted")
+        with contextlib.suppress(MqtuneError):
+            self._call.finish("interrupted")
+
+    # Starting.
+
+    def _fill(self) -> None:
+        limits, trials = self._limits, self._trials
+        begun = len(self._open | trials.ids.keys())
+        if not self._over:
+            self._over = self._why_over()
+            if self._over:
+                self._withdraw()
+        while not self._over and len(self._open) < self._room and (limits.n_trials is None or begun < limits.n_trials):
+            self._open.add(self._tuner.add({}).id)
+            begun += 1
+
+    def _why_over(self) -> str:
+        if self._study._stop_flag:
+            return "study.stop() was called"
+        if self._limits.is_late:
+            return "the time is over"
+        return "an objective has failed" if self._error is not None else ""
+
+    @property
+    def _room(self) -> int:
+        """How many trials run, or wait, at most; one more waits for each slot, so that no slot waits for the driver."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_S:
+            self._slots, self._looked_at = self._tuner.slots, now
+        return self._limits.n_jobs or 2 * max(self._slots, 1)
+
+    def _withdraw(self) -> None:
+        """Take back what waits for a slot."""
+        for trial in self._open - self._trials.ids.keys():
+            with contextlib.suppress(InvalidTransition):
+                self._tuner.trial(trial).stop(self._over)
+
+    # What objectives say.
+
+    def _handle(self, report: Report) -> None:
+        call = report.metrics.get(CALL)
+        try:
+            if call in ASKED:
+                self._tuner.answer(report, self._answer(report, call))
+            elif call == "stop":
+                self._study._stop_flag = True
+            elif call == "end":
+                self._end(report.trial, report.metrics)
+            elif call is not None:
+                self._trials.take(report.trial, call, report.metrics)
+        except UpdateFinishedTrialError:
+            # Somebody has ended it in the study.
+            self._tuner.trial(report.trial).stop("it has ended in the study")
+
+    def _answer(self, report: Report, call: str) -> dict[str, object]:
+        try:
+            return {"is": self._trials.answer(report.trial, call, report.metrics)}
+        except UpdateFinishedTrialError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the sampler's or pruner's, which the objective gets, as with Optuna
+            return {"error": [type(error).__name__, str(error)]}
+
+    def _end(self, trial: TrialId, said: Metrics) -> None:
+        """Tell the study what an objective has come to, but for an error: the trial may run again."""
+        if said["state"] == "FAIL" or not self._trials.is_open(trial):
+            return
+        if said["state"] != "PRUNED":
+            self._tell(trial, said["values"], None, "")
+            return
+        self._tell(trial, None, TrialState.PRUNED, said["reason"])
+        self._tuner.trial(trial).stop("pruned")
+
+    def _tell_ended(self) -> None:
+        while self._call.ended:
+            id_ = self._call.ended.pop(0)
+            self._open.discard(id_)
+            trial = self._tuner.trial(id_).record
+            if self._trials.is_open(id_) or (id_ not in self._trials.ids and trial.status is TrialStatus.FAILED):
+                is_stopped = trial.status is TrialStatus.EARLY_STOPPED
+                self._tell(id_, None, TrialState.PRUNED if is_stopped else TrialState.FAIL, trial.reason)
+                self._look_at_failed(trial)
+
+    def _look_at_failed(self, trial: Trial) -> None:
+        """Have the call end with an objective's error, unless that is one to be caught."""
+        said = trial.last_metrics
+        if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
+            self._error = self._error or TrialFailed(f"trial {trial.id} has failed: {trial.attempts[-1].error}")
+
+    def _tell(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
+        ended = self._trials.end(trial, values, state, why)
+        for callback in self._callbacks:
+            callback(self._study, copy.deepcopy(ended))

@@ -1,0 +1,247 @@
+"""What an objective of Optuna gets in a trial's process: a trial whose calls travel to the study, which the driver has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Config, Metrics
+from mqtune.trainable import reporting
+
+try:
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+        check_distribution_compatibility,
+        distribution_to_json,
+    )
+    from optuna.exceptions import TrialPruned
+    from optuna.study import StudyDirection
+    from optuna.trial import BaseTrial
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+
+#: The key that says, in each report of an objective, which call it is.
+CALL: Final = "call"
+#: The calls after which a trial waits for an answer.
+ASKED: Final = frozenset({"begin", "suggest", "should_prune", "user_attrs", "system_attrs", "constraints", "study"})
+#: Errors that are raised again as what they were; others of the driver become RuntimeError.
+_ERRORS: Final = {each.__name__: each for each in (ValueError, TypeError, KeyError, NotImplementedError)}
+#: What an objective may ask of its study.
+STUDY: Final = frozenset({"best_value", "best_values", "best_params", "user_attrs"})
+
+
+def _ask(call: str, **arguments: object) -> Any:
+    answer: Any = reporting.ask({CALL: call, **arguments})
+    if "error" in answer:
+        kind, text = answer["error"]
+        raise _ERRORS.get(kind, RuntimeError)(text)
+    return answer["is"]
+
+
+def _tell(call: str, **arguments: object) -> None:
+    reporting.report({CALL: call, **arguments})
+
+
+class StudyView:
+    """What an objective sees of its study: names, directions, the best so far, and ``stop``."""
+
+    def __init__(self, name: str, directions: Sequence[str]) -> None:
+        self.study_name = name
+        self.directions = [StudyDirection[each] for each in directions]
+
+    @property
+    def direction(self) -> StudyDirection:
+        """The only objective's direction.
+
+        Raises:
+            RuntimeError: there are several.
+        """
+        if len(self.directions) > 1:
+            raise RuntimeError("A single direction cannot be retrieved from a multi-objective study.")
+        return self.directions[0]
+
+    def stop(self) -> None:
+        """Have no other trial begin; those that run go on to their ends."""
+        _tell("stop")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in STUDY:
+            return _ask("study", name=name)
+        raise AttributeError(
+            f"an objective on a worker has no study.{name}: the study is the driver's, and of it there are study_name, "
+            f"directions, stop(), {', '.join(sorted(STUDY))}"
+        )
+
+
+class WorkerTrial(BaseTrial):
+    """A trial of a study, in the process that evaluates it; it is used as ``optuna.trial.Trial`` is.
+
+    ``suggest_*`` and ``should_prune`` wait for the driver; ``report`` and what sets an attribute don't.
+    """
+
+    def __init__(self, begun: Metrics) -> None:
+        self._number = int(begun["number"])
+        self._datetime_start = datetime.fromisoformat(begun["start"])
+        self._params: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._steps: set[int] = set()
+        self.study = StudyView(begun["study"], begun["directions"])
+
+    @property
+    def number(self) -> int:
+        """Its number in the study."""
+        return self._number
+
+    @property
+    def datetime_start(self) -> datetime | None:
+        """When it began, by the driver's clock."""
+        return self._datetime_start
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What was suggested so far."""
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """From which distributions."""
+        return dict(self._distributions)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """Its user attributes, those of a queued trial included."""
+        return dict(_ask("user_attrs"))
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """Its system attributes."""
+        return dict(_ask("system_attrs"))
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """Its constraints, as far as they are set."""
+        return dict(_ask("constraints"))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Suggest a number; as Optuna's."""
+        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Suggest a whole number; as Optuna's."""
+        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Suggest one of the choices, which are None, flags, numbers or texts; as Optuna's."""
+        return self._suggest(name, CategoricalDistribution(choices))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        """Suggest a number; as Optuna's."""
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        """Suggest a number on a logarithmic scale; as Optuna's."""
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        """Suggest a multiple of *q*; as Optuna's."""
+        return self.suggest_float(name, low, high, step=q)
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        known = self._distributions.get(name)
+        if known is None:
+            chosen = _ask("suggest", name=name, distribution=distribution_to_json(distribution))
+            self._distributions[name] = distribution
+            self._params[name] = distribution.to_external_repr(chosen)
+        elif known != distribution:
+            check_distribution_compatibility(known, distribution)
+            warnings.warn(
+                f"parameter {name!r} was suggested from {known} before in this trial: that value counts",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return self._params[name]
+
+    def report(self, value: float, step: int) -> None:
+        """Report the objective's value at a step; the first of each step counts. As Optuna's."""
+        if len(self.study.directions) > 1:
+            raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
+        number, at = float(value), int(step)
+        if at < 0:
+            raise ValueError(f"The `step` argument is {step} but cannot be negative.")
+        if at not in self._steps:
+            self._steps.add(at)
+            _tell("report", intermediate=number, step=at)
+
+    def should_prune(self) -> bool:
+        """Whether the study's pruner would end the trial here; as Optuna's."""
+        if len(self.study.directions) > 1:
+            raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
+        return bool(_ask("should_prune"))
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Set a user attribute of plain values; as Optuna's."""
+        _tell("set_user_attr", key=key, attr=value)
+
+    def set_system_attr(self, key: str, value: Any) -> None:
+        """Set a system attribute of plain values; as Optuna's."""
+        _tell("set_system_attr", key=key, attr=value)
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
+        _tell("set_constraint", key=key, attr=float(value))
+
+
+def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config], None]:
+    """Return an objective as a function of a config, which it has none of: what a worker runs."""
+
+    def run(_: Config) -> None:
+        begun = _ask("begin")
+        # An earlier attempt has come to its end, and its worker died before it could say so.
+        if begun is None:
+            return
+        trial = WorkerTrial(begun)
+        try:
+            value = objective(trial)
+        except TrialPruned as pruned:
+            _tell("end", state="PRUNED", reason=str(pruned), params=_shown(trial))
+        except Exception as error:
+            kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+            _tell("end", state="FAIL", kinds=kinds, params=_shown(trial))
+            raise
+        else:
+            _end(trial, value)
+
+    run.__name__ = getattr(objective, "__name__", "objective")
+    return run
+
+
+def _end(trial: WorkerTrial, value: object) -> None:
+    """Report what an objective has returned; whether the study can take it is seen there."""
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    numbers = [_as_number(each) for each in values]
+    only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
+    _tell("end", state="", values=numbers, params=_shown(trial), **only)
+
+
+def _as_number(value: Any) -> float | str | None:
+    """Return a value as the study casts it; the text of one that it can't."""
+    if value is None:
+        return None
+    with contextlib.suppress(TypeError, ValueError):
+        return float(value)
+    return repr(value)
+
+
+def _shown(trial: WorkerTrial) -> dict[str, object]:
+    """Return the parameters for who looks at the experiment."""
+    return json.loads(json.dumps(trial.params, default=repr))  # type: ignore[no-any-return]

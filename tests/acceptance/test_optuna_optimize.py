@@ -1,0 +1,186 @@
+"""Optuna's own studies over workers: objectives as their users write them, unmodified."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import objectives
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from started import started
+from waiting import eventually
+
+import mqtune
+from mqtune.core.errors import ConfigurationError, TrialFailed
+from mqtune.core.trial import TrialStatus
+from mqtune.integrations.optuna_optimize import EXPERIMENT, MARK, optuna_optimize
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.timeout(120)
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+COMPLETE, PRUNED, FAIL = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED, optuna.trial.TrialState.FAIL
+
+
+def states(study: optuna.Study) -> list[Any]:
+    return [trial.state for trial in study.get_trials(deepcopy=False)]
+
+
+def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
+    here, there = (
+        optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=4)) for _ in range(2)
+    )
+
+    optuna_optimize(there, objectives.by_run, n_trials=12, n_jobs=1, backend=fleet)
+    here.optimize(objectives.by_run, n_trials=12)
+
+    assert [trial.params for trial in there.trials] == [trial.params for trial in here.trials]
+    assert [trial.values for trial in there.trials] == [trial.values for trial in here.trials]
+    assert [trial.distributions for trial in there.trials] == [trial.distributions for trial in here.trials]
+    assert [trial.user_attrs["seen"] for trial in there.trials] == [trial.user_attrs["seen"] for trial in here.trials]
+    pids = {trial.user_attrs["pid"] for trial in there.trials}
+    assert len(pids) == 12
+    assert os.getpid() not in pids
+    assert there.user_attrs[EXPERIMENT] is None
+
+
+def test_the_studys_pruner_prunes_and_the_experiment_says_so(fleet: str, tmp_path: Path) -> None:
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(f"{tmp_path}/study.log")),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
+        sampler=optuna.samplers.RandomSampler(seed=1),
+    )
+
+    results = optuna_optimize(study, objectives.curve, n_trials=8, backend=fleet)
+
+    assert set(states(study)) == {COMPLETE, PRUNED}
+    for trial in study.get_trials(deepcopy=False):
+        steps = sorted(trial.intermediate_values)
+        assert steps == [*range(1, len(steps) + 1)]
+        assert [trial.intermediate_values[step] - 1 / step for step in steps] == pytest.approx(
+            [trial.params["height"]] * len(steps)
+        )
+        assert (trial.state is COMPLETE) == (len(steps) == 9)
+        assert trial.value == trial.intermediate_values[steps[-1]]
+        result = results[trial.user_attrs[MARK].rpartition("/")[2]]
+        assert result.status is (TrialStatus.EARLY_STOPPED if trial.state is PRUNED else TrialStatus.COMPLETED)
+        assert result.trial.last_metrics["params"] == trial.params
+    assert results.best.metrics["value"] == study.best_value
+
+
+def test_a_trial_that_dies_runs_again_with_its_parameters(fleet: str) -> None:
+    study = optuna.create_study()
+
+    optuna_optimize(study, objectives.dies_once, n_trials=3, backend=fleet, failures=mqtune.Failures(max_failures=1))
+
+    assert states(study) == [COMPLETE] * 3
+    for trial in study.trials:
+        assert trial.intermediate_values == {step: trial.params["x"] + step for step in range(3)}
+
+
+def test_how_odd_objectives_end(fleet: str) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.GridSampler({"what": list(range(7))}))
+    seen: list[int] = []
+
+    with pytest.warns(UserWarning, match="could not be cast|not acceptable|did not match"):
+        optuna_optimize(
+            study,
+            objectives.odd,
+            catch=KeyError,
+            callbacks=[lambda _, trial: seen.append(trial.number)],
+            backend=fleet,
+        )
+
+    ended = {trial.params["what"]: trial.state for trial in study.trials}
+    assert ended == {0: FAIL, 1: FAIL, 2: FAIL, 3: FAIL, 4: COMPLETE, 5: COMPLETE, 6: FAIL}
+    assert sorted(seen) == [*range(len(study.trials))]
+    study.sampler = optuna.samplers.RandomSampler()
+    study.enqueue_trial({"what": 8})
+    with pytest.raises(TrialFailed, match="LookupError: not caught"):
+        optuna_optimize(study, objectives.odd, n_trials=1, backend=fleet)
+    assert study.trials[-1].state is FAIL
+
+
+def test_several_objectives_and_the_end_by_study_stop(fleet: str) -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    optuna_optimize(study, objectives.two, n_trials=4, backend=fleet)
+    assert len(study.best_trials) >= 1
+    assert {len(trial.values) for trial in study.trials} == {2}
+
+    study = optuna.create_study()
+    optuna_optimize(study, objectives.stops, backend=fleet)
+    assert 4 <= len(study.trials) <= 6
+    assert set(states(study)) == {COMPLETE}
+    before = len(study.trials)
+    optuna_optimize(study, objectives.quadratic, timeout=0, backend=fleet)
+    assert len(study.trials) == before
+
+
+def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: Path) -> None:
+    # Its journal file would stay locked for 30 s.
+    storage = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(study_name="killed", storage=storage)
+    command = [sys.executable, str(HERE / "study_driver.py"), fleet, storage, "5"]
+    with started(command, {}, tmp_path / "driver.log", cwd=HERE) as driver:
+        eventually(lambda: any(trial.intermediate_values for trial in study.trials[2:]), deadline_s=60)
+        driver.kill()
+        driver.wait()
+    cut_off = {trial.number: trial.params for trial in study.trials if not trial.state.is_finished()}
+    assert cut_off
+    name = study.user_attrs[EXPERIMENT]
+
+    results = optuna_optimize(study, objectives.slow, n_trials=5, backend=fleet)
+
+    assert results.name == name
+    assert states(study) == [COMPLETE] * 5
+    for trial in study.trials:
+        assert len(trial.intermediate_values) == 10
+        assert trial.value == trial.params["x"] + trial.params["y"]
+    for number, params in cut_off.items():
+        assert params.items() <= study.trials[number].params.items()
+    # They ran meanwhile, and on afterwards.
+    assert {len(result.trial.attempts) for result in results} == {1}
+    assert study.user_attrs[EXPERIMENT] is None
+
+
+def test_what_an_experiment_has_lost_is_no_longer_running(tmp_path: Path, fleet: str) -> None:
+    """The Redis that a call was cut off on is gone, with its journal."""
+    study = optuna.create_study()
+    study.set_user_attr(EXPERIMENT, "lost-with-its-redis")
+    for number in range(2):
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.RUNNING, user_attrs={MARK: f"lost-with-its-redis/000{number + 1}"}
+            )
+        )
+
+    optuna_optimize(study, objectives.quadratic, n_trials=2, backend=fleet)
+
+    assert states(study) == [FAIL, FAIL, COMPLETE, COMPLETE]
+
+
+def test_a_trial_that_somebody_ends_in_the_study_is_stopped(fleet: str) -> None:
+    study = optuna.create_study()
+
+    def end(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        for other in study.get_trials(deepcopy=False):
+            if not other.state.is_finished():
+                study.tell(other.number, state=FAIL)
+
+    study.enqueue_trial({"x": 0.5}, user_attrs={"mine": 1})
+    optuna_optimize(study, objectives.stoppable, n_trials=2, callbacks=[end], backend=fleet)
+
+    assert sorted(states(study)) == [COMPLETE, FAIL]
+    assert (study.trials[0].params["x"], study.trials[0].user_attrs["mine"]) == (0.5, 1)
+
+
+def test_what_can_not_be_run_is_refused_before_anything_begins(fleet: str) -> None:
+    study = optuna.create_study()
+    for objective in (lambda trial: 0.0, object(), len):
+        with pytest.raises(ConfigurationError, match="import"):
+            optuna_optimize(study, objective, n_trials=1, backend=fleet)
+    assert study.user_attrs == {}
