@@ -25,11 +25,12 @@ class Encoding:
     A domain with an order has one column, the share of what is sampled that lies below a value: by their logarithms for
     ``loguniform`` and its kin, by its distribution for ``normal``; in the middle of its stretch for each multiple, integer or ordinal. A
     ``choice`` has a column for each of its values, 1 for the one that was chosen and 0 for the others. Constants, what functions compute
-    and domains of one value have none. Where a choice was made without which a value is not there, its columns are NaN.
+    and domains of one value have none. The columns of a value that a config does not have, as another entry of a choice was chosen, are NaN.
 
-    Decoding takes each row whose numbers lie from 0 to 1, the largest column of a choice, and ignores what is not there then: it returns a config
-    of the space, though perhaps one that its constraint refuses (``Space.allows``). A config that was encoded comes back:
-    exactly where it has been chosen of a list or of multiples, up to the rounding of floats otherwise.
+    Any row of numbers from 0 to 1 can be decoded: of a choice the largest column counts, and columns of entries that are not chosen
+    don't matter. The config is one of the space, though perhaps one that its constraint refuses (``Space.allows``).
+    A config that was encoded comes back: values of lists and multiples exactly, other floats but for rounding, those of a normal
+    distribution as long as they are within some five standard deviations.
 
     Args:
         space: the space.
