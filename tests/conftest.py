@@ -21,6 +21,10 @@ from watchdog import RUN_MARK, processes_of_run
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.journal.connection import connect
 
+#: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
+WAITING: Final = ("chaos", "acceptance", "integration")
+#: By what share of a run the last file that waits begins; what computes fills up the rest, in files of a second or two.
+WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
 
@@ -34,6 +38,17 @@ settings.load_profile("mqtune")
 pytest.register_assert_rewrite("contract.driving", "contract.journals")
 
 _homes = itertools.count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that wait among those that compute, so that the processors have work all the time, to the end."""
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [file for folder in WAITING for file in files if file.parent.name == folder]
+    computing = [file for file in files if file not in waiting]
+    begins = {file: WAITING_BEGUN_AT * place / len(waiting) for place, file in enumerate(waiting)}
+    begins |= {file: place / len(computing) for place, file in enumerate(computing)}
+    items.sort(key=lambda item: begins[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -114,7 +114,9 @@ def keeps_to(way: Iterable[float], attempts: list[list[int]], *, skips: bool) ->
 @EVERY
 @settings(max_examples=EXAMPLES)
 @given(world=worlds(), repeating=st.integers(0, 100))
-def test_a_repeated_report_changes_nothing(name: str, world: World, repeating: int) -> None:
+def test_the_same_world_gives_the_same_journal_also_when_reports_are_repeated(
+    name: str, world: World, repeating: int
+) -> None:
     plain = run(world, name)
     repeated = world.simulation(lambda: Repeating(SCHEDULERS[name](), seed=repeating)).run()
     assert repeated.copy.entries == plain.copy.entries
@@ -158,10 +160,3 @@ def test_hyperband_decides_the_same_on_one_slot_as_on_many(name: str, world: Wor
     assert {i: t.status for i, t in one.experiment.trials.items()} == {
         i: t.status for i, t in many.experiment.trials.items()
     }
-
-
-@EVERY
-@settings(max_examples=EXAMPLES)
-@given(world=worlds())
-def test_the_same_world_gives_the_same_journal(name: str, world: World) -> None:
-    assert run(world, name).copy.entries == run(world, name).copy.entries
