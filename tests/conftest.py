@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import compileall
 import contextlib
 import itertools
 import os
@@ -18,6 +19,7 @@ from servers import the_server
 from waiting import eventually
 from watchdog import RUN_MARK, processes_of_run
 
+import mqtune
 from mqtune.backends.local.server import EmbeddedServer, ServerBinary
 from mqtune.journal.connection import connect
 
@@ -38,6 +40,12 @@ settings.load_profile("mqtune")
 pytest.register_assert_rewrite("contract.driving", "contract.journals")
 
 _homes = itertools.count(1)
+
+
+def pytest_sessionstart() -> None:
+    """Compile the package once: where Python may write no bytecode, each of some thousand processes would."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        compileall.compile_dir(Path(mqtune.__file__).parent, quiet=1)
 
 
 @pytest.hookimpl(trylast=True)

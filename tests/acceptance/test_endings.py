@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -143,7 +142,7 @@ def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
             assert client.exists(ExperimentKeys("endings").journal)
 
 
-@pytest.mark.parametrize("after", [0, 1, 5, 12])
+@pytest.mark.parametrize("after", [0, 1, 12])
 def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtune_home: Path, after: int):
     with running(script) as process:
         if after:
@@ -208,11 +207,12 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     finish(script)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(script: Path, mqtune_home: Path, seed: int):
-    moment = random.Random(seed)
+@pytest.mark.parametrize("after", [2, 14])
+def test_kill_9_of_the_driver_leaves_no_process_and_the_same_script_goes_on(
+    script: Path, mqtune_home: Path, after: int
+):
     with running(script) as process:
-        wait_for_trials(process, mqtune_home, moment.randint(1, 20))
+        wait_for_trials(process, mqtune_home, after)
         family = family_of(process)
         process.kill()
         process.communicate(timeout=10)
