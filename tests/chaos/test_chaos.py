@@ -13,14 +13,12 @@ from faults import FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 #: What each run must endure, by its seed, which also says what it tunes and when it is struck.
 RUNS = {
-    101: ["driver killed", "worker killed", "redis killed", "clients killed", "queue lost"],
-    102: ["driver frozen", "worker frozen", "memory full", "worker cut"],
+    101: ["driver killed", "worker killed", "redis killed", "clients killed", "queue lost", "worker frozen"],
     103: ["second driver", "machine killed", "worker joins", "redis frozen", "driver slow", "redis emptied"],
-    104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed"],
-    105: ["driver held", "machine frozen", "subscribers killed", "worker drained", "worker slow"],
-    106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back"],
-    107: ["zygote frozen", "key lost", "foreign traffic"],
-    121: ["nobody drives", "driver killed"],
+    104: ["driver interrupted", "worker terminated", "worker held", "clients paused", "trial killed", "memory full"],
+    105: ["driver held", "machine frozen", "subscribers killed", "worker drained", "worker slow", "worker cut"],
+    106: ["driver lost bytes", "worker lost bytes", "zygote killed", "driver cut", "redis set back", "driver frozen"],
+    121: ["nobody drives", "driver killed", "zygote frozen", "key lost", "foreign traffic"],
     131: ["request made", "request doubled", "driver killed", "answer lost", "operator oversteps", "task revoked"],
 }
 #: A run has a deadline of its own.
@@ -32,7 +30,7 @@ def test_each_kind_of_fault_has_a_run() -> None:
 
 
 @pytest.mark.timeout(STUCK_S + 10)
-@pytest.mark.parametrize("seeds", [(101, 102, 103, 131), (104, 105, 106, 107, 121)], ids=str)
+@pytest.mark.parametrize("seeds", [(101, 103, 121, 131), (104, 105, 106)], ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
     # They wait more than they compute.
