@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import ClassVar, Final
 
-from mqtune.core.checks import name
+from mqtune.core.checks import name, optional_count
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, is_number
@@ -165,6 +165,11 @@ class PromotionASHA(RungHalving[Climb]):
     **The end.** When no new trial can start, the paused trials of a rung are released (stopped early) as soon as none
     of them is promotable and no trial is under way that was given the rung or one below it.
 
+    **Few paused trials.** With *most_paused*, and no promotion left, the worst of more trials that are paused at one rung is
+    released before a new trial starts: its score still counts, but it is never resumed. ``Checkpoints(delete="stopped")`` then
+    deletes its checkpoints, of which there would be one for each paused trial. The worst are the least likely to be
+    promoted: with m better ones paused at its rung, a trial is only after about m * *reduction_factor* more have come there.
+
     **Cost.** A report that reaches no rung costs two look-ups; one that does, and a choice, O(log n) in the trials of a
     rung. Memory is one score for each trial in each rung.
 
@@ -178,11 +183,12 @@ class PromotionASHA(RungHalving[Climb]):
         scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
             "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
         cost: the key in the reports of what a trial has cost so far, such as ``time_total_s``; without one all cost the same.
+        most_paused: how many trials stay paused at each rung, at least 1; by default all.
         time_attr: the key of the time in the reports, which never goes down within an attempt.
     """
 
     kind = "promotion_asha"
-    later: ClassVar = {**RungHalving.later, "cost": ""}
+    later: ClassVar = {**RungHalving.later, "cost": "", "most_paused": ""}
     _least = 0
 
     def __init__(
@@ -195,10 +201,12 @@ class PromotionASHA(RungHalving[Climb]):
         stop_last_trials: bool = True,
         scope: str = "last",
         cost: str | None = None,
+        most_paused: int | None = None,
         time_attr: str = ITERATION,
     ) -> None:
         self._cost = "" if cost is None else name(self._name, "cost", cost, "the key of the cost in the reports")
         self._has_cost = False
+        self._most_paused = optional_count("most_paused", most_paused, 1)
         super().__init__(
             max_t,
             grace_period=grace_period,
@@ -240,9 +248,19 @@ class PromotionASHA(RungHalving[Climb]):
             rank = None if best is None else self._progress[best].rank
             if best is not None and rank is not None and rung.is_among_best(rank):
                 return Resume(best, f"{rung.name}: among the best {rung.places} of {rung.entered}")
+        if self._most_paused is not None and (too_many := self._surplus(self._most_paused)) is not None:
+            return too_many
         if can_start:
             return START
         return next(filter(None, map(self._release, self._all_brackets)), _WAIT)
+
+    def _surplus(self, most: int) -> Release | None:
+        """Return the release of the worst trial of a rung at which too many are paused."""
+        for bracket in self._all_brackets:
+            for rung in bracket.rungs:
+                if len(rung.waiting) > most and (worst := rung.waiting.last) is not None:
+                    return Release(worst, f"{rung.name}: not among the best {most} of those that are paused there")
+        return None
 
     def _rungs_downwards(self) -> Iterator[Rung]:
         """Yield the rungs that trials are promoted from; of a level in the order of the brackets."""

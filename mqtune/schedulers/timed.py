@@ -233,6 +233,11 @@ class Waiting:
         """The trial with the lowest key, or None."""
         return self._heap[0][1] if self._heap else None
 
+    @property
+    def last(self) -> TrialId | None:
+        """The trial with the highest key, or None; this costs O(n)."""
+        return max(self._keys, key=self._keys.__getitem__, default=None)
+
     def add(self, trial: TrialId, key: _Key) -> None:
         """Add a trial that is not in the queue."""
         self._keys[trial] = key

@@ -48,6 +48,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
     lambda: mqtune.RUSH(81, 3, reduction_factor=4, time_attr="epoch"),
     lambda: mqtune.MOASHA(81, brackets=2, time_attr="epoch"),
     lambda: mqtune.PASHA(81, grace_period=3, reduction_factor=4, time_attr="epoch"),
+    lambda: mqtune.PromotionASHA(9, most_paused=50),
     lambda: mqtune.HyperBand(9, brackets=1, scope="last-5-avg"),
     lambda: mqtune.HyperBand(49, stop_last_trials=False),
     lambda: mqtune.HyperBand(49, reduction_factor=7, grace_period=0.5),

@@ -307,6 +307,21 @@ def test_paused_trials_are_released_when_nobody_comes_who_could_have_them_promot
     assert isinstance(table.choose(can_start=False), Wait)
 
 
+def test_of_more_than_may_stay_paused_at_a_rung_the_worst_is_released_and_its_score_counts() -> None:
+    table = Table(promotion(most_paused=2))
+    table.arrive(1, b=2, a=1)
+    assert table.choose() == START
+    table.arrive(1, d=4, c=3)
+
+    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 4")
+    table.stage("a")
+    released = Release(TrialId("d"), "rung 1: not among the best 2 of those that are paused there")
+    assert table.choose() == table.choose(can_start=False) == released
+    table.end("d", TrialStatus.EARLY_STOPPED)
+    assert table.choose() == START
+    assert table.scheduler.rung_sizes == (4, 0, 0)
+
+
 def test_a_rung_is_released_as_soon_as_all_trials_are_past_it() -> None:
     table = Table(promotion())
     table.arrive(1, a=1, b=2, c=3)
@@ -402,16 +417,17 @@ def test_every_choice_is_the_one_that_the_rule_gives(rng: random.Random, slots: 
     trials=st.integers(1, 15),
     faults=some_faults,
     checkpoints=st.booleans(),
+    most_paused=st.sampled_from([None, 1, 3]),
 )
 @settings(max_examples=100)
 def test_whatever_happens_no_trial_is_forgotten_and_a_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
+    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool, most_paused: int | None
 ) -> None:
     def curve(config: dict[str, Any], now: int) -> dict[str, Any] | None:
         ends_at = 3 + 4 * scattered(config["number"], 0, values=4)
         return None if now > ends_at else {} if scattered(now, 7, values=9) == 0 else rough(config, now)
 
-    arguments = {"reduction_factor": 2, "max_t": 8}
+    arguments = {"reduction_factor": 2, "max_t": 8, "most_paused": most_paused}
     check_game(
         lambda: promotion(**arguments),
         curve,
