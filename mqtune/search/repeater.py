@@ -67,6 +67,7 @@ class Repeater(Searcher):
     - *A trial that a user adds* is none of the repetitions, and is for the other searcher a config with a value of its own. So
       is each point of a ``PointsFirst`` around this searcher; one within it is repeated.
     - *A repetition that a person has go on with another config* has no part any more.
+    - *Several metrics* are refused: the mean is of one.
     - *An abandoned* repetition is not suggested again; a config whose repetitions are all abandoned isn't, either.
 
     ``max_trials`` counts repetitions; where it ends within a config, that one is not told. A driver that resumes goes on within

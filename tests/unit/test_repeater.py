@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search.base import WAIT, Searcher, Suggestion
 from mqtune.search.space import Space
 
@@ -315,6 +316,27 @@ def curve(config: Config) -> Any:
         yield 1.0, RuntimeError("failed as planned")
     yield 1.0, {"loss": 100.0}
     yield 1.0, {"loss": config["x"] + 0.1 * config["data"]["seed"]}
+
+
+def test_a_model_learns_of_means_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    model, space = OptunaSearcher(), {"x": mqtune.uniform(0, 9), "data": {"seed": mqtune.choice([1, 2])}}
+    results = mqtune.Tuner(
+        curve,
+        space,
+        metric="loss",
+        mode="min",
+        max_trials=6,
+        searcher=mqtune.Repeater("data/seed", model),
+        backend=mqtune.Simulated(curve, slots=3),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+    learnt = sorted((trial.params["x"], trial.value) for trial in model._study.trials if trial.value is not None)
+    assert learnt == sorted((each.config["x"], each.mean) for each in results.repeated())
+    assert len(learnt) == 3
+    with pytest.raises(ConfigurationError, match="Repeater goes by one metric"):
+        mqtune.Tuner(curve, space, metric=["loss", "x"], mode="min", searcher=mqtune.Repeater("data/seed"))
 
 
 def test_results_show_the_means_the_best_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
