@@ -204,6 +204,9 @@ class Driven:
 
     def catch_up(self) -> None: ...
 
+    def let_go(self, trial: Trial) -> None:
+        self._driver._checkpoints.let_go(trial)
+
     def results(self) -> Results:
         return Results(self.experiment, self.folder)
 

@@ -32,6 +32,7 @@ _CLOSE_S: Final = 10.0
 #: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not complete;
 #: completed ones too; and even the best one. The best one's stay in all cases but the last.
 Deletes = bool | Literal["stopped", "all"]
+_HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
 _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
     False: frozenset(),
@@ -64,7 +65,7 @@ class CheckpointGC:
         self._retention = retention.of(experiment.metric, experiment.mode)
         self._store = store
         self._lose_all = _LOSE_ALL[delete_checkpoints]
-        #: Whether somebody may go on from a trial that has completed.
+        #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
         self._spares_best = delete_checkpoints != "all"
         self._may_be_lost = False
@@ -126,6 +127,13 @@ class CheckpointGC:
         if self._store is not None:
             self._start()
 
+    def let_go(self, trial: Trial) -> None:
+        """Name no longer, for a trial that is paused, what it would go on from."""
+        if trial.status is TrialStatus.PAUSED:
+            for what, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
+                if named in trial.checkpoints:
+                    self._references.hold((trial.id, what), CheckpointId(""))
+
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
         """Return all checkpoints of a trial that nothing names, whatever retention says."""
         return [one for one in trial.checkpoints if one not in self._references]
@@ -168,7 +176,7 @@ class CheckpointGC:
         elif trial.status.is_terminal:
             loses_all = trial.status in self._lose_all
             # A dict in Redis is there to go on from, not to be archived.
-            keeps = self._keeps_dicts and trial.status is TrialStatus.COMPLETED
+            keeps = self._keeps_dicts and trial.status in _HAVE_DONE
             over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
 

@@ -23,7 +23,7 @@ from mqtune.core.errors import (
     WorkerStartError,
 )
 from mqtune.core.machine import mqtune_home
-from mqtune.core.trial import UNDRIVEN, Report, is_in_memory
+from mqtune.core.trial import UNDRIVEN, Report, Trial, is_in_memory
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
@@ -61,6 +61,7 @@ class Runner:
         self._callbacks = [*shown, *run.callbacks]
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
+        self._checkpoints: CheckpointGC | None = None
         self._is_closed = self._is_opening = False
         self._worker: LocalWorker | None = None
         self._start_worker: Callable[[], LocalWorker | None] = lambda: None
@@ -144,6 +145,11 @@ class Runner:
             self.step()
         driver.end("finished", reason)
         return self._save(driver)
+
+    def let_go(self, trial: Trial) -> None:
+        """Name no longer, for a trial that is paused, the checkpoints that it would go on from."""
+        if self._checkpoints is not None:
+            self._checkpoints.let_go(trial)
 
     def debug_string(self) -> str:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
@@ -231,6 +237,13 @@ class Runner:
         if searcher.is_slow and place.waits:
             searcher = BackgroundSearcher(searcher)
             opened.callback(searcher.close)
+        self._checkpoints = CheckpointGC(
+            self.experiment,
+            plan.settings.checkpoints.retention,
+            place.store,
+            delete_checkpoints=plan.settings.checkpoints.delete,
+            keeps_dicts=plan.limits.is_open,
+        )
         driver = Driver(
             journal=place.journal,
             backend=place.backend,
@@ -239,13 +252,7 @@ class Runner:
             searcher=searcher,
             space=plan.space,
             limits=plan.limits,
-            checkpoints=CheckpointGC(
-                self.experiment,
-                plan.settings.checkpoints.retention,
-                place.store,
-                delete_checkpoints=plan.settings.checkpoints.delete,
-                keeps_dicts=plan.limits.is_open,
-            ),
+            checkpoints=self._checkpoints,
             is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
             callbacks=callbacks,

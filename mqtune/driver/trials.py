@@ -101,7 +101,7 @@ class DrivenTrial(TrialHandle):
         found = self.record
         self._driven.open().label(found, found.labels.changed(tags, notes))
 
-    def delete_checkpoints(self, *, even_best: bool = False) -> list[CheckpointId]:
+    def delete_checkpoints(self, *, even_best: bool = False, even_paused: bool = False) -> list[CheckpointId]:
         """Delete the trial's checkpoints, whatever the retention says, and return their ids.
 
         Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or a
@@ -109,6 +109,7 @@ class DrivenTrial(TrialHandle):
 
         Args:
             even_best: whether it may be the best trial so far.
+            even_paused: whether a paused trial loses what it would go on from too, so that it begins from scratch.
 
         Raises:
             ConfigurationError: it is the best trial.
@@ -119,6 +120,8 @@ class DrivenTrial(TrialHandle):
                 f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give even_best=True to "
                 "delete them all the same"
             )
+        if even_paused:
+            self._driven.let_go(found)
         return driver.delete_checkpoints(found)
 
     def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:

@@ -1,4 +1,4 @@
-"""Syne Tune's schedulers, which suggest configs and decide on trials; needs the extra ``syne-tune``."""
+"""Syne Tune's schedulers in a Tuner, which suggest configs and decide on trials; needs the extra ``syne-tune``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from mqtune.core.trial import (
     TrialStatus,
     is_number,
 )
+from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
 from mqtune.search.base import Searcher
 from mqtune.search.domains import Choice as OneOf

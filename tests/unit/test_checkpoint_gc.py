@@ -257,6 +257,24 @@ def test_by_hand_a_trial_that_may_go_on_keeps_what_it_goes_on_from(
     assert bench.trial(ONE).attempt.checkpoint == newest
 
 
+def test_by_hand_a_paused_trial_loses_what_it_goes_on_from_only_if_that_is_asked_for(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+    save(bench, store, TWO, 0.5)
+    newest = save(bench, store, ONE, 3.0)
+    assert bench.hand.trial(ONE).delete_checkpoints(even_paused=True) == []
+    bench.hand.trial(ONE).pause()
+    bench.end(ONE)
+
+    assert bench.hand.trial(ONE).delete_checkpoints(even_paused=True) == [newest]
+
+    bench.hand.trial(ONE).resume()
+    assert (bench.trial(ONE).attempt.number, bench.trial(ONE).attempt.checkpoint) == (2, "")
+    bench.begin()
+    assert bench.trial(ONE).checkpoints == {}
+
+
 def test_by_hand_what_a_fork_has_begun_with_stays(begin: Callable[..., Bench], store: DirectoryStore) -> None:
     bench = begin(retention=Retention(keep_last=None))
     save(bench, store, TWO, 0.5)

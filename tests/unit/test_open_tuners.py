@@ -436,13 +436,17 @@ def test_one_that_was_not_paused_on_a_report_in_hand_has_no_such_checkpoint(tmp_
     assert bench.trial().status is TrialStatus.PAUSED
 
 
-def test_a_new_trial_goes_on_from_one_that_has_completed_also_from_a_dict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED])
+def test_a_new_trial_goes_on_from_one_that_has_ended_also_from_a_dict(tmp_path: Path, status: TrialStatus) -> None:
     bench = begun(tmp_path)
     bench.report(ONE, 3.0)
     saved = bench.save(ONE)
+    if status is TrialStatus.EARLY_STOPPED:
+        bench.driver.step(0)
+        bench.hand.trial(ONE).stop()
     bench.end(ONE)
     bench.driver.step(0)
-    assert bench.trial().status is TrialStatus.COMPLETED
+    assert bench.trial().status is status
 
     new = bench.hand.add({"lr": 1.0}, source=ONE, key="one, further")
 

@@ -1,0 +1,519 @@
+"""Syne Tune's own Tuner over mqtune's workers, by a backend for it; needs the extra ``syne-tune``."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import os
+import re
+import secrets
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import ConfigurationError, InvalidTransition
+from mqtune.core.resources import Resources
+from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
+from mqtune.driver.trials import DrivenTrial
+from mqtune.trainable.spec import AnyTrainable, TrainableSpec
+from mqtune.tuner import Tuner
+
+try:
+    from syne_tune.backend.trial_backend import BUSY_STATUS, TrialBackend
+    from syne_tune.backend.trial_status import Status, TrialResult
+    from syne_tune.backend.trial_status import Trial as TheirTrial
+    from syne_tune.constants import ST_WORKER_ITER, ST_WORKER_TIME, ST_WORKER_TIMESTAMP
+    from syne_tune.tuner import Tuner as TheirTuner
+except ImportError as error:  # pragma: no cover - the tests are skipped without it
+    raise ConfigurationError(f"Syne Tune can't be imported ({error}); pip install 'mqtune[syne-tune]'") from error
+
+logger = logging.getLogger(__name__)
+
+#: The longest that a fetch waits for news: Syne Tune looks at its stop criterion between two.
+_WAIT_S: Final = 0.5
+#: How long ``stop_all`` waits for processes to end: the worker's stop ladder takes 15 s.
+_STOP_S: Final = 20.0
+#: The names that Syne Tune's schedulers have for the key of the time.
+_TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
+#: What can't stand in an experiment's name, and the most characters of one.
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
+_NAME_CHARS: Final = 100
+_STATUSES: Final = {
+    TrialStatus.COMPLETED: Status.completed,
+    TrialStatus.FAILED: Status.failed,
+    TrialStatus.EARLY_STOPPED: Status.stopped,
+    TrialStatus.ABANDONED: Status.stopped,
+}
+
+
+class _Told(NamedTuple):
+    """A report, and how many its trial had made with it."""
+
+    place: int
+    ordinal: int
+    report: Report
+
+
+@dataclass(slots=True)
+class _Known:
+    """A trial of Syne Tune's: which one of mqtune's it is, and how far its Tuner has come with it."""
+
+    id: TrialId
+    #: How many of its reports were taken in; the attempt, and the time, of the last one that became a result.
+    reports: int = 0
+    attempt: int = 0
+    reached: float = -math.inf
+    results: list[dict[str, Any]] = field(default_factory=list)
+    is_paused: bool = False
+    is_stopped: bool = False
+    #: Whether mqtune's trial has been paused and resumed already, under an earlier Tuner.
+    is_ahead: bool = False
+
+
+class CeleryBackend(TrialBackend):
+    """Runs the trials of Syne Tune's own ``Tuner`` on mqtune's workers: give it to that in place of a ``LocalBackend``.
+
+    - *Results* are handed over one at a time and in the journal's order: a trial that is paused on one goes on from the
+      checkpoint that it had then, and its later ones are left out.
+    - *No poll*: fetching waits for news, and ``sleep_time`` of the Tuner that it is given to is set to 0.
+    - *A worker's death* is no failure: the trial runs again from its newest checkpoint, and results up to the time that its
+      scheduler has seen (its ``time_attr``) are left out. A trial that ends without any result has failed.
+    - *kill -9 and ``Tuner.load``*: what was reported since the Tuner was saved is handed over again, and trials that run go
+      on. Those that were started since are the next that its scheduler starts, with the configs that they have. Until trials
+      of before have ended there may be more than ``n_workers``; they wait for slots.
+    - ``stop_all`` returns when the processes are gone, and ends the experiment unless trials are paused.
+
+    The experiment has the Tuner's name, with dashes for what can't stand in one. A new Tuner of the same name goes on with it: a
+    trial that it starts with the config that the trial of this number has is that one; with another config that one is stopped.
+    Works with Syne Tune 0.13 to 0.16.
+
+    Args:
+        entry_point: the path of a script, which gets the config as arguments, with ``--st_checkpoint_dir`` where there is a
+            store, and reports as for Syne Tune; or a trainable of mqtune, such as a function of the config.
+        broker: the URL of the Redis that workers use, or ``mqtune.Local(slots=…)``; by default ``$MQTUNE_BROKER``, and without
+            that this machine alone, with ``n_workers`` slots.
+        checkpoints: where checkpoints that are folders are stored, and which are kept: a folder, a URL, or ``mqtune.Checkpoints``.
+        delete_checkpoints: as for ``LocalBackend``.
+        pass_args_as_json: as for ``LocalBackend``.
+        resources: what each trial gets.
+        failures: what happens when a trial fails; by default it has failed for Syne Tune too.
+        process: how a trial's process runs. With ``sync="lockstep"`` nothing runs behind a report that is not decided on.
+        tags: names by which the experiment is found again.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+        TrainableNotFound: workers could not import the trainable.
+    """
+
+    def __init__(
+        self,
+        entry_point: AnyTrainable,
+        *,
+        broker: str | Local | None = None,
+        checkpoints: str | Path | Checkpoints = Checkpoints(),
+        delete_checkpoints: bool = False,
+        pass_args_as_json: bool = False,
+        resources: Resources | None = None,
+        failures: Failures = Failures(),
+        process: Process = Process(),
+        tags: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(delete_checkpoints=delete_checkpoints, pass_args_as_json=pass_args_as_json)
+        self._use(entry_point)
+        self._broker = broker
+        how = "json" if pass_args_as_json else process.pass_config
+        self._settings: dict[str, Any] = {
+            "checkpoints": checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints),
+            "resources": resources,
+            "failures": failures,
+            "process": replace(process, pass_config=how, pass_checkpoint_dir=True),
+        }
+        self._tags = tags
+        self._name = ""
+        self._slots: int | None = None
+        #: The metric by which reports of a trial that runs again are told from new ones.
+        self._time = ITERATION
+        self._known: dict[int, _Known] = {}
+        self._numbers: dict[TrialId, int] = {}
+        #: Of which trial a new one is to begin with the checkpoint.
+        self._sources: dict[int, int] = {}
+        #: With which config trials go on once their process has ended, and those whose checkpoints are to be deleted then.
+        self._resuming: dict[int, Config] = {}
+        self._deleting: set[int] = set()
+        #: Trials that were scheduled and whose process may not have ended.
+        self._active: dict[int, None] = {}
+        #: Trials that ran when the Tuner was saved, which the loaded one does not ask for.
+        self._adopted: set[int] = set()
+        self._is_loaded = False
+        self._forget()
+
+    def _use(self, entry_point: AnyTrainable) -> None:
+        self._trainable = KnownTrainable(*TrainableSpec.of(entry_point))
+
+    def _forget(self) -> None:
+        """Have no connection, and nothing that can be read again."""
+        self._tuner: Tuner | None = None
+        self._is_open = False
+        #: Reports that came before this process has connected, and those whose trial Syne Tune has not come to.
+        self._missed: deque[_Told] = deque()
+        self._shelved: dict[TrialId, list[_Told]] = {}
+        self._places = itertools.count()
+
+    def __getstate__(self) -> dict[str, Any]:
+        gone = ("_tuner", "_is_open", "_missed", "_shelved", "_places")
+        return {name: value for name, value in self.__dict__.items() if name not in gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+        self._is_loaded = True
+        self._adopted = {number for number, trial in self._trial_dict.items() if trial.status == Status.in_progress}
+
+    def __str__(self) -> str:
+        return f"mqtune, {self._trainable.spec}"
+
+    # The experiment.
+
+    def set_path(self, results_root: str | None = None, tuner_name: str | None = None) -> None:
+        if tuner_name and not self._known:
+            self._name = _NOT_IN_NAMES.sub("-", tuner_name)[-_NAME_CHARS:].strip("-.")
+        # Nobody else says who waits for this backend, and how long its results have to be polled for.
+        owner = sys._getframe(1).f_locals.get("self")
+        if isinstance(owner, TheirTuner):
+            owner.sleep_time, self._slots = 0, owner.n_workers
+            self._time = next(_time_of(owner.scheduler), ITERATION)
+
+    def entrypoint_path(self) -> Path:
+        return self._trainable.spec.locate(self._trainable.code_root)
+
+    def set_entrypoint(self, entry_point: str) -> None:
+        self._use(entry_point)
+
+    def _open(self) -> Tuner:
+        """Return mqtune's tuner, which drives the experiment; it connects, and goes on, when it is needed."""
+        if self._tuner is None or not self._is_open:
+            place = self._broker
+            if place is None and not os.environ.get("MQTUNE_BROKER"):
+                place = Local(self._slots)
+            self._name = self._name or f"{self._trainable.spec.name}-{secrets.token_hex(4)}"
+            self._tuner = Tuner(
+                self._trainable,
+                backend=place,
+                name=self._name,
+                run=Run(progress=False, tags=self._tags or None),
+                **self._settings,
+            )
+            self._is_open = True
+            self._shelved.clear()
+            self._missed = deque(each for each in self._reported(self._tuner) if not self._shelve(each))
+        return self._tuner
+
+    def _look(self) -> Tuner:
+        return self._tuner if self._tuner is not None else self._open()
+
+    def _close(self) -> None:
+        if self._tuner is not None and self._is_open:
+            self._is_open = False
+            self._tuner.close()
+
+    def _reported(self, tuner: Tuner) -> Iterator[_Told]:
+        """Yield what was reported before, as far as no driver will hand it out again."""
+        counts: Counter[TrialId] = Counter()
+        if not tuner.get_trials():
+            return
+        for report in tuner.results().reports():
+            if not report.late:
+                counts[report.trial] += 1
+                yield _Told(next(self._places), counts[report.trial], Report(*report[:-1]))
+
+    def _hand(self, number: int) -> DrivenTrial:
+        return self._open().trial(self._known[number].id)
+
+    def _record(self, number: int) -> Trial:
+        return self._look().trial(self._known[number].id).record
+
+    # What Syne Tune has done.
+
+    def start_trial(self, config: dict[str, Any], checkpoint_trial_id: int | None = None) -> TrialResult:
+        trial = super().start_trial(config, checkpoint_trial_id)
+        started = self._record(trial.trial_id).config
+        if encode_value(started) != encode_value(config):
+            # It was started before this Tuner was loaded, which may suggest something else.
+            trial.config = dict(started)
+        return trial
+
+    def _schedule(self, trial_id: int, config: dict[str, Any]) -> None:
+        known = self._known.get(trial_id)
+        if known is None:
+            self._start(trial_id, config, self._source_of(trial_id))
+        self._active[trial_id] = None
+        if known is None:
+            return
+        is_ahead, known.is_ahead = known.is_ahead, False
+        if is_ahead and encode_value(self._record(trial_id).config) == encode_value(config):
+            self._unshelve(known.id)
+            return
+        if is_ahead:
+            _try(self._hand(trial_id).pause)
+        self._resuming[trial_id] = config
+        self._settle()
+
+    def _source_of(self, trial_id: int) -> Trial | str:
+        source = self._sources.pop(trial_id, None)
+        if source is None:
+            return ""
+        found = self._record(source)
+        if not found.checkpoint:
+            logger.warning("trial %d has no checkpoint for trial %d, which begins from scratch", source, trial_id)
+        return found if found.checkpoint else ""
+
+    def _start(self, trial_id: int, config: dict[str, Any], source: Trial | str) -> None:
+        """Stage a trial, or take the one that an earlier Tuner has staged under this number."""
+        tuner = self._open()
+        before = self._known.get(trial_id)
+        for key in _keys(trial_id):
+            trial = tuner.add(config, source=source, key=key)
+            if trial.id in self._numbers:
+                continue
+            if self._is_loaded or encode_value(trial.config) == encode_value(config):
+                break
+            logger.warning(
+                "trial %d of experiment %s has another config now; what it had is stopped", trial_id, self._name
+            )
+            _try(tuner.trial(trial).stop)
+        known = _Known(trial.id) if before is None else replace(before, id=trial.id, reports=0, attempt=0)
+        self._known[trial_id], self._numbers[trial.id] = known, trial_id
+        self._unshelve(trial.id)
+
+    def _resume_trial(self, trial_id: int) -> None:
+        self._known[trial_id].is_paused = False
+
+    def _pause_trial(self, trial_id: int, result: dict[str, Any] | None) -> None:
+        known, trial = self._known[trial_id], self._record(trial_id)
+        known.is_paused = True
+        told = trial.attempts[known.attempt - 1] if known.attempt else trial.attempt
+        known.is_ahead = told is not trial.attempt and told.end is AttemptEnd.PAUSED
+        if not known.is_ahead:
+            _try(self._hand(trial_id).pause)
+
+    def _stop_trial(self, trial_id: int, result: dict[str, Any] | None) -> None:
+        self._known[trial_id].is_stopped = True
+        self._trial_dict[trial_id].status = Status.stopped
+        self._resuming.pop(trial_id, None)
+        if not self._record(trial_id).status.is_terminal:
+            _try(self._hand(trial_id).stop)
+
+    def copy_checkpoint(self, src_trial_id: int, tgt_trial_id: int) -> None:
+        self._sources[tgt_trial_id] = src_trial_id
+
+    def checkpoint_trial_path(self, trial_id: int) -> Path:
+        """Return a copy, on this machine, of the folder that a trial has saved last.
+
+        Raises:
+            ConfigurationError: it has saved none, or a dict.
+            as ``DrivenTrial.get_checkpoint``.
+        """
+        return Path(self._look().trial(self._known[trial_id].id).get_checkpoint().path)
+
+    def delete_checkpoint(self, trial_id: int) -> None:
+        if trial_id in self._known:
+            self._deleting.add(trial_id)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Do what had to wait until a trial's process had ended."""
+        for number in list(self._deleting):
+            trial = self._record(number)
+            if trial.status.is_terminal or trial.status is TrialStatus.PAUSED:
+                self._deleting.discard(number)
+                self._hand(number).delete_checkpoints(even_best=True, even_paused=True)
+        for number in list(self._resuming):
+            trial = self._record(number)
+            if trial.status.is_terminal:
+                # It had ended by itself when it was paused.
+                self._start(number, self._resuming.pop(number), trial if trial.checkpoint else "")
+            elif trial.status is TrialStatus.PAUSED:
+                # What it has reported beyond the result that it was paused on is not for Syne Tune.
+                self._known[number].reports = trial.reports
+                self._shelved.pop(trial.id, None)
+                decided = None if trial.pause_point is None else "decided"
+                self._hand(number).resume(self._resuming.pop(number), checkpoint=decided)
+
+    def stop_all(self) -> None:
+        if self._known:
+            super().stop_all()
+            self._end()
+        self._close()
+
+    def _end(self) -> None:
+        """Stop what runs, wait until it has ended, and journal the end unless trials may go on."""
+        tuner = self._open()
+        for trial in tuner.busy_trials:
+            _try(tuner.trial(trial).stop)
+        deadline = time.monotonic() + _STOP_S
+        while tuner.busy_trials and time.monotonic() < deadline:
+            tuner.step(_WAIT_S)
+        self._settle()
+        if not tuner.is_finished and not tuner.get_trials(TrialStatus.PAUSED):
+            tuner.finish("Syne Tune's Tuner has ended")
+
+    # What has happened.
+
+    def fetch_status_results(
+        self, trial_ids: list[int]
+    ) -> tuple[dict[int, tuple[TheirTrial, str]], list[tuple[int, dict[str, Any]]]]:
+        asked = dict.fromkeys([*trial_ids, *self._adopted])
+        # Else there is nothing to wait for but processes that are ending.
+        is_awaited = any(self._status(number) == Status.in_progress for number in asked)
+        deadline = time.monotonic() + _WAIT_S
+        while not (results := self._new_results(asked)) and not self._is_news(asked):
+            left_s = deadline - time.monotonic() if is_awaited or self.busy_trial_ids() else 0.0
+            self._take_next(max(0.0, left_s))
+            if left_s <= 0:
+                results = self._new_results(asked)
+                break
+        found = {}
+        for number in asked:
+            told = self._update(number)
+            found[number] = (TheirTrial(number, told.config, told.creation_time), told.status)
+        self._adopted = {number for number in self._adopted if self._trial_dict[number].status in BUSY_STATUS}
+        return found, results
+
+    def _new_results(self, asked: dict[int, None]) -> list[tuple[int, dict[str, Any]]]:
+        """Return the results that were not fetched; in the order in which they came."""
+        found = []
+        for number in asked:
+            known, seen = self._known[number], self._last_metric_seen_index[number]
+            if len(known.results) > seen and not (known.is_paused or known.is_stopped):
+                found += [(number, result) for result in known.results[seen:]]
+                self._last_metric_seen_index[number] = len(known.results)
+        return sorted(found, key=lambda each: each[1][ST_WORKER_TIMESTAMP])
+
+    def _is_news(self, asked: dict[int, None]) -> bool:
+        return any(self._status(number) != self._trial_dict[number].status for number in asked)
+
+    def _status(self, number: int) -> str:
+        known = self._known[number]
+        if known.is_stopped or known.is_paused:
+            return str(Status.stopped if known.is_stopped else Status.paused)
+        trial = self._record(number)
+        if number in self._resuming or known.reports < trial.reports:
+            return str(Status.in_progress)
+        status = str(_STATUSES.get(trial.status, Status.in_progress))
+        return str(Status.failed) if status == Status.completed and not known.results else status
+
+    def _update(self, number: int) -> TrialResult:
+        told = self._trial_dict[number]
+        told.status, told.metrics = self._status(number), self._known[number].results
+        return told
+
+    def _all_trial_results(self, trial_ids: list[int]) -> list[TrialResult]:
+        deadline = time.monotonic() + _WAIT_S
+        while self._take_next(0) and time.monotonic() < deadline:
+            pass
+        found = []
+        for number in trial_ids:
+            if number in self._trial_dict:
+                told, ended_at = self._update(number), self._record(number).attempt.ended_at
+                end = None if ended_at is None else datetime.fromtimestamp(ended_at)  # noqa: DTZ006 - as Syne Tune's are
+                found.append(told.add_results(told.metrics, told.status, end))
+        return found
+
+    def busy_trial_ids(self) -> list[tuple[int, str]]:
+        """Return the trials that ran at the last fetch or were scheduled since, and those whose process has not ended."""
+        busy = []
+        for number in list(self._active):
+            told = self._trial_dict[number].status
+            if told in BUSY_STATUS:
+                busy.append((number, told))
+            elif self._record(number).is_busy:
+                busy.append((number, Status.stopping))
+            else:
+                del self._active[number]
+        return busy
+
+    def _take_next(self, block_s: float) -> bool:
+        """Take in what was reported next, or wait for it; return whether anything has happened."""
+        if self._tuner is not None and not self._is_open:
+            return False
+        tuner = self._open()
+        if self._missed:
+            told = self._missed.popleft()
+        else:
+            if tuner.is_finished:
+                return False
+            report = tuner.next_report(block_s)
+            if self._resuming or self._deleting:
+                self._settle()
+            if report is None:
+                return False
+            told = _Told(next(self._places), tuner.trial(report.trial).record.reports, report)
+        if not self._shelve(told):
+            self._take(self._known[self._numbers[told.report.trial]], told)
+        return True
+
+    def _shelve(self, told: _Told) -> bool:
+        """Keep a report for later, if Syne Tune has not come to its trial, or to the trial's resume."""
+        number = self._numbers.get(told.report.trial)
+        if number is not None and not self._known[number].is_paused:
+            return False
+        self._shelved.setdefault(told.report.trial, []).append(told)
+        return True
+
+    def _unshelve(self, trial: TrialId) -> None:
+        self._missed = deque(heapq.merge(self._missed, self._shelved.pop(trial, [])))
+
+    def _take(self, known: _Known, told: _Told) -> None:
+        report = told.report
+        if told.ordinal <= known.reports:
+            return
+        known.reports = told.ordinal
+        reached: Any = report.metrics.get(self._time)
+        if is_number(reached):
+            if report.attempt > known.attempt and reached <= known.reached:
+                return
+            known.reached = max(reached, known.reached)
+        known.attempt = report.attempt
+        own = {ST_WORKER_TIME: report.metrics[TIME_TOTAL], ST_WORKER_ITER: len(known.results)}
+        known.results.append({**own, **report.metrics, ST_WORKER_TIMESTAMP: report.timestamp})
+
+    # What it has printed.
+
+    def stdout(self, trial_id: int) -> list[str]:
+        return self._printed(trial_id, DrivenTrial.stdout)
+
+    def stderr(self, trial_id: int) -> list[str]:
+        return self._printed(trial_id, DrivenTrial.stderr)
+
+    def _printed(self, number: int, read: Callable[..., list[str]]) -> list[str]:
+        hand = self._look().trial(self._known[number].id)
+        return [f"{line}\n" for attempt in hand.record.attempts for line in read(hand, attempt=attempt.number)]
+
+
+def _time_of(scheduler: Any) -> Iterator[str]:
+    """Yield the names of the time that a scheduler, or one that it wraps, goes by."""
+    while scheduler is not None:
+        yield from (found for name in _TIME_NAMES if isinstance(found := getattr(scheduler, name, None), str))
+        scheduler = getattr(scheduler, "scheduler", None)
+
+
+def _keys(number: int) -> Iterator[str]:
+    """Yield the keys of a trial, and of others that take its place."""
+    yield str(number)
+    yield from (f"{number}.{again}" for again in itertools.count(1))
+
+
+def _try(action: Callable[[], object]) -> None:
+    """Do it, unless the trial has ended, or is told to end, already."""
+    with suppress(InvalidTransition):
+        action()

@@ -1,0 +1,26 @@
+"""Trainables for Syne Tune's Tuner: they count epochs, and go on from where they were saved."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import mqtune
+
+
+def epochs(config):
+    """Report each epoch, saved unless the config says otherwise."""
+    found = mqtune.get_checkpoint()
+    for epoch in range((found.data["epoch"] if found else 0) + 1, config["epochs"] + 1):
+        time.sleep(config.get("step_s", 0.01))
+        state = {"epoch": epoch} if config.get("saves", True) else None
+        mqtune.report({"epoch": epoch, "loss": config["x"] / epoch, "pid": os.getpid()}, state)
+
+
+def odd(config):
+    """Fail, or end without a report, or report what came."""
+    print("this was printed")
+    if config["x"] == "fails":
+        raise ValueError("it can't go on")
+    if config["x"] != "is silent":
+        mqtune.report({"epoch": 1, "loss": 1.0, **config})
