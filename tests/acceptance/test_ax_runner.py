@@ -89,7 +89,12 @@ def new(fleet: str) -> Iterator[New]:
 
 def loop(experiment: Experiment, **options: Any) -> Orchestrator:
     sobol = GenerationNode(name="Sobol", generator_specs=[GeneratorSpec(Generators.SOBOL, {"seed": 1})])
-    quick = {"init_seconds_between_polls": 0.05, "min_seconds_before_poll": 0.0, "logging_level": logging.WARNING}
+    quick = {
+        "init_seconds_between_polls": 0.05,
+        "min_seconds_before_poll": 0.0,
+        "seconds_between_polls_backoff_factor": 1.0,
+        "logging_level": logging.WARNING,
+    }
     return Orchestrator(experiment, GenerationStrategy(nodes=[sobol]), OrchestratorOptions(**{**quick, **options}))
 
 
