@@ -15,8 +15,8 @@ from typing import Any, Final
 __all__ = ["EPOCHS", "EPOCH_S", "TASKS", "Task"]
 
 EPOCHS: Final = 27
-#: The mean time of an epoch, in virtual seconds; long beside the real time that a system thinks, which some add to it.
-EPOCH_S: Final = 60.0
+#: The mean time of an epoch, in virtual seconds.
+EPOCH_S: Final = 1.0
 #: By what share the epochs of one trial may be faster or slower than those of another one.
 JITTER: Final = 0.2
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from benchmarks.measurement import Context, Variant
 from benchmarks.quality.slots import SLOTS, Record
-from benchmarks.quality.tasks import EPOCHS, Parameter, Task
+from benchmarks.quality.tasks import EPOCH_S, EPOCHS, Parameter, Task
 from benchmarks.work import quality
 
 __all__ = ["VARIANTS"]
 
-#: Virtual seconds between its looks at what has come, of epochs of 60 s; 5 by default.
-SLEEP_S: Final = 0.5
+#: Virtual seconds between its looks at what has come; 5 by default.
+SLEEP_S: Final = 0.01 * EPOCH_S
 #: Virtual seconds for each of its delays; 0.05 by default.
 DELAY_S: Final = 0.0
 NEVER_S: Final = 1e9
@@ -105,7 +105,7 @@ def _domain(parameter: Parameter) -> Any:
 VARIANTS: Final = (
     Variant(
         name="BOHB",
-        settings=f"BOHB(max_t=27), its simulator backend without delays, tuner_sleep_time={SLEEP_S}, save_tuner=False",
+        settings=f"BOHB(max_t=27), its simulator backend without delays, tuner_sleep_time={SLEEP_S:g}, save_tuner=False",
         measure=quality.measure(_run),
         deadline_s=quality.DEADLINE_S,
         environment={"OMP_NUM_THREADS": "1"},

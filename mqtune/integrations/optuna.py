@@ -39,6 +39,8 @@ _TAIL: Final = 1e-6
 #: random then: mostly the first will do.
 _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
+#: The share of configs that TPE leaves to chance once trials are stopped early; the "random fraction" of BOHB.
+_AT_RANDOM: Final = 1 / 3
 #: What a trial that has ended is for the study. Optuna's samplers learn nothing from one that is FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
@@ -86,6 +88,10 @@ class OptunaSearcher(Searcher):
     With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
     learns that it was, and not its values.
 
+    Where trials are stopped early or paused, TPE proposes two configs of three, and chance the others: what it learns then is mostly how
+    trials begin, which may mislead. After Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML
+    2018, section 3.
+
     In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
     has; TPE then has a model for each group of parameters that always come together (``group=True``).
 
@@ -118,6 +124,8 @@ class OptunaSearcher(Searcher):
         #: resumes goes on with others than those that were used.
         self._count = 0
         self._is_resumed = False
+        #: Whether a trial was stopped early or paused.
+        self._has_pruned = False
         self._abandoned: set[str] = set()
 
     def check_space(self, space: Space) -> None:
@@ -155,9 +163,12 @@ class OptunaSearcher(Searcher):
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
-        seed = self._numbers().getrandbits(32)
+        numbers = self._numbers()
+        seed = numbers.getrandbits(32)
+        if self._has_pruned and numbers.random() < _AT_RANDOM:
+            return optuna.samplers.RandomSampler(seed)
         if not self._space.has_conditions:
-            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=False)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True, group=True)
 
     def _numbers(self) -> random.Random:
@@ -286,6 +297,7 @@ class OptunaSearcher(Searcher):
         has_diverged = not all(map(math.isfinite, last))
         ended = TrialState.FAIL if has_diverged or not values else state
         result = last if ended is TrialState.COMPLETE else None
+        self._has_pruned = self._has_pruned or ended is TrialState.PRUNED
         if running is not None:
             self._study.tell(running, result, ended)
         elif ended is not TrialState.FAIL:

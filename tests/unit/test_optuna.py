@@ -129,6 +129,19 @@ def test_it_suggests_configs_of_the_space(story: Story) -> None:
         assert config["fixed"] == "always"
 
 
+def test_once_trials_are_stopped_early_chance_has_a_third_of_the_configs(story: Story) -> None:
+    def at_random() -> int:
+        samplers = []
+        for _ in range(90):
+            story.end(story.report(story.begin(), 0.5))
+            samplers.append(type(story.searcher._study.sampler))
+        return samplers.count(optuna.samplers.RandomSampler)
+
+    assert at_random() == 0
+    story.end(story.report(story.begin(), 0.5), TrialStatus.EARLY_STOPPED)
+    assert 20 <= at_random() <= 40
+
+
 def test_a_model_finds_what_random_search_does_not() -> None:
     story = Story(bound())
     losses = []
