@@ -255,7 +255,7 @@ class Experiment:
             return
         trial.has_metric = self.metric_seen = True
         if not has_nan(point):
-            trial.point, trial.best_metrics = point, report.metrics
+            trial.best_metrics, trial.point = report.metrics, point
             self._open[trial.id] = trial
 
     def _score(self, trial: Trial, value: float, report: Report) -> None:

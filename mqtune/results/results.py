@@ -8,7 +8,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -166,12 +166,13 @@ class Budget(NamedTuple):
 class TrialResult:
     """A trial, the value of the metric that it is ranked by (NaN if it has none), and the metrics reported with it.
 
-    Where the experiment has several metrics, *value* is NaN unless it was asked for by one of them, and *metrics* has them all.
+    Where the experiment has several metrics, *values* has those of each, by name, and *value* is NaN unless one was asked for.
     """
 
     trial: Trial
     value: float
     metrics: Metrics
+    values: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> TrialId:
@@ -219,11 +220,9 @@ class TrialResult:
         return (self.attempts[-1].stdout_path, self.attempts[-1].stderr_path) if self.attempts else ("", "")
 
     def __repr__(self) -> str:
-        return f"<trial {self.id} {self.status.name}: value={self.value:.6g}, config={self.config}>"
-
-
-def _result(trial: Trial) -> TrialResult:
-    return TrialResult(trial, trial.best_value, trial.best_metrics)
+        values = self.values or {"value": self.value}
+        shown = ", ".join(f"{name}={value:.6g}" for name, value in values.items())
+        return f"<trial {self.id} {self.status.name}: {shown}, config={self.config}>"
 
 
 class Results:
@@ -314,7 +313,7 @@ class Results:
 
     def __iter__(self) -> Iterator[TrialResult]:
         for trial in list(self.experiment.trials.values()):
-            yield _result(trial)
+            yield self._result(trial)
 
     def __getitem__(self, trial_id: str) -> TrialResult:
         """Return the trial with this id.
@@ -322,7 +321,12 @@ class Results:
         Raises:
             KeyError: there is no such trial.
         """
-        return _result(self.experiment.trials[TrialId(trial_id)])
+        return self._result(self.experiment.trials[TrialId(trial_id)])
+
+    def _result(self, trial: Trial) -> TrialResult:
+        several = self.experiment.objective.metrics if trial.point else ()
+        values = {name: trial.best_metrics[name] for name in several}
+        return TrialResult(trial, trial.best_value, trial.best_metrics, values)
 
     @property
     def best(self) -> TrialResult:
@@ -340,7 +344,7 @@ class Results:
 
         With one metric, the best trial alone, if there is one.
         """
-        return [_result(trial) for trial in self._ahead()]
+        return [self._result(trial) for trial in self._ahead()]
 
     def _ahead(self) -> list[Trial]:
         best = self.experiment.best
@@ -363,7 +367,7 @@ class Results:
             raise MetricMissing(self._why_no_best())
         place = objective.metrics.index(metric)
         best = min(front, key=lambda trial: (trial.point[place], trial.point))
-        return TrialResult(best, best.best_metrics[metric], best.best_metrics)
+        return replace(self._result(best), value=best.best_metrics[metric])
 
     def raise_if_failed(self) -> None:
         """Raise an error if no trial has a result, so that a script exits with a code other than 0.

@@ -136,6 +136,7 @@ def test_the_trials_that_no_other_beats_are_on_the_front(book: Book) -> None:
     assert front(results) == ["0005", "0001", "0004", "0003"]
     first = results.pareto_front[0]
     assert (first.metrics, first.config, first.status) == (both(0.5, 1), {"x": 5}, TrialStatus.RUNNING)
+    assert (first.values, repr(first)) == (both(0.5, 1), "<trial 0005 RUNNING: loss=0.5, speed=1, config={'x': 5}>")
     assert results.best_by("loss").id == "0005"
     assert (results.best_by("speed").id, results.best_by("speed").value) == ("0003", 9)
     assert "4 on the Pareto front" in repr(results)

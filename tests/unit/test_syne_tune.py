@@ -339,6 +339,35 @@ def test_trials_that_a_user_adds_are_known_to_it() -> None:
     assert sum(each[0] == "complete" for each in notes.told) == 3
 
 
+def test_a_scheduler_of_several_metrics_goes_by_all_of_them() -> None:
+    moasha = pytest.importorskip("syne_tune.optimizer.schedulers.multiobjective.moasha").MOASHA
+    modes = "do_minimize" if "do_minimize" in inspect.signature(moasha).parameters else "mode"
+
+    def both(config: Config) -> Any:
+        for epoch in range(1, 10):
+            yield 1.0, {"loss": config["x"] + 1 / epoch, "cost": 1 - config["x"]}
+
+    def run(**options: Any) -> Results:
+        space = {"x": mqtune.uniform(0, 1)}
+        scheduler = moasha(
+            config_space(space),
+            metrics=["loss", "cost"],
+            time_attr="training_iteration",
+            max_t=9,
+            **{modes: True if modes == "do_minimize" else ["min", "min"]},
+        )
+        backend = mqtune.Simulated(both, slots=2)
+        return tune(
+            SyneTuneScheduler(scheduler), space=space, metric=["loss", "cost"], backend=backend, **options
+        ).run()
+
+    results = run()
+    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert results.pareto_front
+    with pytest.raises(ConfigurationError, match="give both the same"):
+        run(mode=["min", "max"])
+
+
 def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
     def random_search() -> SyneTuneScheduler:
         return SyneTuneScheduler(RandomSearch(config_space(SPACE), **METRICS))
@@ -349,6 +378,8 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
         tune(random_search(), metric="accuracy")
     with pytest.raises(ConfigurationError, match="mode='max'; give both the same"):
         tune(random_search(), mode="max")
+    with pytest.raises(ConfigurationError, match=r"the Tuner by metric=\['loss', 'cost'\], mode=\['min', 'min'\]"):
+        tune(random_search(), metric=["loss", "cost"])
     with pytest.raises(
         ConfigurationError, match=r"another space than the Tuner's: depth, lr, net/act.*make it with .*config_space"
     ):
