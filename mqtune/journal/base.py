@@ -189,7 +189,10 @@ class Journal(ABC):
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        """Append the decision to end an attempt and notify its worker; end an unclaimed attempt at once, by *ended*."""
+        """Append the decision to end an attempt and notify its worker; end an unclaimed attempt at once, by *ended*.
+
+        An attempt that the server has forgotten counts as ended; ``void`` journals its end.
+        """
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:

@@ -215,7 +215,9 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_epoch()
             state = self._state.trials.get(trial)
-            if state is None or state.attempt != attempt:
+            if state is None:
+                state = self._state.trials[trial] = TrialState(attempt, b"", state="ended")
+            if state.attempt != attempt:
                 return "superseded"
             if state.decided != intent.value:
                 state.decided = intent.value

@@ -193,6 +193,8 @@ class Model:
     def intend(self, driver: Driver, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Any:
         if refusal := self._refusal(driver):
             return refusal
+        if trial not in self.runs:
+            self.runs[trial] = Run(attempt, Assignment({}), 0.0, is_over=True)
         run = self.current(trial, attempt)
         if run is None:
             return "superseded"

@@ -5,15 +5,21 @@
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
 --       8 what control channels start with  9 experiment
 --
--- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself; the decision is
--- journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when a later driver exists.
+-- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself, or its hash was
+-- deleted or evicted; the decision is journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when
+-- a later driver exists.
 -- Idempotent by attempt and intent, as long as no other was intended in between. The intent is durable, the hint is not:
 -- the answers to report and renew repeat it.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'state', 'worker', 'decided')
-if have[1] ~= ARGV[4] then return 'superseded' end
+if not have[1] then
+  redis.call('HSET', KEYS[4], 'attempt', ARGV[4], 'state', 'ended')
+  retire(KEYS[4])
+elseif have[1] ~= ARGV[4] then
+  return 'superseded'
+end
 local decided = ARGV[4] .. ':' .. ARGV[5]
 if have[4] ~= decided then
   redis.call('HSET', KEYS[4], 'decided', decided)

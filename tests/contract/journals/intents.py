@@ -83,9 +83,21 @@ class IntentContract(InWorld):
 
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
         assert driver.intend(ONE, 3, Intent.STOP, decided(), ended()) == "superseded"
-        assert driver.intend(TWO, 1, Intent.STOP, decided(), ended()) == "superseded"
 
         assert kinds(driver) == ["TrialStaged"]
+
+    def test_a_decision_about_an_attempt_that_the_server_has_forgotten_is_journaled_once(
+        self, driver: Journal, worker: Journal
+    ) -> None:
+        """Its hash was deleted or evicted; the driver will find it and journal the end."""
+        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
+        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
+
+        assert kinds(driver) == ["DecisionTaken"]
+        assert driver.reconcile([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.void(ONE, 1, 0.0, ended())
+        claim = Claim(ONE, 1, "t")
+        assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
 
     @pytest.mark.parametrize("state", ["running", "unclaimed", "ended"])
     def test_the_same_decision_twice_is_journaled_once_and_answered_alike(
