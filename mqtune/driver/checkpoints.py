@@ -69,6 +69,8 @@ class CheckpointGC:
         self._keeps_dicts = keeps_dicts
         self._spares_best = delete_checkpoints != "all"
         self._may_be_lost = False
+        #: Whether a trial's process may have ended between saving a checkpoint and reporting it.
+        self._may_leave_some = False
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
@@ -77,6 +79,8 @@ class CheckpointGC:
 
     def hear(self, event: Event) -> list[Drop]:
         """Note what a trial names now, and return what nothing needs any more; delete what is dropped."""
+        if isinstance(event, AttemptEnded) and event.exit_code != 0:
+            self._may_leave_some = True
         match event:
             case TrialStaged() | DecisionTaken() | CheckpointSaved() | AttemptEnded() | TrialClosed():
                 return self.changed(self._experiment.trials[event.trial])
@@ -208,26 +212,28 @@ class CheckpointGC:
     def _delete_left_over(self, store: CheckpointStore) -> None:
         """Delete what the store holds and no event names, nor ever will.
 
-        An earlier driver dropped it and died before it was deleted, or its worker died before it was reported.
+        An earlier driver dropped it and died before it was deleted, or its process or worker died before it was reported.
         """
-        store.sweep()
-        for checkpoint in store.ids():
-            trial = self._experiment.trials.get(trial_of(checkpoint))
-            if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):
-                store.delete(checkpoint)
+        try:
+            store.sweep()
+            for checkpoint in store.ids():
+                trial = self._experiment.trials.get(trial_of(checkpoint))
+                if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):
+                    store.delete(checkpoint)
+        except MqtuneError as error:
+            logger.warning("checkpoints that nothing names could not be deleted: %s", error)
 
     def _run(self) -> None:
         store = self._store
         assert store is not None  # noqa: S101 - there would be no thread
-        try:
-            self._delete_left_over(store)
-        except MqtuneError as error:
-            logger.warning("the checkpoints that earlier drivers left could not be deleted: %s", error)
+        self._delete_left_over(store)
         while (checkpoint := self._deletions.get()) is not None:
             try:
                 store.delete(checkpoint)
             except MqtuneError as error:
                 logger.warning("checkpoint %s could not be deleted: %s", checkpoint, error)
+        if self._may_leave_some:
+            self._delete_left_over(store)
 
     def close(self) -> None:
         """Wait for the deletions that are under way, for some seconds at most."""

@@ -15,7 +15,7 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
-from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
+from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.driver.retention import Retention
 from mqtune.schedulers.base import Resume
 
@@ -463,6 +463,22 @@ def test_a_later_driver_deletes_what_the_earlier_one_gave_up_and_did_not_come_to
     bench.driver.close()
 
     assert store.ids() == names[-1:]
+
+
+def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
+    begin: Callable[..., Bench], store: DirectoryStore
+) -> None:
+    bench = begin()
+    named = save(bench, store, ONE, 3.0)
+    unnamed = bench.new_checkpoint(ONE, in_memory=False)
+    folder = store.staging()
+    (folder / "weights").write_text("saved, and then the process died")
+    store.save(unnamed, folder, {})
+
+    bench.end(ONE, AttemptEnd.FAILED, exit_code=74)
+    bench.driver.close()
+
+    assert store.ids() == [named]
 
 
 def test_a_trial_that_has_ended_loses_its_dicts_when_it_is_the_best_no_longer(
