@@ -18,6 +18,7 @@ from mqtune.checkpoints.files import (
     SourceFile,
     copy_hashed,
     creating,
+    in_threads,
     newest_change,
     open_source,
     reading,
@@ -50,6 +51,10 @@ _STAGING: Final = ".staging"
 _MARK_FOLDER: Final = ".store"
 #: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
+#: How many files are copied at once where there are many bytes. A trial has few cores, and each thread has a buffer.
+_AT_ONCE: Final = 4
+#: From how many bytes on threads are worth their start and the import, which take some milliseconds.
+_LARGE_BYTES: Final = 2**24
 #: The errors of a rename whose target exists already.
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
@@ -145,7 +150,7 @@ class DirectoryStore(CheckpointStore):
         with self._storing("save a checkpoint"):
             work = staged or self._new_workspace()
             try:
-                files = tuple(map(_hash, listing.files)) if staged else _copy(listing, os.path.join(work, _FILES))
+                files = _each(_hash, listing.files) if staged else _copy(listing, os.path.join(work, _FILES))
                 manifest = Manifest(
                     id=id, content=_FILES, files=files, directories=tuple(listing.directories), counters=plain
                 )
@@ -304,7 +309,14 @@ def _copy(listing: Listing, folder: str) -> tuple[StoredFile, ...]:
     os.mkdir(folder)
     for path in listing.directories:
         os.mkdir(os.path.join(folder, path))
-    return tuple(_copy_file(file, os.path.join(folder, file.path)) for file in listing.files)
+    return _each(lambda file: _copy_file(file, os.path.join(folder, file.path)), listing.files)
+
+
+def _each(function: Callable[[SourceFile], StoredFile], files: list[SourceFile]) -> tuple[StoredFile, ...]:
+    """Copy or hash files; several at once where that is sooner, since hashing takes longer than reading and writing."""
+    if len(files) > 1 and sum(file.size for file in files) >= _LARGE_BYTES:
+        return tuple(in_threads(_AT_ONCE, function, files))
+    return tuple(map(function, files))
 
 
 def _copy_file(file: SourceFile, place: str) -> StoredFile:

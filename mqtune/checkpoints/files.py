@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mqtune.core.errors import ConfigurationError
 
@@ -23,6 +23,9 @@ _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
 #: The fewest and the most bytes that are read at once: a file may have grown, and more would not make copying faster.
 _LEAST_BYTES: Final = 2**16
 _CHUNK_BYTES: Final = 2**22
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def token() -> str:
@@ -67,16 +70,24 @@ def sync(path: str) -> None:
 
 def sync_all(paths: Sequence[str]) -> None:
     """Flush files and folders to disk."""
-    if len(paths) <= _AT_ONCE:
-        for path in paths:
-            sync(path)
+    if len(paths) > _AT_ONCE:
+        in_threads(_AT_ONCE, sync, paths)
         return
-    # Few trials save so many files, and the others should not wait for the import.
+    for path in paths:
+        sync(path)
+
+
+def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return what *function* returns for each item, in their order; once one has failed, no further one begins."""
+    # Few trials save so much, and the others should not wait for the import.
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
-    with ThreadPoolExecutor(_AT_ONCE, "mqtune-sync") as pool:
-        for _ in pool.map(sync, paths):
-            pass
+    with ThreadPoolExecutor(threads, "mqtune-files") as pool:
+        try:
+            return list(pool.map(function, items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def newest_change(path: str) -> float:
