@@ -59,6 +59,7 @@ class Deciders:
         # Looked up once: a flood of reports is the driver's hot path.
         self._decide = scheduler.on_report
         self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
+        self._decides_alone = rule is None and self._searcher_hears is None
 
     @property
     def failure(self) -> MqtuneError | None:
@@ -83,6 +84,9 @@ class Deciders:
             screened = self._screening(trial, report)
             if screened is None:
                 decision = self._decide(trial, report)
+                # The usual case, and the hot path of a flood.
+                if decision is CONTINUE and self._decides_alone:
+                    return GO_ON
             elif screened.is_placed and not screened.fails:
                 decision = self._decide(trial, screened.report)
             if decision is not CONTINUE and self._checked(decision).action is not Action.CONTINUE:

@@ -363,12 +363,18 @@ class Driver:
         before = self._entry, self._number
         self.experiment.unreadable += reports.unreadable
         lockstep, is_awaited, known = self._lockstep.is_on, self._past.has_of(entry), self._past.known_of(entry)
+        fold, decide, listeners = self.experiment.apply_report, self._deciders.on_report, self._report_listeners
         for number, report in enumerate(reports, 1):
             if number > known and self._is_replaying:
                 yield None
             self._entry, self._number = entry, number
             try:
-                verdict = self._verdict(report)
+                # None for a report that came after a decision.
+                verdict = None
+                if (trial := fold(report)) is not None:
+                    verdict = decide(trial, report)
+                    for listener in listeners:
+                        listener(trial, report)
             except Exception:
                 # The next driver begins with this report: it is as if this one had not come so far.
                 self._entry, self._number = before if number == 1 else (entry, number - 1)
@@ -386,16 +392,6 @@ class Driver:
                 self._saved(report.trial, report.checkpoint)
             if is_awaited:
                 self._catch_up()
-
-    def _verdict(self, report: Report) -> Verdict | None:
-        """Fold a report and return the deciders' verdict on it; None for a report that came after a decision."""
-        trial = self.experiment.apply_report(report)
-        if trial is None:
-            return None
-        verdict = self._deciders.on_report(trial, report)
-        for listener in self._report_listeners:
-            listener(trial, report)
-        return verdict
 
     def _obey(self, report: Report, verdict: Verdict) -> None:
         """Carry out the verdict on a report, unless an earlier driver has, or has let the trial go on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 
 from mqtune.core.events import START, Cursor, DecisionTaken, Event
@@ -47,11 +47,11 @@ class Past:
         """Whether a driver has acted here, or later."""
         return _place(cursor) <= self._acted_to
 
-    def known_of(self, entry: str) -> float:
+    def known_of(self, entry: str) -> int:
         """Return how many reports of an entry a replay takes in."""
         *acted, count = self._acted_to
         place = [*entry_order(entry)]
-        return math.inf if not self._is_open or place < acted else count if place == acted else 0
+        return sys.maxsize if not self._is_open or place < acted else count if place == acted else 0
 
 
 def _place(cursor: Cursor) -> tuple[int, int, int]:
