@@ -133,12 +133,10 @@ def test_a_trainable_with_the_wrong_arguments_is_refused_with_what_was_found():
         mqtune.Tuner(trainables.takes_two, SPACE, metric="loss", mode="min")
 
 
-def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
-    root = tmp_path / "empty"
-    root.mkdir()
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="bare", code_root=root
-    ):
+def refused(broker: str, root: Path, name: str) -> str:
+    """What a run says whose only worker, by this name and with this code root, can't import its trainable."""
+    options = ("--gpus", "0", "--slots", "1", "--cpus", "7")
+    with running_worker(broker, root.with_suffix(".log"), *options, name=name, code_root=root):
         tuner = mqtune.Tuner(
             trainables.steady,
             SPACE,
@@ -146,15 +144,21 @@ def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_ro
             mode="min",
             backend=broker,
             run=mqtune.Run(progress=False),
-            name="import-fails",
+            name=f"refused-{name}",
             resources=mqtune.Resources(cpus=7),
             max_trials=5,
         )
-
         with pytest.raises(TrainableNotFound) as caught:
             tuner.run()
+    return str(caught.value)
 
-    message = str(caught.value)
+
+def test_a_module_that_the_worker_lacks_is_named_with_the_worker_and_its_code_root(broker: str, tmp_path: Path):
+    root = tmp_path / "empty"
+    root.mkdir()
+
+    message = refused(broker, root, "bare")
+
     assert "bare@" in message
     assert "trainables" in message
     assert str(root) in message
@@ -164,23 +168,8 @@ def test_code_that_fails_on_import_is_shown_with_its_traceback(broker: str, tmp_
     root = tmp_path / "broken"
     root.mkdir()
     (root / "trainables.py").write_text("import does_not_exist\n")
-    with running_worker(
-        broker, tmp_path / "w.log", "--gpus", "0", "--slots", "1", "--cpus", "7", name="broken", code_root=root
-    ):
-        tuner = mqtune.Tuner(
-            trainables.steady,
-            SPACE,
-            metric="loss",
-            mode="min",
-            backend=broker,
-            run=mqtune.Run(progress=False),
-            name="import-raises",
-            resources=mqtune.Resources(cpus=7),
-            max_trials=5,
-        )
 
-        with pytest.raises(TrainableNotFound, match="No module named 'does_not_exist'"):
-            tuner.run()
+    assert "No module named 'does_not_exist'" in refused(broker, root, "broken")
 
 
 def test_a_worker_of_another_version_gets_no_trial_and_is_named(broker: str, tmp_path: Path):

@@ -6,13 +6,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable as Fn
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
 from bench import Bench
+from simulation import Copy
 
 from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
@@ -327,23 +327,6 @@ def story(server: MemoryServer) -> list[str]:
         else repr(event)
         for event in told
     ]
-
-
-class Copy(JournalFile):
-    """The local copy, kept in memory: drivers here die without closing their files."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("nowhere"))
-        self.entries: list[Entry] = []
-
-    def begin(self, entries: Iterable[Entry]) -> None:
-        self.entries = list(entries)
-
-    def append(self, entries: Iterable[Entry]) -> None:
-        self.entries += entries
-
-    def read(self) -> Iterator[Entry]:
-        yield from list(self.entries)
 
 
 class Told(Callback):
