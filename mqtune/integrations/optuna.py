@@ -150,7 +150,9 @@ class OptunaSearcher(Searcher):
         self._distributions = {path: each.distribution for path, each in self._parameters.items()}
         self._storage = optuna.storages.InMemoryStorage()
         # Of arguments that the user has not given; for good, as it is said in another thread later.
-        warnings.filterwarnings("ignore", "Argument ``group``", optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings(
+            "ignore", "Argument ``(group|multivariate|constant_liar)``", optuna.exceptions.ExperimentalWarning
+        )
         with quiet():
             self._study = optuna.create_study(
                 storage=self._storage,
