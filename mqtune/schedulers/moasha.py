@@ -98,7 +98,7 @@ class FrontRung(Rung):
             if place == len(self._groups):
                 self._groups.append([])
             pushed: list[Point] = []
-            stays = moved
+            stays = list(moved)
             for one in self._groups[place]:
                 (pushed if any(dominates(other, one) for other in moved) else stays).append(one)
             self._groups[place], moved = stays, pushed
@@ -126,30 +126,25 @@ def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
     import numpy as np  # noqa: PLC0415 - nobody else who makes a scheduler needs it
 
     in_order = sorted(points)
-    scaled = _scaled(np.array(in_order, dtype=float))
+    columns = _scaled(np.array(in_order, dtype=float).T.copy())
     nearest = np.full(len(in_order), np.inf)
     chosen: list[int] = []
     while len(chosen) < min(size, len(in_order)):
-        chosen.append(int(nearest.argmax()))
-        nearest = np.minimum(nearest, _squared_distances(scaled, chosen[-1]))
-        nearest[chosen] = -1
+        last = int(nearest.argmax())
+        chosen.append(last)
+        apart = [column - column[last] for column in columns]
+        np.minimum(nearest, sum(gaps * gaps for gaps in apart), out=nearest)
+        nearest[last] = -1
     return [in_order[each] for each in chosen]
 
 
-def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _scaled(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return columns such that their finite values go from 0 to 1, and infinities are one range off."""
     import numpy as np  # noqa: PLC0415 - as above
 
-    for column in values.T:
+    for column in columns:
         finite = column[np.isfinite(column)] / 2
         low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
         # Halves, as the difference of two values may be too large for a float.
         column[:] = np.clip((column / 2 - low) / ((high - low) or 1.0), -1, 2)
-    return values
-
-
-def _squared_distances(scaled: NDArray[np.float64], place: int) -> NDArray[np.float64]:
-    distances: NDArray[np.float64] = sum(
-        (column * column for column in (scaled - scaled[place]).T), start=scaled[:, 0] * 0
-    )
-    return distances
+    return columns
