@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.function import checkpoint_dir
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
-    from mqtune.tuner import Tuner
+    from mqtune.tuner import BackgroundTuner, Tuner
 
 __all__ = [
     "ASHA",
@@ -77,6 +77,7 @@ __all__ = [
     "RUSH",
     "WAIT",
     "Action",
+    "BackgroundTuner",
     "Callback",
     "Checkpoint",
     "CheckpointStore",
@@ -202,7 +203,7 @@ _HOMES: Final[dict[str, str]] = {
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",
     "Results": "mqtune.results.results",
-    "Tuner": "mqtune.tuner",
+    **dict.fromkeys(("BackgroundTuner", "Tuner"), "mqtune.tuner"),
     **dict.fromkeys(("Client", "TrialHandle"), "mqtune.client"),
     "Simulated": "mqtune.backends.simulated",
     "follow_log": "mqtune.results.logs",

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.backends.base import Backend
-from mqtune.background import LOOK_S, BackgroundTuner
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Trial, is_number
 from mqtune.driver.settings import Checkpoints, Failures, Local, Process
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 from mqtune.trainable.spec import AnyTrainable
+from mqtune.tuner import LOOK_S, BackgroundTuner
 
 try:
     from ax.api.client import Client

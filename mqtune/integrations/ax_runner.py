@@ -15,14 +15,13 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from mqtune.backends.base import Backend
-from mqtune.background import BackgroundTuner
 from mqtune.core.errors import ConfigurationError, InvalidTransition, MqtuneError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus, is_number
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
 from mqtune.journal.connection import redact
 from mqtune.trainable.spec import AnyTrainable, TrainableSpec
-from mqtune.tuner import Tuner
+from mqtune.tuner import BackgroundTuner, Tuner
 
 try:
     from ax.core.arm import Arm

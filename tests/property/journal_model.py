@@ -34,6 +34,10 @@ DRIVER_FENCED = "the driver is fenced"
 JOURNAL_GONE = "the journal is gone"
 
 
+def _go(sequence: int, answer: str) -> str:
+    return f"go:{sequence}:{answer}" if answer else f"go:{sequence}"
+
+
 @dataclass(frozen=True)
 class Taken:
     """The outcome of asking for a lock that another driver holds: who, and how much longer."""
@@ -73,6 +77,7 @@ class Run:
     decided: Intent | None = None
     wishes: int = 0
     cleared: int = 0
+    answer: str = ""
     saved: str = ""
     held_until: float = 0.0
     #: The epoch of the driver that ended it because it was lost.
@@ -91,7 +96,7 @@ class Run:
             return self.intent.value
         words = [f"save:{self.wishes}"] if self.wishes else []
         if at_renewal and self.cleared:
-            words.append(f"go:{self.cleared}")
+            words.append(_go(self.cleared, self.answer))
         return " ".join(words)
 
 
@@ -282,11 +287,12 @@ class Model:
     def release(self, driver: Driver, released: Sequence[Released]) -> Any:
         if refusal := self._refusal(driver):
             return refusal
-        for trial, attempt, sequence in released:
+        for trial, attempt, sequence, answer in released:
             run = self.current(trial, attempt)
             if run is not None and run.is_running:
-                run.cleared = max(run.cleared, sequence)
-                self._hint(trial, run, f"go:{sequence}")
+                if sequence > run.cleared:
+                    run.cleared, run.answer = sequence, answer
+                self._hint(trial, run, _go(sequence, answer))
         return None
 
     def drop_checkpoints(self, driver: Driver, checkpoints: Sequence[CheckpointId], event: bytes) -> Any:

@@ -442,11 +442,16 @@ class JournalMachine(RuleBasedStateMachine):
         self.by(journal, "request_save", trial, self.attempt(trial, off), driver=who)
 
     @rule(
-        driver=driver, trials=st.lists(st.tuples(trial, off, st.integers(1, 5)), max_size=3, unique_by=lambda t: t[0])
+        driver=driver,
+        trials=st.lists(
+            st.tuples(trial, off, st.integers(1, 5), st.sampled_from(["", "eWVz"])),
+            max_size=3,
+            unique_by=lambda each: each[0],
+        ),
     )
-    def release(self, driver: str, trials: list[tuple[TrialId, int, int]]) -> None:
+    def release(self, driver: str, trials: list[tuple[TrialId, int, int, str]]) -> None:
         journal, who = self.seat(driver)
-        cleared = [Released(trial, self.attempt(trial, off), sequence) for trial, off, sequence in trials]
+        cleared = [Released(trial, self.attempt(trial, off), *released) for trial, off, *released in trials]
         self.by(journal, "release", cleared, driver=who)
 
     @rule(driver=driver, names=st.lists(st.tuples(trial, number), max_size=3, unique=True))

@@ -10,9 +10,9 @@ import pytest
 from waiting import DEADLINE_S, eventually
 
 import mqtune
-from mqtune.background import BackgroundTuner
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.trial import TrialStatus
+from mqtune.tuner import BackgroundTuner
 
 
 def curve(config: dict[str, Any]) -> Any:

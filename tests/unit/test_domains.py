@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mqtune
 from mqtune.core.errors import SpaceError
-from mqtune.search.domains import Choice, Domain, Interval, Multiples, Ordinal, domain_of
+from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal, domain_of
 
 DOMAINS = {
     "uniform": mqtune.uniform(-1, 3),
@@ -42,7 +42,8 @@ def test_at_the_share_of_a_value_lies_that_value(domain: Domain, share: float) -
     if isinstance(domain, Multiples | Choice):
         assert again == value
     else:
-        assert again == pytest.approx(value, rel=1e-6, abs=1e-9)
+        # Far from a normal distribution's mean a share has few digits.
+        assert again == pytest.approx(value, rel=1e-6, abs=1e-6 if isinstance(domain, Normal) else 1e-9)
         assert domain.share(value) == pytest.approx(share, abs=1e-6)
 
 

@@ -25,7 +25,6 @@ FLOORS: Final = {
     "journal": 2,
     "backends": 3,
     "worker": 3,
-    "background": 4,
     "client": 4,
     "driver": 4,
     "integrations": 4,
