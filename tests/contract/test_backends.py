@@ -31,6 +31,8 @@ def broker(redis_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("backends") / "worker"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch, contextlib.closing(connect(redis_server.url)) as client:
+        # Workers that other tests have registered would offer what this one does not.
+        client.flushdb()
         patch.setenv("MQTUNE_CPUS", "2")
         worker = LocalWorker(
             redis_server.url, folder=folder, code_root=CODE_ROOT, options=["--gpus", "0", "--slots", "2"]
