@@ -119,9 +119,9 @@ class SearcherContract(InVirtualTime):
             Space(self.space).check(config, partial=False)
 
     def _past(self, new_searcher: NewSearcher) -> list[PastTrial]:
-        """Return trials to learn from; none where the searcher can't."""
+        """Return trials to learn from; skip the test where the searcher can't."""
         if not new_searcher().can_learn:
-            return []
+            pytest.skip("this searcher learns nothing from trials of other experiments")
         values = itertools.cycle(loss for loss in _LOSSES if loss is not None)
         statuses = itertools.cycle([TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.COMPLETED])
         configs = self._story(new_searcher).begin_all()[:_LEARNT]
@@ -140,8 +140,6 @@ class SearcherContract(InVirtualTime):
 
     def test_the_next_driver_has_learnt_what_the_first_one_did(self, new_searcher: NewSearcher) -> None:
         pairs = [(trial.config, trial.value) for trial in self._past(new_searcher)]
-        if not pairs:
-            return
 
         def arguments() -> dict[str, Any]:
             return {"searcher": WarmStart(pairs, new_searcher()), "space": self.space}

@@ -110,9 +110,6 @@ class Lends(Counts):
 class Confuses(Counts):
     """Learns something else from the same trials each time."""
 
-    def __init__(self) -> None:
-        self.numbers = itertools.count(next(shared))
-
     def learn(self, trial: PastTrial) -> None:
         self.numbers = itertools.count(next(shared))
 
@@ -133,6 +130,7 @@ class Strays(Counts):
             Confuses,
             lambda suite, new: suite.test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(new),
         ),
+        (Confuses, lambda suite, new: suite.test_the_next_driver_has_learnt_what_the_first_one_did(new)),
         (Strays, lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),
     ],
 )

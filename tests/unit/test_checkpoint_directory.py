@@ -3,10 +3,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,13 +16,16 @@ from typing import Any
 
 import pytest
 
+from mqtune.checkpoints import directory
 from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints.files import SourceFile, open_source
 from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,
     CheckpointGone,
     CheckpointVersionError,
     ConfigurationError,
+    MqtuneError,
     StoreUnavailable,
 )
 from mqtune.testing.stores import files_in, saved_id, write_files
@@ -105,6 +110,58 @@ def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(store: D
     store.sweep(0.0)
     assert left_in_staging(store) == []
     assert len(store.ids()) == 1 + shown
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have files of any size be copied by several threads; the names of those that opened one."""
+    opened: list[str] = []
+
+    def opening(file: SourceFile) -> Any:
+        opened.append(threading.current_thread().name)
+        return open_source(file)
+
+    monkeypatch.setattr(directory, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(directory, "open_source", opening)
+    return opened
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_threads_save_what_one_would(
+    store: DirectoryStore, source: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch, *, is_staged: bool
+) -> None:
+    def manifest() -> bytes:
+        # A trial may write its files into the store's own staging, from where they are moved and not copied.
+        place = store.staging() if is_staged else source.parent / secrets.token_hex(4)
+        store.delete(saved_id())
+        store.save(saved_id(), write_files(place, FILES), {"n": 1})
+        return manifest_of(store).read_bytes()
+
+    by_threads = manifest()
+    assert len(threads) == len(FILES)
+    assert all(name.startswith("mqtune-files") for name in threads)
+    monkeypatch.undo()
+    assert manifest() == by_threads
+
+
+def test_a_file_that_a_thread_cannot_read_leaves_nothing(
+    store: DirectoryStore, source: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = directory.open_source
+
+    def failing(file: SourceFile) -> Any:
+        if file.path == "layers/0":
+            raise PermissionError(errno.EACCES, "Permission denied", file.path)
+        return opening(file)
+
+    monkeypatch.setattr(directory, "open_source", failing)
+
+    with pytest.raises(MqtuneError, match="layers/0|Permission denied"):
+        store.save(saved_id(1), source, {"n": 1})
+
+    assert left_in_staging(store) == []
+    assert list(store.ids()) == []
+    assert files_in(source) == FILES
 
 
 def test_a_save_that_is_told_to_stop_at_any_step_leaves_nothing(store: DirectoryStore, source: Path) -> None:
