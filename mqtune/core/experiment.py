@@ -240,7 +240,7 @@ class Experiment:
         trial.last_metrics = metrics
         trial.last_timestamp = report.timestamp
         value = metrics.get(self.metric)
-        if is_number(value):
+        if value.__class__ is float or is_number(value):
             trial.has_metric = self.metric_seen = True
             if value == value:  # noqa: PLR0124 - NaN is not itself
                 self._score(trial, value, report)
@@ -261,7 +261,9 @@ class Experiment:
     def _score(self, trial: Trial, value: float, report: Report) -> None:
         trial.metric_sum += value
         trial.metric_count += 1
-        if not self.is_better(value, trial.best_value):
+        best = trial.best_value
+        # As ``is_better`` has it, without its call: most reports of a flood end here.
+        if best == best and self._sign * value >= self._sign * best:  # noqa: PLR0124 - NaN is not itself
             return
         trial.best_value = value
         trial.best_metrics = report.metrics

@@ -335,21 +335,19 @@ class Driver:
         self._repair()
 
     def _take_each(self, entries: Iterable[Entry]) -> Iterator[Report | None]:
+        """Take entries of the journal in; the driver's own events were applied when they were written, or are pending."""
         for number, entry in enumerate(entries):
             if not number % _LOOK_EVERY:
                 self._timers.keep_lock_if_due()
-            yield from self._take(entry)
+            event = decode_event(entry.data, entry.id)
+            if isinstance(event, Reports):
+                yield from self._take_reports(entry.id, event)
+            elif event is not None and not _is_own(event):
+                self._take(entry.id, event)
 
-    def _take(self, entry: Entry) -> Iterator[Report | None]:
-        """Take an entry of the journal in; the driver's own events were applied when they were written, or are pending."""
-        event = decode_event(entry.data, entry.id)
-        if isinstance(event, Reports):
-            yield from self._take_reports(entry.id, event)
-            return
-        if event is None or _is_own(event):
-            return
+    def _take(self, entry: str, event: Event) -> None:
         if not isinstance(event, ExperimentCreated):
-            self._entry, self._number = entry.id, 0
+            self._entry, self._number = entry, 0
         self._apply(event)
         self._catch_up()
         if isinstance(event, Requested) and not self._is_replaying:

@@ -49,9 +49,11 @@ class Past:
 
     def known_of(self, entry: str) -> int:
         """Return how many reports of an entry a replay takes in."""
+        if not self._is_open:
+            return sys.maxsize
         *acted, count = self._acted_to
         place = [*entry_order(entry)]
-        return sys.maxsize if not self._is_open or place < acted else count if place == acted else 0
+        return sys.maxsize if place < acted else count if place == acted else 0
 
 
 def _place(cursor: Cursor) -> tuple[int, int, int]:

@@ -85,8 +85,13 @@ class Screening:
     def __call__(self, trial: Trial, report: Report) -> Screened | None:
         """Return what can be read of a report if that is not all of it, else None."""
         metrics = report.metrics
-        value = metrics.get(self._metric)
-        problem = self._time and self._place(report)
+        value, time, known = metrics.get(self._metric), metrics.get(self._time), self._times.get(report.trial)
+        problem = ""
+        if known is not None and time.__class__ is int and time >= known.time and known.attempt == report.attempt:
+            # The usual case, and the hot path of a flood.
+            known.time = time
+        elif self._time:
+            problem = self._place(report, time, known)
         if value.__class__ not in _PLAIN or problem:
             return self._look(trial, report, value, problem)
         for key in self._others:
@@ -102,9 +107,8 @@ class Screening:
         self._times.pop(trial.id, None)
         self._told.pop(trial.id, None)
 
-    def _place(self, report: Report) -> str:
+    def _place(self, report: Report, time: Any, known: _Progress | None) -> str:
         """Record the time of a report, or return what is wrong with it."""
-        time: Any = report.metrics.get(self._time)
         if time.__class__ is not int:
             if time is None:
                 if self._time != ITERATION:
@@ -112,7 +116,6 @@ class Screening:
                 time = report.sequence
             elif not is_number(time) or not math.isfinite(time):
                 return f"has {self._time}={name_in_words(time)}, which is no finite number"
-        known = self._times.get(report.trial)
         if known is None or known.attempt != report.attempt:
             self._times[report.trial] = _Progress(report.attempt, time)
             self._time_seen = True

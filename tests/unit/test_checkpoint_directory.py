@@ -156,7 +156,7 @@ def test_a_file_that_a_thread_cannot_read_leaves_nothing(
 
     monkeypatch.setattr(directory, "open_source", failing)
 
-    with pytest.raises(MqtuneError, match="layers/0|Permission denied"):
+    with pytest.raises(MqtuneError, match="Permission denied"):
         store.save(saved_id(1), source, {"n": 1})
 
     assert left_in_staging(store) == []
