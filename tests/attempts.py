@@ -38,7 +38,7 @@ from mqtune.trainable.process.protocol import (
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.zygotes import Gone, ZygoteHandle
+from mqtune.worker.zygotes import Gone, ZygoteHandle, ZygoteKey
 
 
 def gone(zygote: ZygoteHandle) -> Gone:
@@ -167,6 +167,15 @@ class Worker:
     def want_saved(self, wish: int) -> None:
         self.write(SAVE, wish)
 
+    def _pipes(self) -> list[int]:
+        return [self.write_end, self.control_end]
+
+    def _close_pipes(self) -> None:
+        """Close the trial's ends, which it has too."""
+        for fd in self._pipes():
+            os.close(fd)
+        self.write_end = self.control_end = -1
+
     def close(self) -> None:
         for fd in (self._reports, self.write_end, self.control_end, self._control):
             with contextlib.suppress(OSError):
@@ -218,9 +227,8 @@ class TrialProcess(Worker):
         theirs.close()
 
     def start(self, config: dict[str, Any]) -> None:
-        self._channel.send({**self.message, "config": config}, [self.write_end, self.control_end])
-        os.close(self.write_end)
-        os.close(self.control_end)
+        self._channel.send({**self.message, "config": config}, self._pipes())
+        self._close_pipes()
 
     def tell(self, kind: bytes) -> None:
         self.write(kind)
@@ -242,8 +250,11 @@ class TrialProcess(Worker):
             left = deadline - time.monotonic()
             assert left > 0, f"did not end; errors: {self.stderr()}"
             select.select([self._reports], [], [], left)
-        self.process.wait(DEADLINE_S)
+        self.exit_code = self._exit()
         return self.end()
+
+    def _exit(self) -> int | None:
+        return self.process.wait(DEADLINE_S)
 
     def stdout(self) -> str:
         return Path(self.message["stdout"]).read_text()
@@ -260,3 +271,29 @@ class TrialProcess(Worker):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait(DEADLINE_S)
+
+
+class ForkedTrial(TrialProcess):
+    """An attempt in a process that a zygote has forked."""
+
+    def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
+        Worker.__init__(self, folder, **message)
+        self.zygote = ZygoteHandle(ZygoteKey(spec, code_root, "fork"), {}, folder / "zygote.log")
+
+    def start(self, config: dict[str, Any]) -> None:
+        self.zygote.wait_ready(DEADLINE_S)
+        self.zygote.send_start({**self.message, "config": config}, self._pipes())
+        self._close_pipes()
+        self.pid = self.zygote.wait_started()
+
+    def tell(self, kind: bytes) -> None:
+        self.write(kind)
+        self.zygote.tell(self.pid)
+
+    def _exit(self) -> int | None:
+        status = gone(self.zygote).status
+        return None if status is None else os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        Worker.close(self)
+        self.zygote.close()

@@ -228,8 +228,9 @@ class Process(_Checked):
     Args:
         sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
             waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
-        start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module;
-            "spawn" imports it for each trial, for libraries that can't be forked. By default "fork", on macOS "spawn".
+        start_method: "fork" starts a trial in a millisecond from a process that has imported the trainable's module, or the
+            installed packages that a Python script imports first; "spawn" imports them for each trial, for libraries that
+            can't be forked. By default "fork", on macOS "spawn".
         reuse: whether a trial's process, with the instance of its class, stays for the next trial in its slot, for classes
             whose ``setup`` takes long: only one with a ``reset_config`` that returns True; see ``mqtune.Trainable``.
         ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.

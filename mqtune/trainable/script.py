@@ -22,10 +22,12 @@ from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.machine import end_of_file
 from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.frozen_code import frozen
+from mqtune.trainable.process import warm_script
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, Ending, Message
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Ending, Message
 from mqtune.trainable.process.relay import CONTEXT, address_of
 from mqtune.trainable.process.session import Session, StopTrial
+from mqtune.trainable.process.warm_script import ForkedScript
 
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
@@ -88,8 +90,9 @@ def _run_by(path: Path, current: Session) -> list[str]:
 class ScriptRun:
     """One attempt of a script; all of it runs in the main thread.
 
-    A file that ends in .py is run by this process's Python, any other must be executable. Its output goes to the trial's own
-    files, and its reports to the session. When the trial is told to end, its whole process group gets SIGTERM.
+    A file that ends in .py is run by this process's Python, in a fork of this process if its first imports are done here; any
+    other must be executable. Its output goes to the trial's own files, and its reports to the session. When the trial is told to
+    end, its whole process group gets SIGTERM.
     """
 
     def __init__(self, path: Path, current: Session) -> None:
@@ -101,7 +104,7 @@ class ScriptRun:
         #: Whether the stop signal may raise now, and whether it came while it might not.
         self._may_raise = False
         self._signalled = False
-        self._command = [*_run_by(path.absolute(), current), *self._arguments()]
+        self._given = self._arguments()
 
     def _arguments(self) -> list[str]:
         message = self._session.message
@@ -135,31 +138,34 @@ class ScriptRun:
         self._channel, inherited = Channel.pair()
         process = self._start(theirs, inherited)
         try:
-            self._serve(process, output)
+            code = self._serve(process, output)
         except StopTrial as stop:
             self._told = stop
             # A script that had exited before ended by itself.
             was_over = process.poll() is not None
             if not was_over:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
-            self._serve(process, output)
+            code = self._serve(process, output)
             if not was_over:
-                self._save_rest(process.returncode >= 0)
+                self._save_rest(code >= 0)
                 raise
-        self._save_rest(process.returncode == 0)
-        return self._ending(process.returncode)
+        self._save_rest(code == 0)
+        return self._ending(code)
 
-    def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes]:
+    def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
         environment = {
-            "PYTHONUNBUFFERED": "1",
+            **UNBUFFERED,
             **os.environ,
             RELAY: address_of(channel.fileno()),
             **dict(zip(CONTEXT, (which.trial, str(which.attempt), which.experiment, str(which.folder)), strict=True)),
         }
         try:
+            if warm_script.warm is not None:
+                return warm_script.warm.start(self._given, environment, output, channel, self._channel)
+            command = [*_run_by(self._path.absolute(), self._session), *self._given]
             return subprocess.Popen(
-                self._command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
+                command, env=environment, pass_fds=[channel.fileno()], stdin=subprocess.DEVNULL, stdout=output
             )
         except OSError as error:
             raise ConfigurationError(
@@ -170,8 +176,8 @@ class ScriptRun:
             os.close(output)
             channel.close()
 
-    def _serve(self, process: subprocess.Popen[bytes], output: int) -> None:
-        """Carry out the script's requests, until it has exited."""
+    def _serve(self, process: subprocess.Popen[bytes] | ForkedScript, output: int) -> int:
+        """Carry out the script's requests, until it has exited; return its exit code, negative for a signal."""
         end = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         poll = select.poll()
         poll.register(output, select.POLLIN)
@@ -182,12 +188,12 @@ class ScriptRun:
             while True:
                 with self._interruptible():
                     ready = {fd for fd, _ in poll.poll(None if end >= 0 else _LOOK_MS)}
-                over = process.poll() is not None
+                code = process.poll()
                 if output in ready and not self._pass_on(output):
                     poll.unregister(output)
                 if self._channel.fileno() in ready and not self._answer():
                     poll.unregister(self._channel.fileno())
-                if over:
+                if code is not None:
                     break
             # The last output fits into the pipe; a process that the script has left may write to it for ever.
             for _ in range(0, _PIPE_BYTES, _READ_BYTES):
@@ -197,6 +203,7 @@ class ScriptRun:
         finally:
             if end >= 0:
                 os.close(end)
+        return code
 
     def _pass_on(self, output: int) -> bool:
         """Copy the script's output to the log, and send the reports in it; return False at its end."""

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -326,7 +327,11 @@ def import_in(
     except BaseException as error:
         slot.zygotes.drop(zygote)
         # A kill from outside says nothing about the trainable; a second one may be for the memory that it needs.
-        if again and isinstance(error, ZygoteDied) and zygote.was_killed:
-            return import_in(turn, key, on_import, again=False)
+        if again and isinstance(error, ZygoteDied):
+            if zygote.was_killed:
+                return import_in(turn, key, on_import, again=False)
+            if key.spec.kind == "script":
+                # One of its imports crashes: its trials, each in an interpreter of its own, say so.
+                return import_in(turn, replace(key, start_method="spawn"), on_import, again=False)
         raise
     return zygote

@@ -23,7 +23,7 @@ from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER, are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of, signal_group
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
+from mqtune.trainable.process.protocol import STOP_SIGNAL, UNBUFFERED, Message, StartMessage
 from mqtune.trainable.process.zygote import arguments
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.logs import open_log
@@ -173,7 +173,7 @@ class ZygoteHandle:
         with open_log(log) as output:
             self._process = reaper.start(
                 arguments(key.start_method, theirs.fileno(), key.spec, key.code_root, key.manifest),
-                {**without_secrets(), **environment},
+                {**(UNBUFFERED if key.spec.kind == "script" else {}), **without_secrets(), **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1090,3 +1090,19 @@ def test_a_python_script_that_is_edited_runs_as_it_was(machine: Machine) -> None
     assert two.ended().end is AttemptEnd.COMPLETED
     told = [(r.metrics["file"], r.metrics["arguments"], r.metrics["beside"]) for r in (*one.reports, *two.reports)]
     assert told == [(str(script), [str(script), "--x", "3"], 5)] * 2
+
+
+def test_a_script_with_an_import_that_crashes_says_so_in_a_process_of_its_own(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "needs_avx512.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    (machine.code_root / "crashes.py").write_text("import needs_avx512\n")
+    spec = TrainableSpec("crashes", script="crashes.py", kind="script")
+
+    ended = machine.start("", trainable=spec.encode()).ended()
+
+    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Killed")
+    assert "SIGILL" in ended.error

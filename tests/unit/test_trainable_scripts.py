@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from attempts import TrialProcess
+from attempts import ForkedTrial, TrialProcess
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import eventually, lives
@@ -25,6 +25,7 @@ from mqtune.trainable.script import MetricLines, WatchedFolder, arguments_of
 from mqtune.trainable.spec import TrainableSpec
 
 Trial = Callable[..., TrialProcess]
+Kind = type[TrialProcess]
 
 #: Shows what it was given, as one report.
 SHOW = "import mqtune, sys; mqtune.report({'given': sys.argv[1:]})"
@@ -44,7 +45,13 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
     """Starts a script in a trial's process."""
     with contextlib.ExitStack() as stack:
 
-        def start(code: str, config: dict[str, Any] | None = None, name: str = "train.py", **message: Any):
+        def start(
+            code: str,
+            config: dict[str, Any] | None = None,
+            name: str = "train.py",
+            kind: Kind = ForkedTrial,
+            **message: Any,
+        ):
             code_root = tmp_path / "code"
             code_root.mkdir(exist_ok=True)
             written(code_root, code, name)
@@ -53,7 +60,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
             # Most of these scripts know nothing of folders for checkpoints.
             message = {"store": "", "options": {"pass_checkpoint_dir": "store" in message}, **message}
             spec = TrainableSpec(Path(name).stem, script=name, kind="script")
-            process = stack.enter_context(contextlib.closing(TrialProcess(files, spec, code_root, **message)))
+            process = stack.enter_context(contextlib.closing(kind(files, spec, code_root, **message)))
             process.start(config or {})
             return process
 
@@ -457,7 +464,7 @@ def test_a_script_that_fails_is_told_with_its_code_and_its_last_words(trial: Tri
     assert said["error"].endswith("the disk is full")
     assert len(said["error"]) < 5_000
     assert one.values() == [1]
-    assert one.process.returncode == 3
+    assert one.exit_code == 3
     assert one.stderr().count("the disk is full") == 1
 
 
@@ -694,3 +701,137 @@ def test_a_script_runs_in_a_folder_of_its_own_if_that_is_asked_for(trial: Trial,
     assert one.wait()["end"] == "completed"
     assert one.reports()[0] == {"folders": [str(own)], "there": []}
     assert [path.name for path in own.iterdir()] == ["model.txt"]
+
+
+# A fork in place of an interpreter.
+
+#: Shows all that a program can see of how it was started; it imports first what takes longest.
+PROBE = """
+'''What it is.'''
+from __future__ import annotations
+import sys, os, signal, threading
+import wave, random
+VERSION = "1"
+import json as j
+import atexit, types, importlib.util
+
+fds = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+described = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "path": sys.path, "fds": len(fds), "cwd": os.getcwd(), "doc": __doc__,
+    "types": [type(sys.argv).__name__, type(__builtins__).__name__, type(__loader__).__name__],
+    "names": sorted(set(globals()) - {"__annotations__", "described", "fds"}), "spec": repr(__spec__), "file": __file__,
+    "is_main": __name__ == "__main__" and vars(sys.modules["__main__"]) is globals(),
+    "signals": [repr(signal.getsignal(each)) for each in sorted(signal.valid_signals()) if each < 32],
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "hook": sys.excepthook is sys.__excepthook__,
+    "environ": {name: os.environ[name] for name in os.environ if name.startswith(("MQTUNE_T", "MQTUNE_A", "MQTUNE_E", "PYTHON"))},
+    "streams": [[each.name, each.encoding, each.errors, each.line_buffering, each.write_through, each.mode, type(each.buffer).__name__,
+        each is the] for each, the in ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))],
+    "input": sys.stdin.read(), "threads": [each.name for each in threading.enumerate()], "flags": repr(sys.flags),
+    "main_thread": threading.current_thread() is threading.main_thread(), "session": os.getsid(0) == os.getpgrp() != os.getpid(),
+    "train": str(importlib.util.find_spec("json").origin), "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
+    "exc": repr(sys.exc_info()), "default": [threading.excepthook is threading.__excepthook__, sys.gettrace(), sys.getrecursionlimit()],
+}
+print(j.dumps(described, sort_keys=True), flush=True)
+"""
+
+#: How scripts end; each ends otherwise.
+ENDINGS = {
+    "well": "",
+    "text": "sys.exit('this is\\nwhy')",
+    "error": "def fails(): raise KeyError(1) from ValueError(2)\nfails()",
+    "interrupt": "raise KeyboardInterrupt",
+    "hook": "sys.excepthook = lambda kind, error, trace: print('hooked', kind, trace.tb_lineno, trace.tb_next)\n1 / 0",
+    "thread": "threading.Thread(target=lambda: (threading.Event().wait(0.05), print('thread'))).start()",
+    "signal": "os.kill(os.getpid(), signal.SIGTERM)",
+}
+AT_EXIT = """
+atexit.register(print, "at exit")
+class Last:
+    def __del__(self): os.write(1, b"deleted\\n")
+last = Last()
+file = open("unflushed", "w")
+file.write("text")
+"""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_script_can_not_tell_a_fork_from_an_interpreter_of_its_own(trial: Trial, tmp_path: Path, ending: str):
+    code = PROBE + AT_EXIT + ENDINGS[ending]
+    seen = []
+    for attempt, kind in enumerate((ForkedTrial, TrialProcess), 1):
+        own = tmp_path / "own"
+        one = trial(code, {"lr": 0.5}, attempt=attempt, kind=kind, working_dir=str(own))
+        said = one.wait()
+        lines = (
+            one.stdout().replace(f"attempt-{attempt}", "attempt").replace(f'T": "{attempt}"', 'T": "1"').splitlines()
+        )
+        seen.append(
+            (json.loads(lines[0]), lines[1:], one.stderr(), said, one.exit_code, (own / "unflushed").read_text())
+        )
+        (own / "unflushed").unlink()
+
+    assert seen[0][0] == seen[1][0]
+    assert seen[0] == seen[1]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Installs a package ``lib`` with some content."""
+
+    def install(code: str) -> Path:
+        folder = tmp_path / "site-packages"
+        folder.mkdir()
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        return written(folder, code, "lib.py")
+
+    return install
+
+
+def test_what_a_script_imports_first_is_imported_once_and_what_that_prints_is_in_each_log(
+    trial: Trial, tmp_path: Path, installed: Callable[[str], Path]
+):
+    installed("import os; print('loaded', flush=True); os.write(2, b'a warning\\n'); PID = os.getpid()")
+    (tmp_path / "code").mkdir()
+    written(tmp_path / "code", "import os, sys; PID, GIVEN = os.getpid(), sys.argv[1:]", "mine.py")
+    code = "import lib, os\nimport mine\nprint(lib.PID == os.getpid(), mine.PID == os.getpid(), mine.GIVEN)"
+
+    one = trial(code, {"lr": 1})
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    # Modules of the user's own may read the arguments, and be edited between two trials.
+    assert (one.stdout(), one.stderr()) == ("loaded\nFalse True ['--lr', '1']\n", "a warning\n")
+    assert "fresh" not in one.zygote.environment
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import argparse; args = argparse.ArgumentParser().parse_known_args()", "read the arguments"),
+        ("import threading as t; t.Thread(target=t.Event().wait, name='it', daemon=True).start()", "the thread it"),
+        ("import socket; pair = socket.socketpair()", "have opened socket:"),
+        ("import subprocess; process = subprocess.Popen(['sleep', '600'])", "started a process"),
+        ("import sys; sys.exit(0) if len(sys.argv) < 2 else None", "raised SystemExit"),
+    ],
+)
+def test_a_script_whose_imports_can_not_be_shared_has_an_interpreter_of_its_own(
+    trial: Trial, installed: Callable[[str], Path], code: str, why: str
+):
+    installed(f"import os; os.environ['LIB'] = os.environ.get('LIB', '') + 'x'; {code}; PID = os.getpid()")
+
+    one = trial("import lib, os, sys\nprint(lib.PID == os.getpid(), os.environ['LIB'], sys.argv[1:])", {"lr": 1})
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.stdout() == "True x ['--lr', '1']\n"
+    assert why in one.zygote.environment["fresh"]
+
+
+def test_a_module_beside_a_script_that_hides_one_of_pythons_own_is_imported_as_ever(trial: Trial, tmp_path: Path):
+    (tmp_path / "code").mkdir()
+    written(tmp_path / "code", "WHOSE = 'mine'", "uuid.py")
+    written(tmp_path / "code", "WHOSE = 'mine'", "shutil.py")
+
+    one = trial("import shutil, uuid; print(shutil.WHOSE, uuid.WHOSE)")
+
+    assert one.wait()["end"] == "completed", one.stderr()
+    assert one.stdout() == "mine mine\n"
+    assert "shutil.py takes the place of" in one.zygote.environment["fresh"]

@@ -19,7 +19,11 @@ _DIST_INFO: Final = ".dist-info"
 
 
 class Environment(TypedDict, total=False):
-    """The versions that a trial runs with; ``differs`` names files that are not as they were when the experiment began."""
+    """The versions that a trial runs with.
+
+    ``differs`` names files that are not as they were when the experiment began; ``fresh`` says why a Python script had an
+    interpreter of its own.
+    """
 
     python: str
     platform: str
@@ -27,6 +31,7 @@ class Environment(TypedDict, total=False):
     packages: dict[str, str]
     code: str
     differs: list[str]
+    fresh: str
 
 
 def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:

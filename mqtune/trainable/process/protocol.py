@@ -77,6 +77,10 @@ Told = Literal["", "stop", "pause"]
 #: The environment variable with the address of the channel from a script to the trial's process that started it.
 RELAY: Final = "MQTUNE_RELAY"
 
+#: What a Python script's interpreter has in its environment from the start, unless a worker has it set otherwise: its printed
+#: reports should arrive at once.
+UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
+
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
 #: The exit code of a process that can't report how it ended, because user code has closed its pipe to the worker;
@@ -88,6 +92,10 @@ PIPE_CLOSED: Final = (
 )
 #: The folder of the code that calls user code.
 _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+class BecomeScript(BaseException):
+    """Raised in the process that is to become a script, up to the bottom of its stack; its argument is called there."""
 
 
 class Ending(NamedTuple):

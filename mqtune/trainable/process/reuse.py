@@ -22,8 +22,9 @@ from mqtune.trainable import reporting
 from mqtune.trainable.class_ import Steps, Trainable
 from mqtune.trainable.frozen_code import are_current, loaded_files, unfrozen
 from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.output import flush, flush_native, take_over_output
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, StartMessage
-from mqtune.trainable.process.runner import flush, flush_native, run_attempt, take_over_output
+from mqtune.trainable.process.runner import run_attempt
 from mqtune.trainable.process.session import Session, StopTrial, file_of
 from mqtune.trainable.spec import Loaded
 

@@ -51,8 +51,9 @@ from mqtune.trainable.process.descendants import (
     signal_group,
 )
 from mqtune.trainable.process.environment import describe_environment
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage, describe_error
-from mqtune.trainable.process.runner import run_attempt, shape_output, take_over_output
+from mqtune.trainable.process.output import shape_output, take_over_output
+from mqtune.trainable.process.protocol import STOP_SIGNAL, BecomeScript, Message, StartMessage, describe_error
+from mqtune.trainable.process.runner import run_attempt
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
@@ -72,6 +73,8 @@ _SPARE_DELAY_MS: Final = 2
 _LEAVE_S: Final = 1.0
 #: How many changed files an error names; nobody would read more.
 _MAX_DIFFERING: Final = 5
+#: How much is kept of why a script can't be forked: it is in the journal, for each attempt.
+_MAX_WHY_CHARS: Final = 300
 
 
 class _Process(NamedTuple):
@@ -113,16 +116,25 @@ class Zygote:
         code_root: the folder below which it is.
         manifest: the file that names the experiment's code; None if there is none.
         fork: whether spares are forked from this process; else they are spawned.
+        fresh: why a Python script has an interpreter of its own in each trial; empty if it need not.
     """
 
     def __init__(
-        self, channel: Channel, spec: TrainableSpec, code_root: Path, manifest: Path | None, *, fork: bool
+        self,
+        channel: Channel,
+        spec: TrainableSpec,
+        code_root: Path,
+        manifest: Path | None,
+        *,
+        fork: bool,
+        fresh: str = "",
     ) -> None:
         self._channel = channel
         self._manifest = manifest
         self._spec = spec
         self._code_root = code_root
         self._fork = fork
+        self._fresh = fresh
         self._trainable: Loaded | None = None
         self._before = frozenset(sys.modules)
         self._spare: _Process | None = None
@@ -152,6 +164,8 @@ class Zygote:
         environment = describe_environment(imported, [path for path, _ in files])
         if differs := self._differs():
             environment["differs"] = differs
+        if self._fresh:
+            environment["fresh"] = self._fresh
         # Files that differ may be corrected, also when nothing has imported them yet.
         watched = {*unfrozen(files), *times_of(frozen().differing)}
         self._channel.send({"is": "ready", "files": list(watched), "environment": environment})
@@ -201,6 +215,8 @@ class Zygote:
             if self._spec.kind in ("function", "objective"):
                 # Cached here, and not looked up by each trial.
                 extras_of(self._trainable)
+            elif isinstance(self._trainable, Path) and self._trainable.suffix == ".py" and not self._fresh:
+                self._warm_up(self._trainable.absolute())
         except BaseException as error:  # noqa: BLE001 - user code runs on import
             text = str(error) if isinstance(error, TrainableNotFound) else describe_error(error)
             if differs := self._differs():
@@ -218,6 +234,21 @@ class Zygote:
         gc.collect()
         gc.freeze()
         return True
+
+    def _warm_up(self, script: Path) -> None:
+        """Do a script's first imports, or start this process anew without these."""
+        from mqtune.trainable.process.warm_script import NotForkable, warm_up  # noqa: PLC0415
+
+        environment = dict(os.environ)
+        try:
+            warm_up(script)
+        except NotForkable as refusal:
+            for child in own_children():
+                _kill(child, signal.SIGKILL)
+            fd, why = self._channel.fileno(), str(refusal).replace("\0", "")[:_MAX_WHY_CHARS]
+            os.set_inheritable(fd, True)
+            command = arguments("fork", fd, self._spec, self._code_root, self._manifest, os.getppid(), why)
+            os.execve(sys.executable, command, environment)  # noqa: S606 - by no shell
 
     def _set_signals(self) -> None:
         """Block all signals, whatever handlers the module has set; trials get back what the module has left."""
@@ -268,7 +299,9 @@ class Zygote:
             trainable = self._trainable
             assert trainable is not None  # noqa: S101 - it was loaded before the fork
             run_spare(channel, lambda: trainable, self._code_root)
-        finally:
+        except BecomeScript:
+            raise
+        except BaseException:  # noqa: BLE001 - nothing of a trial may go on as its zygote
             os._exit(1)
 
     def _handle_message(self) -> bool:
@@ -446,6 +479,8 @@ def _kill(pid: int, number: int) -> None:
 def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> NoReturn:
     """Wait for a start message, run that trial, and exit; exit at once when the zygote closes the channel.
 
+    In a fork of its process that becomes a script it raises BecomeScript.
+
     If the trial's process may be reused, further attempts follow. The stop signal must be blocked by the caller: one that comes
     early waits until the trainable is called.
     """
@@ -466,21 +501,31 @@ def run_spare(channel: Channel, load: Callable[[], Loaded], code_root: Path) -> 
     take_over_output(message["stdout"], message["stderr"])
     current = reporting.current = Session(message, fds)
     signal.signal(STOP_SIGNAL, current.tell)
-    code = 1
     try:
         code = run_attempt(load, current)
-    finally:
-        os._exit(code)
+    except BecomeScript:
+        raise
+    except BaseException:  # noqa: BLE001 - it has reported what it could
+        code = 1
+    os._exit(code)
 
 
-def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest: Path | None = None) -> list[str]:
-    """Return the command line that starts a zygote (role ``fork`` or ``spawn``) or a ``spare`` as a child of this process."""
+def arguments(
+    role: str,
+    fd: int,
+    spec: TrainableSpec,
+    code_root: Path,
+    manifest: Path | None = None,
+    parent: int | None = None,
+    fresh: str = "",
+) -> list[str]:
+    """Return the command line that starts a zygote (role ``fork`` or ``spawn``) or a ``spare`` as a child of *parent*, or this process."""
     return [
         sys.executable,
         "-m",
         "mqtune.trainable.process.zygote",
         role,
-        str(os.getpid()),
+        str(parent or os.getpid()),
         str(fd),
         spec.name,
         spec.module,
@@ -488,12 +533,13 @@ def arguments(role: str, fd: int, spec: TrainableSpec, code_root: Path, manifest
         spec.kind,
         str(code_root),
         str(manifest or ""),
+        fresh,
     ]
 
 
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, kind, root, manifest = argv
+    role, parent, fd, name, module, script, kind, root, manifest, fresh = argv
     # It was inherited, and children must not inherit it in turn: they would keep it open.
     os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
@@ -513,7 +559,14 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
-    Zygote(channel, spec, code_root, code, fork=role == "fork").run()
+    become: Callable[[], None] | None = None
+    try:
+        Zygote(channel, spec, code_root, code, fork=role == "fork", fresh=fresh).run()
+    except BecomeScript as fork:
+        become = fork.args[0]
+    # Outside the block, where no error of the script has one of this process as its context.
+    if become is not None:
+        become()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,344 @@
+"""A Python script whose first imports the zygote has done, so that each of its trials is a fork, and starts no interpreter.
+
+Done once are the imports that the script begins with, up to its first other statement, or module that is the user's own: whatever
+comes later may depend on the trial, by its arguments, or by what the script has set before. What was printed meanwhile is printed
+again in each trial. Imports after which a fork is not the same as a fresh interpreter are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import IO, Any, Final, NamedTuple, TextIO
+
+from mqtune.trainable import reporting
+from mqtune.trainable.frozen_code import body_of, frozen
+from mqtune.trainable.process.channel import Channel
+from mqtune.trainable.process.descendants import own_children
+from mqtune.trainable.process.output import flush, flush_native
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, BecomeScript
+from mqtune.trainable.process.relay import address_of
+
+_OUTPUTS: Final = (1, 2)
+#: The signals that a trial's process handles itself.
+_SIGNALS: Final = (signal.SIGTERM, STOP_SIGNAL)
+#: The origins of modules that are in no file.
+_IN_PYTHON: Final = ("built-in", "frozen")
+_STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+
+
+class NotForkable(Exception):
+    """The script's trials need interpreters of their own; the text says why."""
+
+
+class _Face(NamedTuple):
+    """What a program sees of how it was started."""
+
+    main: ModuleType
+    arguments: Sequence[str]
+    path: list[str]
+    stdout: TextIO
+    stderr: TextIO
+
+    @classmethod
+    def now(cls) -> _Face:
+        return cls(sys.modules["__main__"], sys.argv, list(sys.path), sys.stdout, sys.stderr)
+
+    def put_on(self) -> None:
+        sys.modules["__main__"] = self.main
+        sys.argv = self.arguments  # type: ignore[assignment]
+        sys.path[:] = self.path
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+
+
+class _UnknownArguments(Sequence[str]):
+    """Takes the place of ``sys.argv`` when only the script is known, and notes whether anything else is read."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self.were_read = False
+
+    def __len__(self) -> int:
+        self.were_read = True
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        self.were_read = self.were_read or index != 0
+        return [self._script][index]
+
+
+class ForkedScript:
+    """The process of a script, as ``subprocess.Popen`` shows one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+@dataclass(frozen=True, slots=True)
+class WarmScript:
+    """A script whose first imports are done in this process.
+
+    Attributes:
+        path: its file.
+        code: all of it.
+        face: what it sees, but for its arguments, and a main module that nobody else has.
+        handlers: the handlers that its imports have left, for the signals that a trial's process handles itself.
+        printed: what its imports have printed, on standard output and error.
+    """
+
+    path: Path
+    code: CodeType
+    face: _Face
+    handlers: Mapping[int, Any]
+    printed: tuple[bytes, ...]
+
+    def start(
+        self, arguments: list[str], environment: Mapping[str, str], output: int, channel: Channel, ours: Channel
+    ) -> ForkedScript:
+        """Start the script in a fork of this process; in that it raises BecomeScript.
+
+        Args:
+            arguments: the script's arguments.
+            environment: its environment, but for the address of the channel.
+            output: where its standard output goes.
+            channel: to this process.
+            ours: the end of that which stays here.
+        """
+        # A signal that came before its handlers are the script's would be lost.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if pid:
+            return ForkedScript(pid)
+        ours.close()
+        os.dup2(output, 1)
+        raise BecomeScript(partial(self._run, arguments, environment, os.dup(channel.fileno()), mask))
+
+    def _run(self, arguments: list[str], environment: Mapping[str, str], channel: int, mask: set[int]) -> None:
+        """Be the script; nothing of the trial's process is on the stack any more."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        for fd in _open_files():
+            if fd not in (0, *_OUTPUTS, channel):
+                os.close(fd)
+        os.set_inheritable(channel, True)
+        reporting.current = None
+        # Else what the script leaves in cycles would not be collected when it ends, and its files not flushed.
+        gc.unfreeze()
+        os.environ.update({**environment, RELAY: address_of(channel)})
+        main, given = _main_of(self.path), [str(self.path), *arguments]
+        self.face._replace(main=main, arguments=given).put_on()
+        sys.orig_argv[:] = [sys.executable, *given]
+        importlib.invalidate_caches()
+        for output, printed in zip(_OUTPUTS, self.printed, strict=True):
+            _write(output, printed)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            exec(self.code, vars(main))  # noqa: S102 - it is what a trial is for
+        except BaseException:
+            sys.excepthook = partial(_show_error, sys.excepthook)
+            raise
+
+
+#: The script of this process and those forked from it; None unless ``warm_up`` was called.
+warm: WarmScript | None = None
+
+
+def warm_up(path: Path) -> None:
+    """Do the imports that a script begins with, so that ``warm`` can start it.
+
+    Raises:
+        NotForkable: its trials need interpreters of their own. This process should end: the imports may have left anything.
+    """
+    global warm  # noqa: PLW0603 - of the process
+    before, opened, arguments = _Face.now(), _open_files(), _UnknownArguments(str(path))
+    source = frozen().source(str(path))
+    face = _Face(_main_of(path), arguments, _path_of(path), sys.__stdout__, sys.__stderr__)  # type: ignore[arg-type]
+    face.put_on()
+    try:
+        _refuse_hidden(face.path[0])
+        with _kept_output() as files:
+            code = _import_first(path, path.read_bytes() if source is None else source)
+        printed = tuple(_content(file) for file in files)
+        face = _Face.now()
+    finally:
+        before.put_on()
+    _refuse_unlike(arguments, opened)
+    warm = WarmScript(path, code, face, {number: signal.getsignal(number) for number in _SIGNALS}, printed)
+
+
+def _main_of(path: Path) -> ModuleType:
+    """Return an empty module like the one in which Python runs a file."""
+    main = ModuleType("__main__")
+    its: dict[str, object] = {
+        "__file__": str(path),
+        "__cached__": None,
+        "__loader__": SourceFileLoader("__main__", str(path)),
+        "__builtins__": sys.modules["builtins"],
+    }
+    vars(main).update(its)
+    return main
+
+
+def _path_of(path: Path) -> list[str]:
+    return list(sys.path) if sys.flags.safe_path else [str(path.resolve().parent), *sys.path[1:]]
+
+
+def _import_first(path: Path, source: bytes) -> CodeType:
+    """Do the script's first imports, and return all of it."""
+    statement: ast.stmt | None = None
+    try:
+        for statement in _first_imports(source):
+            if not all(map(_is_installed, _names_in(statement))):
+                break
+            alone = compile(ast.Module([statement], []), str(path), "exec", dont_inherit=True)
+            exec(alone, {"__name__": "__main__"})  # noqa: S102 - the script would do the same
+        return compile(source, str(path), "exec", dont_inherit=True)
+    except BaseException as error:
+        what = "it" if statement is None else f"`{ast.unparse(statement)}`"
+        raise NotForkable(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def _first_imports(source: bytes) -> Iterator[ast.stmt]:
+    """Yield the imports before the first statement that could change what they do."""
+    for statement in body_of(source):
+        match statement:
+            case ast.Import() | ast.ImportFrom(level=0):
+                yield statement
+            case ast.Expr(ast.Constant()) | ast.Assign([ast.Name()], ast.Constant()):
+                pass
+            case _:
+                return
+
+
+def _names_in(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.ImportFrom(module=str(name)):
+            return [name]
+        case ast.Import(names):
+            return [alias.name for alias in names]
+    return []
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module is Python's own or an installed package's, and not the user's, which may change between two trials."""
+    top = name.partition(".")[0]
+    if top in sys.modules:
+        return True
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return bool(places) and all(
+        place in _IN_PYTHON or place.startswith(_STANDARD_LIBRARY) or "site-packages" in place for place in places
+    )
+
+
+def _refuse_hidden(folder: str) -> None:
+    """Refuse a script beside which lies a module that it would import in place of one that this process has imported."""
+    for name, module in list(sys.modules.items()):
+        if (
+            "." in name
+            or name == "__main__"
+            or getattr(getattr(module, "__spec__", None), "origin", None) in _IN_PYTHON
+        ):
+            continue
+        spec = PathFinder.find_spec(name, [folder])
+        if spec is not None and spec.origin and spec.origin != getattr(module, "__file__", None):
+            raise NotForkable(f"{spec.origin} takes the place of a module that mqtune has imported")
+
+
+def _refuse_unlike(arguments: _UnknownArguments, opened: set[int]) -> None:
+    """Refuse imports that have left what no fork can share, or have done what depends on the trial."""
+    what = ""
+    if arguments.were_read:
+        what = "have read the arguments"
+    elif threading.active_count() > 1:
+        what = f"have started the thread {threading.enumerate()[-1].name}"
+    elif own_children():
+        what = "have started a process"
+    elif new := _open_files() - opened:
+        what = f"have opened {_name_of(min(new))}"
+    if what:
+        raise NotForkable(f"its imports {what}")
+
+
+def _open_files() -> set[int]:
+    found = set()
+    for fd in map(int, os.listdir("/dev/fd")):
+        # The one by which they were listed is closed again.
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            found.add(fd)
+    return found
+
+
+def _name_of(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return "a file"
+
+
+@contextlib.contextmanager
+def _kept_output() -> Iterator[list[IO[bytes]]]:
+    """Have all that is printed within the block, also by code in C, go to files."""
+    files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in _OUTPUTS]  # noqa: SIM115 - their content is read later
+    before = [os.dup(fd) for fd in _OUTPUTS]
+    for fd, file in zip(_OUTPUTS, files, strict=True):
+        os.dup2(file.fileno(), fd)
+    try:
+        yield files
+    finally:
+        flush()
+        flush_native()
+        for fd, copy in zip(_OUTPUTS, before, strict=True):
+            os.dup2(copy, fd)
+            os.close(copy)
+
+
+def _content(file: IO[bytes]) -> bytes:
+    with file:
+        file.seek(0)
+        return file.read()
+
+
+def _write(fd: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def _show_error(hook: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Show an error that ends the script without the frames below it."""
+    while trace is not None and trace.tb_frame.f_code is not WarmScript._run.__code__:
+        trace = trace.tb_next
+    own = None if trace is None else trace.tb_next
+    hook(kind, error.with_traceback(own), own)
