@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import importlib
 import importlib.util
 import os
@@ -150,8 +149,6 @@ class WarmScript:
                 os.close(fd)
         os.set_inheritable(channel, True)
         reporting.current = None
-        # Else what the script leaves in cycles would not be collected when it ends, and its files not flushed.
-        gc.unfreeze()
         os.environ.update({**environment, RELAY: address_of(channel)})
         main, given = _main_of(self.path), [str(self.path), *arguments]
         self.face._replace(main=main, arguments=given).put_on()
