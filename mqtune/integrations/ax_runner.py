@@ -75,7 +75,7 @@ _GROUPS: Final = {"resources": Resources, "failures": Failures, "checkpoints": C
 _driven: dict[tuple[str, str], BackgroundTuner] = {}
 
 
-class MqtuneRunner(Runner):  # type: ignore[misc]
+class MqtuneRunner(Runner):
     """Runs Ax's trials on mqtune's workers, under Ax's own ``Orchestrator`` or ``Client.run_trials``.
 
     Each arm is a trial of an mqtune experiment, which a thread of this process drives: polls look at what that has taken in, and
@@ -304,7 +304,7 @@ class MqtuneRunner(Runner):  # type: ignore[misc]
         return {arm.name: driven.find(_key(trial, arm)) for arm in trial.arms}
 
 
-class MqtuneMetric(MapMetric):  # type: ignore[misc]
+class MqtuneMetric(MapMetric):
     """The values of a metric that trials of ``MqtuneRunner`` report: all of them, each with its step, also while they run.
 
     Values that are no finite numbers are left out. A trial that has ended without any, or whose last one is none as it has
@@ -393,7 +393,7 @@ class MqtuneMetric(MapMetric):  # type: ignore[misc]
         return {} if trial.status.is_terminal and not math.isfinite(last) else found
 
 
-class _JsonRegistries(RegistryBundleBase):  # type: ignore[misc]
+class _JsonRegistries(RegistryBundleBase):
     """What saves and loads JSON, and knows no database."""
 
     sqa_config = encoder = decoder = None

@@ -373,7 +373,7 @@ path, broker = sys.argv[1:]
 def save(orchestrator):
     curves = {row.trial_index for row in orchestrator.experiment.data._data_rows}
     save_experiment(orchestrator.experiment, path, registry_bundle().encoder_registry)
-    if len(curves) > 1:
+    if curves:
         os.kill(os.getpid(), signal.SIGKILL)
 
 experiment = experiment_of(MqtuneRunner(trainables.learns, backend=broker, name=f"killed-{os.getpid()}"))
@@ -390,7 +390,7 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     monkeypatch.setenv("MQTUNE_BROKER", fleet)
     loaded = load_experiment(path, registry_bundle().decoder_registry)
-    assert len(loaded.trials) == 3
+    assert Status.RUNNING in {trial.status for trial in loaded.trials.values()}
 
     with loaded.runner:
         loop(loaded).run_n_trials(1)

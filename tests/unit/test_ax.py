@@ -59,7 +59,7 @@ def bound(strategy: Any = "random_search", space: Space = SPACE, *, seed: int = 
 class Story:
     """Trials of a searcher, as a driver would tell of them."""
 
-    def __init__(self, searcher: AxSearcher) -> None:
+    def __init__(self, searcher: Any) -> None:
         self.searcher = searcher
         self.number = 0
 
@@ -292,8 +292,7 @@ def test_points_that_come_first_teach_as_others_do() -> None:
     searcher = PointsFirst([{"x": 0.5}], inner)
     searcher.bind(SPACE, 1, metric="loss", mode="min")
 
-    assert isinstance(point := searcher.suggest(TrialId("0001")), dict)
-    assert point["x"] == 0.5
+    assert Story(searcher).begin().config["x"] == 0.5
     assert [trial.arm.parameters["x"] for trial in inner._experiment.trials.values()] == [0.75]
     assert searcher.is_slow
     assert searcher.adaptive
