@@ -12,6 +12,7 @@ from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, U
 from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.actions import Decide
 from mqtune.driver.screening import Screening
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
@@ -129,6 +130,28 @@ class Deciders:
         if decision.source is not None and decision.source not in self._experiment.trials:
             raise ConfigurationError(f"{who} returned {decision!r:.80}; there is no such trial to go on from")
         return decision
+
+    @property
+    def are_late(self) -> bool:
+        """Whether the scheduler is about to decide, although nothing else happens."""
+        background = self.scheduler.background
+        return background is not None and background.is_busy
+
+    def late(self) -> Iterator[Decide]:
+        """Yield what the scheduler has decided in the background, on trials that nothing else has ended.
+
+        Raises:
+            UserCodeFailed: it has raised an error.
+        """
+        background = self.scheduler.background
+        if background is None:
+            return
+        with self.asking(self.scheduler, "on_report", "in the background"):
+            decisions = {id_: self._checked(decision) for id_, decision in background.take().items()}
+        for id_, (action, reason, _) in decisions.items():
+            trial = self._experiment.trials[id_]
+            if not trial.status.is_terminal and trial.decision is None:
+                yield Decide(trial=trial, action=action, by="scheduler", reason=reason)
 
     # All else.
 

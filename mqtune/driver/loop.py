@@ -61,8 +61,8 @@ from mqtune.search.space import Space
 _LOOK_EVERY: Final = 64
 #: How often a driver that only looks on reads the journal.
 _LOOK_S: Final = 1.0
-#: How often it is looked whether a searcher has answered while a slot waits for it: a slot loses no more, a driver hardly works.
-_SUGGESTION_LOOK_S: Final = 0.01
+#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver hardly works.
+_MODEL_LOOK_S: Final = 0.01
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
@@ -254,6 +254,8 @@ class Driver:
             yield from held
         elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
             yield from self._take_each(entries)
+        for decision in self._deciders.late():
+            self.carry_out(decision)
         for drop in self._checkpoints.settled(self._journal):
             self.carry_out(drop)
         self._lockstep.release()
@@ -270,8 +272,8 @@ class Driver:
         """Return how long to wait for news: until something else is due, and *block_s* seconds at most."""
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due)
-        if self._slots.is_suggestion_due:
-            until = min(until, now + _SUGGESTION_LOOK_S)
+        if self._slots.is_suggestion_due or self._deciders.are_late:
+            until = min(until, now + _MODEL_LOOK_S)
         if self._callbacks.interval_s is not None:
             until = min(until, now + self._callbacks.interval_s)
         if self._limits.rule is not None:

@@ -237,6 +237,10 @@ class Runner:
         if searcher.is_slow and place.waits:
             searcher = BackgroundSearcher(searcher)
             opened.callback(searcher.close)
+        if place.waits:
+            plan.scheduler.decide_in_background()
+        if plan.scheduler.background is not None:
+            opened.callback(plan.scheduler.background.close)
         self._checkpoints = CheckpointGC(
             self.experiment,
             plan.settings.checkpoints.retention,

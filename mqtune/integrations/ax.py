@@ -7,6 +7,7 @@ import copy
 import logging
 import math
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -364,15 +365,27 @@ def _steps(path: str, domain: Multiples) -> Any:
     return RangeParameterConfig(path, (domain.first, domain.last), "int", scaling="log" if domain.log else "linear")
 
 
+class _Quiet(threading.local):
+    """Whether Ax is to say less in this thread."""
+
+    is_on = False
+
+    def lets_pass(self, record: logging.LogRecord) -> bool:
+        return not self.is_on or record.levelno >= logging.ERROR
+
+
+_quiet: Final = _Quiet()
+ROOT_STREAM_HANDLER.addFilter(_quiet.lets_pass)
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Have Ax not say what it does, and works around by itself: a user never sees its client."""
-    level = ROOT_STREAM_HANDLER.level
-    ROOT_STREAM_HANDLER.setLevel(logging.ERROR)
+    """Have Ax not say what it does in this thread, and works around by itself: a user never sees its client."""
+    was_on, _quiet.is_on = _quiet.is_on, True
     try:
         yield
     finally:
-        ROOT_STREAM_HANDLER.setLevel(level)
+        _quiet.is_on = was_on
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import METRIC_KEY, GoesByObjective, Mode, Objective
 from mqtune.core.registry import Registered
 from mqtune.core.trial import CONTINUE, CheckpointId, Config, Decision, Report, Trial, TrialId
+from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 
@@ -101,11 +102,23 @@ class Scheduler(Decider, ABC):
 
     role = "scheduler"
     instead_of_several = "give mqtune.MOASHA(…), or leave the scheduler out"
-    extras: ClassVar = {"syne_tune": "mqtune.integrations.syne_tune"}
+    extras: ClassVar = {
+        "syne_tune": "mqtune.integrations.syne_tune",
+        "ax_early_stopping": "mqtune.integrations.ax_early_stopping",
+    }
     #: What proposes the configs, where the scheduler itself does; the experiment then has no other searcher.
     searcher: Searcher | None = None
     #: Whether more new trials may be queued than slots are free; not if a slot may be needed for a paused trial.
     asks_ahead: bool = False
+    #: What decides in a thread, once it was told to by :meth:`decide_in_background`; None for nothing.
+    background: BackgroundDecisions | None = None
+
+    def decide_in_background(self) -> None:
+        """Have ``background`` decide, and ``on_report`` return CONTINUE, if decisions take longer than a millisecond.
+
+        Called before the first trial, and not where time is virtual. The driver carries out what ``background`` decides as
+        soon as it has; one that resumes has these decisions from the journal.
+        """
 
     @property
     def time_attr(self) -> str:

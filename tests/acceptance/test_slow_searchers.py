@@ -1,4 +1,4 @@
-"""A searcher that takes long: trials are decided on meanwhile, and only slots that need a config wait for it."""
+"""Models that take long: trials are decided on meanwhile, and only slots that need a config wait for a searcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import UserCodeFailed
-from mqtune.core.trial import Config, Decision, Report, Trial, TrialId
+from mqtune.core.events import DecisionTaken
+from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers.background import BackgroundDecisions
 
 #: How long a suggestion takes.
 PONDERS_S: Final = 1.0
@@ -96,3 +98,54 @@ def test_a_searcher_that_fails_ends_the_run_and_is_named(tune: Callable[..., mqt
     tuner = tune("steady", searcher=Breaks(), max_trials=3)
     with pytest.raises(UserCodeFailed, match=r"Breaks.suggest raised ValueError: no more ideas \(trial 0002\)"):
         tuner.run()
+
+
+class Weighs(mqtune.Scheduler):
+    """Ponders over each report, and stops the trial; the thread says what it has heard."""
+
+    kind = "weighs"
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._heard: list[TrialId] = []
+        self._fails = fails
+
+    def decide_in_background(self) -> None:
+        self.background = BackgroundDecisions(self._decisions)
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        assert self.background is not None
+        self.background.tell(lambda: self._heard.append(trial.id))
+        return CONTINUE
+
+    def _decisions(self) -> dict[TrialId, Decision]:
+        if self._fails:
+            raise ValueError("too heavy")
+        time.sleep(0.2)
+        return {id_: Decision(Action.STOP, "it was weighed") for id_ in self._heard}
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheduler": "weighs"}
+
+
+def test_what_a_scheduler_decides_later_is_carried_out_though_no_report_comes_and_a_resumed_driver_keeps_it(
+    tune: Callable[..., mqtune.Tuner],
+) -> None:
+    begin = time.monotonic()
+    options = {"scheduler": Weighs(), "max_trials": 2, "name": f"weighs-{time.time_ns()}"}
+    results = tune("reports_once", **options).run()
+
+    assert time.monotonic() - begin < 20
+    assert [(trial.status, trial.reason) for trial in results] == [
+        (TrialStatus.EARLY_STOPPED, "it was weighed"),
+        (TrialStatus.EARLY_STOPPED, "it was weighed"),
+    ]
+    again = tune("reports_once", **{**options, "scheduler": Weighs(), "max_trials": 3}).run()
+    assert [trial.status for trial in again] == [TrialStatus.EARLY_STOPPED] * 3
+    assert [(event.by, event.sequence) for event in again.events() if isinstance(event, DecisionTaken)] == [
+        ("scheduler", 0)
+    ] * 3
+
+
+def test_a_scheduler_that_fails_in_the_background_ends_the_run_and_is_named(tune: Callable[..., mqtune.Tuner]) -> None:
+    with pytest.raises(UserCodeFailed, match=r"Weighs.on_report raised ValueError: too heavy \(in the background\)"):
+        tune("slow", scheduler=Weighs(fails=True), max_trials=1).run()

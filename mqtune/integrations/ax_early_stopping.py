@@ -1,0 +1,267 @@
+"""Ax's early stopping as a scheduler; needs the extra ``ax``."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from inspect import signature
+from itertools import chain
+from typing import Any, Final
+
+from mqtune.core import checks
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Objective
+from mqtune.core.registry import Description
+from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.integrations.ax import quiet
+from mqtune.schedulers.background import BackgroundDecisions
+from mqtune.schedulers.base import Scheduler
+
+try:
+    from ax.api.utils.instantiation.from_string import optimization_config_from_string
+    from ax.core.arm import Arm
+    from ax.core.data import Data, DataRow
+    from ax.core.experiment import Experiment
+    from ax.core.map_metric import MapMetric
+    from ax.core.parameter import ParameterType, RangeParameter
+    from ax.core.search_space import SearchSpace
+    from ax.core.trial_status import TrialStatus as Status
+    from ax.early_stopping.strategies import (
+        AndEarlyStoppingStrategy,
+        BaseEarlyStoppingStrategy,
+        LogicalEarlyStoppingStrategy,
+        OrEarlyStoppingStrategy,
+        PercentileEarlyStoppingStrategy,
+        ThresholdEarlyStoppingStrategy,
+    )
+except ImportError as error:
+    raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
+
+#: What a trial that has ended is for Ax.
+_STATUSES: Final = {
+    TrialStatus.COMPLETED: Status.COMPLETED,
+    TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
+    TrialStatus.FAILED: Status.FAILED,
+    TrialStatus.ABANDONED: Status.ABANDONED,
+}
+#: The strategies that can be made again from a definition. What Ax itself saves of them lacks arguments.
+_KNOWN: Final = {
+    each.__name__: each
+    for each in (
+        PercentileEarlyStoppingStrategy,
+        ThresholdEarlyStoppingStrategy,
+        AndEarlyStoppingStrategy,
+        OrEarlyStoppingStrategy,
+    )
+}
+#: The one parameter of an experiment that has no configs, and its bound: Ax refuses curves of trials that are alike.
+_NUMBER: Final = "number"
+_MOST_TRIALS: Final = 2**31
+
+
+class AxEarlyStopping(Scheduler):
+    """Stops the trials that an early stopping strategy of Ax's wants stopped, whichever searcher proposes their configs.
+
+    The strategy gets the values of each trial at each time, in an experiment of Ax's without configs and without a generation
+    strategy; it is copied, so that the one that was given may serve another experiment too.
+
+    - *When it is asked*: after each report, about that trial. In real time a thread asks it, which takes milliseconds to seconds, about
+      all trials that have reported since it was asked last; a trial runs on until it has answered. A driver that resumes has its
+      decisions from the journal, and asks about trials that have reported since. The places at which a strategy with an
+      ``interval`` has asked before are not kept.
+    - *Several metrics*: it goes by those in its ``metric_signatures``, or else by the first.
+    - *A report* without one of the metrics, or with one that is no finite number, is not told; nor is one up to a time that the trial
+      had reached before it was lost.
+    - *An abandoned trial* counts no more.
+
+    Requires ax-platform 1.3 or later.
+
+    Args:
+        strategy: as for ``Client.set_early_stopping_strategy``; by default that of Ax's ``Client``: from time 10 on, and after 5 trials
+            have completed, a trial stops if it is worse than the median of all trials at its time.
+        time_attr: the key of the time in the reports, which Ax calls progression.
+
+    Raises:
+        ConfigurationError: *strategy* is none, or goes by a metric that the experiment doesn't optimise.
+    """
+
+    kind = "ax_early_stopping"
+    takes_several = True
+    asks_ahead = True
+
+    def __init__(self, strategy: Any = None, *, time_attr: str = ITERATION) -> None:
+        if strategy is not None and not isinstance(strategy, BaseEarlyStoppingStrategy):
+            raise ConfigurationError(
+                f"AxEarlyStopping: strategy={strategy!r:.80} is no early stopping strategy of Ax; give one as for "
+                "client.set_early_stopping_strategy, such as PercentileEarlyStoppingStrategy(…)"
+            )
+        checks.name("AxEarlyStopping", "time_attr", time_attr, "the key of the time in the reports")
+        self._strategy = PercentileEarlyStoppingStrategy() if strategy is None else copy.deepcopy(strategy)
+        self._time_attr = time_attr
+        #: The latest time of each trial that was told.
+        self._reached: dict[TrialId, float] = {}
+
+    @property
+    def time_attr(self) -> str:
+        return self._time_attr
+
+    def check_objective(self, objective: Objective) -> None:
+        """Check that the strategy goes by what is optimised.
+
+        Raises:
+            ConfigurationError: it goes by another metric, of which Ax doesn't know whether lower is better.
+        """
+        super().check_objective(objective)
+        unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
+        if unknown:
+            raise ConfigurationError(
+                f"AxEarlyStopping: metric_signatures={unknown!r} of the strategy are not among the metrics of the experiment, {objective}"
+            )
+
+    def bind(self, metric: str, mode: str) -> None:
+        super().bind(metric, mode)
+        assert self.objective is not None  # noqa: S101 - it is bound
+        self._curves = _Curves(self.objective, self._strategy)
+
+    def decide_in_background(self) -> None:
+        self.background = BackgroundDecisions(self._curves.decisions)
+
+    def on_report(self, trial: Trial, report: Report) -> Decision:
+        assert self.objective is not None  # noqa: S101 - it is bound
+        values = self.objective.values(report.metrics)
+        time = report.metrics.get(self._time_attr, report.sequence if self._time_attr == ITERATION else None)
+        if values is None or not is_number(time) or time <= self._reached.get(trial.id, -math.inf):
+            return CONTINUE
+        if not all(map(math.isfinite, (time, *values))):
+            return CONTINUE
+        self._reached[trial.id] = time
+        self._tell(partial(self._curves.add, trial.id, float(time), values))
+        return CONTINUE if self.background else self._curves.decisions().get(trial.id, CONTINUE)
+
+    def on_abandon(self, trial: Trial) -> None:
+        self._tell(partial(self._curves.end, trial.id, TrialStatus.ABANDONED))
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._tell(partial(self._curves.end, trial.id, trial.status))
+
+    def _tell(self, call: partial[None]) -> None:
+        if self.background is None:
+            call()
+        else:
+            self.background.tell(call)
+
+    def describe(self) -> Description:
+        """Return the strategy's arguments; one of the user's own can't be made again from that."""
+        return {self.role: self.kind, "strategy": _described(self._strategy), "time_attr": self._time_attr}
+
+    @classmethod
+    def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
+        """Return one with a strategy of Ax's.
+
+        Raises:
+            ConfigurationError: it had one of the user's own.
+        """
+        return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
+
+
+def _described(strategy: Any) -> Description:
+    kind = type(strategy)
+    names = signature(kind).parameters if _KNOWN.get(kind.__name__) is kind else ()
+    return {"class": kind.__name__, **{name: _plain(getattr(strategy, name)) for name in names}}
+
+
+def _plain(argument: Any) -> object:
+    if isinstance(argument, BaseEarlyStoppingStrategy):
+        return _described(argument)
+    return argument if argument is None or isinstance(argument, int | float) else list(argument)
+
+
+def _strategy_of(description: Description) -> Any:
+    """Return the strategy that was described.
+
+    Raises:
+        ConfigurationError: it was one of the user's own.
+    """
+    kind = _KNOWN.get(description["class"])
+    if kind is None:
+        raise ConfigurationError(
+            f"the scheduler had the early stopping strategy {description['class']}, which only your code can make: "
+            "give scheduler=AxEarlyStopping(…)"
+        )
+    arguments = {name: value for name, value in description.items() if name != "class"}
+    return kind(**{name: _strategy_of(each) if isinstance(each, dict) else each for name, each in arguments.items()})
+
+
+def _metrics_of(strategy: Any) -> Iterator[str]:
+    """Yield the metrics that a strategy names."""
+    if isinstance(strategy, LogicalEarlyStoppingStrategy):
+        yield from chain(_metrics_of(strategy.left), _metrics_of(strategy.right))
+    yield from strategy.metric_signatures or ()
+
+
+class _Curves:
+    """The trials' values at each time, as an experiment of Ax's, and what a strategy makes of them; one thread at a time calls it."""
+
+    def __init__(self, objective: Objective, strategy: Any) -> None:
+        self._strategy = strategy
+        # Not all names of metrics can stand in an objective of Ax's.
+        self._names = [f"metric{number}" for number in range(len(objective.metrics))]
+        self._signatures = objective.metrics
+        signs = ["-" if mode == "min" else "" for mode in objective.modes]
+        self._experiment = Experiment(
+            SearchSpace([RangeParameter(_NUMBER, ParameterType.INT, 0, _MOST_TRIALS)]),
+            name="mqtune",
+            tracking_metrics=[
+                MapMetric(name, lower_is_better=bool(sign), signature_override=signature)
+                for name, sign, signature in zip(self._names, signs, self._signatures, strict=True)
+            ],
+        )
+        self._experiment.optimization_config = optimization_config_from_string(
+            ", ".join(sign + name for sign, name in zip(signs, self._names, strict=True))
+        )
+        self._trials: dict[TrialId, Any] = {}
+        self._rows: dict[TrialId, list[DataRow]] = {}
+        #: Those that have reported since the strategy was asked.
+        self._news: set[TrialId] = set()
+
+    def add(self, id_: TrialId, time: float, values: Iterable[float]) -> None:
+        """Add a trial's values at a time."""
+        trial = self._trials.get(id_) or self._begun(id_)
+        self._rows[id_] += [
+            DataRow(trial.index, trial.arm.name, name, signature, float(value), math.nan, step=time)
+            for name, signature, value in zip(self._names, self._signatures, values, strict=True)
+        ]
+        self._news.add(id_)
+
+    def _begun(self, id_: TrialId) -> Any:
+        begun = self._experiment.new_trial().add_arm(Arm({_NUMBER: len(self._trials)}))
+        self._trials[id_] = begun.mark_running(no_runner_required=True)
+        self._rows[id_] = []
+        return begun
+
+    def end(self, id_: TrialId, status: TrialStatus) -> None:
+        """Learn how a trial has ended."""
+        if id_ not in self._trials:
+            return
+        self._trials[id_].mark_as(_STATUSES[status], unsafe=True)
+        self._news.discard(id_)
+        if status is TrialStatus.ABANDONED:
+            self._rows[id_] = []
+
+    def decisions(self) -> Mapping[TrialId, Decision]:
+        """Return the decisions to stop trials that have reported since the last call."""
+        asked = {self._trials[id_].index: id_ for id_ in self._news}
+        self._news.clear()
+        if not asked:
+            return {}
+        self._experiment.data = Data(data_rows=chain.from_iterable(self._rows.values()))
+        with quiet():
+            found = self._strategy.should_stop_trials_early(set(asked), self._experiment)
+        return {asked[index]: Decision(Action.STOP, self._reason(why)) for index, why in found.items()}
+
+    def _reason(self, why: str | None) -> str:
+        """Return the first line of what the strategy says."""
+        said = (why or "it says so").splitlines()[0].strip()
+        return f"Ax's {type(self._strategy).__name__}: {said}"

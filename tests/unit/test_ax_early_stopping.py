@@ -1,0 +1,231 @@
+"""Ax's early stopping as a scheduler: it decides as in Ax's own Client, on whatever there is of the trials."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Objective
+from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers.base import Scheduler
+from mqtune.testing.waiting import eventually
+
+pytest.importorskip("ax")
+
+from ax.api.client import Client
+from ax.api.configs import RangeParameterConfig
+from ax.early_stopping.strategies import (
+    AndEarlyStoppingStrategy,
+    OrEarlyStoppingStrategy,
+    PercentileEarlyStoppingStrategy,
+    ThresholdEarlyStoppingStrategy,
+)
+
+from mqtune.integrations.ax_early_stopping import AxEarlyStopping
+
+# Of what Ax does by itself.
+pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
+
+MEDIAN: Final = PercentileEarlyStoppingStrategy(min_curves=2, min_progression=2)
+#: Until a threshold at time 1.
+LOW: Final = ThresholdEarlyStoppingStrategy(metric_threshold=0.5, min_curves=0, min_progression=1)
+
+
+class Story:
+    """Trials of a scheduler, as a driver would tell of them."""
+
+    def __init__(self, strategy: Any = MEDIAN, *, metrics: Any = "val/loss", modes: Any = "min") -> None:
+        self.scheduler = AxEarlyStopping(strategy)
+        objective = Objective.of(metrics, modes)
+        self.scheduler.check_objective(objective)
+        self.scheduler.bind(objective.metrics[0], objective.modes[0])
+        self.number = 0
+
+    def begin(self) -> Trial:
+        self.number += 1
+        return Trial(TrialId(f"{self.number:04d}"), {"x": 1}, TrialStatus.RUNNING, [Attempt(1, 0.0, {"x": 1})])
+
+    def report(self, trial: Trial, **metrics: object) -> Decision:
+        trial.reports += 1
+        given = {"training_iteration": trial.reports, **metrics}
+        return self.scheduler.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, given))
+
+    def losses(self, trial: Trial, *losses: object) -> list[Decision]:
+        return [self.report(trial, **{"val/loss": loss}) for loss in losses]
+
+    def end(self, trial: Trial, status: TrialStatus = TrialStatus.COMPLETED) -> None:
+        trial.status = status
+        if status is TrialStatus.ABANDONED:
+            self.scheduler.on_abandon(trial)
+        self.scheduler.on_trial_end(trial)
+
+    def two_good(self) -> None:
+        for loss in (0.1, 0.2):
+            trial = self.begin()
+            self.losses(trial, 1 + loss, loss, loss)
+            self.end(trial)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_it_decides_as_axs_client_does(mode: str) -> None:
+    numbers = random.Random(mode)
+    client = Client()
+    client.configure_experiment([RangeParameterConfig("x", (0.0, 1.0), "float")])
+    client.configure_optimization("-loss" if mode == "min" else "loss")
+    strategy = PercentileEarlyStoppingStrategy(
+        percentile_threshold=60, min_curves=2, min_progression=3, patience=1, interval=2
+    )
+    client.set_early_stopping_strategy(strategy)
+    story = Story(strategy, modes=mode)
+    decisions = []
+    for index in range(6):
+        trial = story.begin()
+        client.attach_trial({"x": index / 6})
+        for step in range(1, 7):
+            value = (numbers.random() / step + index / 8) * (1 if mode == "min" else -1)
+            client.attach_data(index, {"loss": value}, step)
+            decisions.append(story.losses(trial, value)[0].action is Action.STOP)
+            assert decisions[-1] == client.should_stop_trial_early(index), (index, step)
+            if decisions[-1]:
+                break
+        client.mark_trial_early_stopped(index) if decisions[-1] else client.complete_trial(index)
+        story.end(trial, TrialStatus.EARLY_STOPPED if decisions[-1] else TrialStatus.COMPLETED)
+    assert {True, False} == set(decisions)
+
+
+def test_a_decision_says_why() -> None:
+    story = Story()
+    story.two_good()
+
+    *before, last = story.losses(story.begin(), 2.0, 2.0)
+
+    assert before == [CONTINUE]
+    assert last.action is Action.STOP
+    assert last.reason.startswith(
+        "Ax's PercentileEarlyStoppingStrategy: Trial objective values at progressions in [2.00, 2"
+    )
+    assert "\n" not in last.reason
+
+
+def test_what_is_no_value_is_not_told_and_a_time_that_was_reached_before_neither() -> None:
+    story = Story()
+    story.two_good()
+    trial = story.begin()
+
+    assert story.losses(trial, 0.1, math.nan, None, math.inf) == [CONTINUE] * 4
+    trial.reports = 0
+    assert story.losses(trial, 9.0) == [CONTINUE]
+    assert story.losses(trial, 9.0)[0].action is Action.STOP
+
+
+def test_an_abandoned_trial_counts_no_more_and_one_that_has_failed_does() -> None:
+    def stops(ending: TrialStatus) -> bool:
+        story = Story()
+        story.two_good()
+        for _ in range(3):
+            other = story.begin()
+            story.losses(other, 0.01)
+            other.reports = 2
+            story.losses(other, 0.01)
+            story.end(other, ending)
+        return story.losses(story.begin(), 1.0, 0.05)[-1] != CONTINUE
+
+    assert stops(TrialStatus.FAILED)
+    assert not stops(TrialStatus.ABANDONED)
+
+
+def test_of_several_metrics_it_goes_by_the_one_that_the_strategy_names() -> None:
+    strategy = ThresholdEarlyStoppingStrategy(
+        metric_signatures=["hits/s"], metric_threshold=5, min_curves=0, min_progression=1
+    )
+    story = Story(strategy, metrics=["loss", "hits/s"], modes=["min", "max"])
+    trial = story.begin()
+
+    assert story.report(trial, loss=1.0) is CONTINUE
+    assert story.report(trial, **{"loss": 99.0, "hits/s": 6.0}) is CONTINUE
+    assert story.report(trial, **{"loss": 0.0, "hits/s": 4.0}).action is Action.STOP
+
+
+def test_in_the_background_nothing_is_decided_before_the_replay_is_over_and_then_all_at_once() -> None:
+    story = Story()
+    story.scheduler.decide_in_background()
+    background = story.scheduler.background
+    assert background is not None
+    story.two_good()
+    trials = [story.begin() for _ in range(3)]
+    for trial, loss in zip(trials, (0.15, 2.0, 3.0), strict=True):
+        assert story.losses(trial, loss, loss) == [CONTINUE] * 2
+    story.end(trials[2], TrialStatus.FAILED)
+
+    found: dict[TrialId, Decision] = {}
+    eventually(lambda: found.update(background.take()) or found)
+    assert list(found) == ["0004"]
+    eventually(lambda: not background.is_busy)
+    background.close()
+
+
+def test_a_strategy_is_described_whole_and_made_again() -> None:
+    strategy = OrEarlyStoppingStrategy(
+        AndEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(["loss"], patience=3, interval=2.5)), MEDIAN
+    )
+    scheduler = AxEarlyStopping(strategy, time_attr="epoch")
+    again = Scheduler.rebuild(scheduler.describe())
+
+    assert isinstance(again, AxEarlyStopping)
+    assert again.describe() == scheduler.describe()
+    assert again._strategy == strategy
+    assert again._strategy.left.right.patience == 3
+    assert Scheduler.rebuild(AxEarlyStopping().describe()).describe() == AxEarlyStopping().describe()
+
+    class Own(PercentileEarlyStoppingStrategy):
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"early stopping strategy Own, which only your code can make"):
+        Scheduler.rebuild(AxEarlyStopping(OrEarlyStoppingStrategy(LOW, Own())).describe())
+
+
+def test_bad_arguments_are_named() -> None:
+    for bad in (Client(), "percentile", PercentileEarlyStoppingStrategy):
+        with pytest.raises(
+            ConfigurationError, match=r"is no early stopping strategy of Ax; give one as for client\.set"
+        ):
+            AxEarlyStopping(bad)
+    with pytest.raises(ConfigurationError, match="time_attr"):
+        AxEarlyStopping(time_attr="")
+    strategy = OrEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(metric_signatures=["accuracy"]))
+    with pytest.raises(ConfigurationError, match=r"\['accuracy'\] of the strategy are not among the metrics .*'loss'"):
+        mqtune.Tuner(train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=AxEarlyStopping(strategy))
+
+
+def test_in_virtual_time_a_tuner_stops_trials_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    results = mqtune.Tuner(
+        train,
+        {"x": mqtune.grid_search([0.1, 0.2, 0.9, 0.15, 0.1])},
+        metric="loss",
+        mode="min",
+        scheduler=AxEarlyStopping(MEDIAN),
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"] + 1 / t}) for t in range(1, 4)], slots=1),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+    assert [trial.status.name for trial in results] == [
+        "COMPLETED",
+        "COMPLETED",
+        "EARLY_STOPPED",
+        "COMPLETED",
+        "COMPLETED",
+    ]
+    assert capfd.readouterr() == ("", "")
+
+
+def train(config: dict[str, Any]) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
