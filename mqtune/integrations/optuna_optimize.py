@@ -411,7 +411,7 @@ class _Loop:
 
     def _fill(self) -> None:
         limits, trials = self._limits, self._trials
-        begun = len(self._open | trials.ids.keys())
+        begun = len(trials.ids) + sum(trial not in trials.ids for trial in self._open)
         if not self._over:
             self._over = self._why_over()
             if self._over:

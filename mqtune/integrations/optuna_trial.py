@@ -244,4 +244,5 @@ def _as_number(value: Any) -> float | str | None:
 
 def _shown(trial: WorkerTrial) -> dict[str, object]:
     """Return the parameters for who looks at the experiment."""
-    return json.loads(json.dumps(trial.params, default=repr))  # type: ignore[no-any-return]
+    shown: dict[str, object] = json.loads(json.dumps(trial.params, default=repr))
+    return shown
