@@ -17,6 +17,7 @@ from benchmarks.systems import (
     mqtune_quality,
     mqtune_scaling,
     mqtune_simulated,
+    mqtune_studies,
 )
 from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
@@ -173,6 +174,7 @@ SYSTEM: Final = System(
             ),
         ),
         "quality": mqtune_quality.VARIANTS,
+        "studies": mqtune_studies.VARIANTS,
         "catch_up": (
             Variant(
                 name="default",

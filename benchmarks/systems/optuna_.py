@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import optuna_quality
+from benchmarks.systems import optuna_quality, optuna_studies
 from benchmarks.work import asha, memory, noop, stream
 
 __all__ = ["SYSTEM"]
@@ -248,6 +248,7 @@ SYSTEM: Final = System(
         "stream": _both(_stream_processes, _stream_threads),
         "asha": _both(_asha_processes, _asha_threads),
         "quality": optuna_quality.VARIANTS,
+        "studies": optuna_studies.VARIANTS,
         "memory": (Variant(name="processes", settings=PROCESSES, measure=_memory),),
     },
 )

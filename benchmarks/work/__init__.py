@@ -17,6 +17,7 @@ from benchmarks.work import (
     simulated,
     stop,
     stream,
+    studies,
 )
 from benchmarks.work.base import Figure, Workload
 
@@ -24,5 +25,19 @@ __all__ = ["WORKLOADS", "Figure", "Workload"]
 
 WORKLOADS: Final[dict[str, Workload]] = {
     module.WORKLOAD.name: module.WORKLOAD
-    for module in (noop, stream, stop, asha, pause, checkpoint, memory, scaling, simulated, quality, catch_up, limits)
+    for module in (
+        noop,
+        stream,
+        stop,
+        asha,
+        pause,
+        checkpoint,
+        memory,
+        scaling,
+        simulated,
+        quality,
+        studies,
+        catch_up,
+        limits,
+    )
 }

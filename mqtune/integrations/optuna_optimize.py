@@ -8,7 +8,7 @@ import inspect
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -25,7 +25,8 @@ from mqtune.core.errors import (
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
-from mqtune.integrations.optuna_trial import ASKED, CALL, STUDY
+from mqtune.integrations.optuna_storage import DeferredStorage
+from mqtune.integrations.optuna_trial import ASKED, CALL, STUDY, TOOK, mark_of
 from mqtune.results.results import Results
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.tuner import Tuner
@@ -33,6 +34,7 @@ from mqtune.tuner import Tuner
 try:
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import distribution_to_json as text_of
     from optuna.distributions import json_to_distribution as distribution_of
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import FrozenTrial, TrialState
@@ -49,6 +51,12 @@ EXPERIMENT: Final = "mqtune.experiment"
 _LOOK_S: Final = 1.0
 #: After an error or Ctrl-C, how long trials have to end: a worker's stop ladder takes 15 s.
 _END_S: Final = 20.0
+#: How long the study's storage lacks what has come, so that it is written together.
+_LAG_S: Final = 0.02
+#: What a trial is told of its parameters when it begins, in bytes: an answer has some 2 KB.
+_MAX_TOLD: Final = 1_600
+#: Of a parameter, beside its name: the distribution's mark, the value, and what encodes both.
+_PARAMETER_BYTES: Final = 20
 StudyCallback = Callable[[optuna.Study, FrozenTrial], None]
 
 
@@ -117,7 +125,7 @@ def optuna_optimize(
     study._stop_flag = False
     study._thread_local.in_optimize_loop = True
     try:
-        with _Call(study, objective, options, is_shown=show_progress_bar) as call:
+        with _Call(study, objective, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
             limits = _Limits(n_trials, n_jobs, None if timeout is None else time.monotonic() + timeout)
             return _Loop(call, limits, kinds, callbacks or ()).run()
     finally:
@@ -147,24 +155,42 @@ class _Running:
 
     handle: optuna.Trial
     steps: set[int] = field(default_factory=set)
+    #: The parameters that it knows of, as far as this is known here.
+    taken: set[str] = field(default_factory=set)
 
 
 class StudyTrials:
-    """The trials of a study that are those of an experiment, and what their objectives ask."""
+    """The trials of a study that are those of an experiment, and what their objectives ask.
 
-    def __init__(self, study: optuna.Study, experiment: str) -> None:
-        self.study = study
-        self._experiment = experiment
-        self._storage, self._study_id = study._storage, study._study_id
+    Args:
+        study: the user's. This has a copy, over a ``DeferredStorage``.
+        experiment: its name.
+        is_serial: whether one trial runs at a time, and gets the very parameters that Optuna alone would give it.
+    """
+
+    def __init__(self, study: optuna.Study, experiment: str, *, is_serial: bool = False) -> None:
+        self.storage = DeferredStorage(study._storage, study._study_id)
+        self.study = copy.copy(study)
+        self.study._storage = self.storage
+        self.study._thread_local.in_optimize_loop = True
+        self._users = study
+        self._experiment, self._is_serial = experiment, is_serial
         self._running: dict[TrialId, _Running] = {}
         self._ended: set[TrialId] = set()
-        marks = {trial.user_attrs.get(MARK, ""): trial._trial_id for trial in study.get_trials(deepcopy=False)}
+        #: What the last trial that ended has asked for, in that order.
+        self._asked: dict[str, BaseDistribution] = {}
+        marks = {trial.user_attrs.get(MARK, ""): trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
         #: The ids of those that have begun, as the storage has them.
         self.ids = {
             TrialId(mark.removeprefix(f"{experiment}/")): id_
             for mark, id_ in marks.items()
             if mark.startswith(f"{experiment}/")
         }
+
+    def refresh(self) -> None:
+        """Take in what others, and callbacks, have done with the study."""
+        self.storage.refresh()
+        self.study.sampler, self.study.pruner = self._users.sampler, self._users.pruner
 
     def is_open(self, trial: TrialId) -> bool:
         """Whether it has begun in the study, and not ended; whether somebody else has ended it is seen when it goes on."""
@@ -176,15 +202,18 @@ class StudyTrials:
         """Return what an attempt must know to begin; None if its trial has ended in the study."""
         if trial not in self.ids:
             self._running[trial] = _Running(self._create(trial))
+            self._look_ahead(self._running[trial])
         elif not self.is_open(trial):
             return None
-        handle = self._of(trial).handle
+        running = self._of(trial)
+        handle = running.handle
         start = handle.datetime_start
         return {
             "number": handle.number,
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
             "directions": [each.name for each in self.study.directions],
+            **_told(self._frozen(trial), running.taken),
         }
 
     def _create(self, trial: TrialId) -> optuna.Trial:
@@ -194,36 +223,62 @@ class StudyTrials:
         id_ = self.study._pop_waiting_trial_id()
         if id_ is None:
             new = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={MARK: mark})
-            id_ = self._storage.create_new_trial(self._study_id, new)
+            id_ = self.storage.create_new_trial(self.study._study_id, new)
         else:
-            self._storage.set_trial_user_attr(id_, MARK, mark)
+            self.storage.set_trial_user_attr(id_, MARK, mark)
+            self.storage.take_over(id_)
         self.ids[trial] = id_
         return optuna.Trial(self.study, id_)
 
+    def _look_ahead(self, running: _Running) -> None:
+        """Suggest what the trial will ask for if it does as the one before; it is the trial's once that says so."""
+        handle = running.handle
+        # An error of the sampler's is for the trial, once it asks.
+        with self.storage.trying(), contextlib.suppress(Exception):
+            for name, distribution in self._asked.items():
+                if self._is_serial and not _is_decided(handle, name, distribution):
+                    # Drawn for nothing it would change what is drawn next.
+                    break
+                _suggested(handle, name, distribution)
+
     def _of(self, trial: TrialId) -> _Running:
         if trial not in self._running:
+            frozen = self.storage.take_over(self.ids[trial])
             handle = optuna.Trial(self.study, self.ids[trial])
-            self._running[trial] = _Running(handle, {*self._frozen(trial).intermediate_values})
+            self._running[trial] = _Running(handle, {*frozen.intermediate_values}, {*frozen.params})
         return self._running[trial]
 
     def _frozen(self, trial: TrialId) -> FrozenTrial:
-        return self._storage.get_trial(self.ids[trial])
+        return self.storage.get_trial(self.ids[trial])
 
     def answer(self, trial: TrialId, call: str, asked: Metrics) -> object:
         """Return the answer to what an objective asks."""
         if call == "begin":
             return self.begin(trial)
-        handle = self._of(trial).handle
+        running = self._of(trial)
+        handle = running.handle
         match call:
             case "suggest":
+                # It does not do as the one before.
+                self.storage.forget(self.ids[trial], running.taken)
                 distribution = distribution_of(asked["distribution"])
-                return distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
+                value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
+                running.taken.add(asked["name"])
+                return value
             case "should_prune":
                 return handle.should_prune()
             case "study":
                 return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
             case _:
                 return getattr(handle, call)
+
+    def take_parameters(self, trial: TrialId, took: Sequence[tuple[str, str, float]]) -> None:
+        """Take in which parameters a trial has got; doing it again changes nothing."""
+        taken = self._of(trial).taken
+        for name, distribution, value in took:
+            if name not in taken:
+                taken.add(name)
+                self.storage.set_trial_param(self.ids[trial], name, value, distribution_of(distribution))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
         """Take in what an objective reports or sets; doing it again changes nothing."""
@@ -235,7 +290,7 @@ class StudyTrials:
             case "set_user_attr":
                 running.handle.set_user_attr(said["key"], said["attr"])
             case "set_system_attr":
-                self._storage.set_trial_system_attr(self.ids[trial], said["key"], said["attr"])
+                self.storage.set_trial_system_attr(self.ids[trial], said["key"], said["attr"])
             case "set_constraint":
                 running.handle.set_constraint(said["key"], said["attr"])
             case _:
@@ -243,14 +298,17 @@ class StudyTrials:
 
     def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
         """Tell the study how a trial has ended, and return it."""
-        running = self._running.pop(trial, None)
-        if running is not None:
-            handle = running.handle
+        if trial in self.ids:
+            running = self._of(trial)
+            self.storage.forget(self.ids[trial], running.taken)
         else:
-            handle = optuna.Trial(self.study, self.ids[trial]) if trial in self.ids else self._create(trial)
-        number = handle.number
+            running = _Running(self._create(trial))
+        handle, number = running.handle, running.handle.number
+        self._running.pop(trial, None)
         self._ended.add(trial)
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
+        if ended.state is not TrialState.FAIL:
+            self._asked = ended.distributions
         if ended.state is TrialState.COMPLETE:
             shown = ended.values[0] if len(ended.values) == 1 else ended.values
             logger.info("Trial %d finished with value: %s and parameters: %s.", number, shown, ended.params)
@@ -259,7 +317,27 @@ class StudyTrials:
         return ended
 
 
+def _told(frozen: FrozenTrial, taken: Container[str]) -> dict[str, object]:
+    """Return what a trial is told of its parameters: those that it has, and those that it will if it asks for no other before."""
+    known, ahead, room = {}, [], _MAX_TOLD
+    for name, distribution in frozen.distributions.items():
+        room -= len(name.encode()) + _PARAMETER_BYTES
+        if room < 0:
+            break
+        mark, value = mark_of(text_of(distribution)), distribution.to_internal_repr(frozen.params[name])
+        if name in taken:
+            known[name] = [mark, value]
+        else:
+            ahead.append([name, mark, value])
+    return {"known": known, "ahead": ahead}
+
+
 _WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+def _is_decided(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> bool:
+    """Whether nothing is drawn for this parameter, or it was drawn together with others for the whole trial."""
+    return name in handle._fixed_params or distribution.single() or name in handle.relative_params
 
 
 def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
@@ -277,7 +355,13 @@ class _Call:
     """One call of ``optuna_optimize``, or one that was cut off and goes on: the tuner, and the trials of the study."""
 
     def __init__(
-        self, study: optuna.Study, objective: Callable[..., Any], options: dict[str, Any], *, is_shown: bool
+        self,
+        study: optuna.Study,
+        objective: Callable[..., Any],
+        options: dict[str, Any],
+        *,
+        is_serial: bool,
+        is_shown: bool,
     ) -> None:
         if not inspect.isfunction(objective):
             raise ConfigurationError(
@@ -287,7 +371,7 @@ class _Call:
         spec, root = TrainableSpec.of(objective)
         #: The trials of the experiment that have ended and are not told to the study yet.
         self.ended: list[TrialId] = []
-        self._study = study
+        self._study, self._is_serial = study, is_serial
         self._options = {
             **options,
             **_metric_of(study),
@@ -312,13 +396,14 @@ class _Call:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
         except NameTaken as error:
             raise NameTaken(f"a call for this study was cut off, and goes on: {error}") from None
-        return tuner, StudyTrials(self._study, name)
+        return tuner, StudyTrials(self._study, name, is_serial=self._is_serial)
 
     def _fail_unknown(self) -> None:
         """End what the study has of this experiment and the experiment has not."""
         known = {trial.id for trial in self.tuner.get_trials()}
         for trial in self.trials.ids.keys() - known:
             self.trials.end(trial, None, TrialState.FAIL, "the journal has lost it")
+        self.trials.storage.flush()
 
     def finish(self, reason: str) -> Results:
         """Journal the end; the next call is another one."""
@@ -373,19 +458,23 @@ class _Loop:
         self._over = ""
         self._error: TrialFailed | None = None
         self._slots, self._looked_at = 0, -_LOOK_S
+        self._refreshed_at = time.monotonic()
 
     def run(self) -> Results:
         """Run to the end; see ``optuna_optimize``."""
         try:
+            self._take_again()
             while True:
                 self._tell_ended()
                 self._fill()
                 if not self._open:
                     break
-                if (report := self._tuner.next_report(self._limits.wait_s)) is not None:
-                    self._handle(report)
+                if (report := self._next()) is not None:
+                    self._handle(report, report.metrics.get(CALL))
+            self._trials.storage.flush()
         except (BrokerUnavailable, DriverFenced):
             # Its trials may run on, and the next call goes on with them.
+            self._trials.storage.flush()
             raise
         except BaseException:
             self._abort()
@@ -394,6 +483,27 @@ class _Loop:
         if self._error is not None:
             raise self._error
         return results
+
+    def _take_again(self) -> None:
+        """Take in what an earlier call took in and was killed before it could write it."""
+        cut_off = {trial for trial in self._trials.ids if self._trials.is_open(trial)}
+        for report in self._tuner.results().reports() if cut_off else ():
+            if report.trial in cut_off and self._trials.is_open(report.trial):
+                call = report.metrics.get(CALL)
+                self._handle(Report(*report[:-1]), None if call in ASKED or call == "stop" else call)
+
+    def _next(self) -> Report | None:
+        """Return the next report, or None; what has come is written into the study's storage when it has waited long enough."""
+        storage = self._trials.storage
+        if time.monotonic() - self._refreshed_at >= _LOOK_S:
+            self._refresh()
+        if storage.due_s(_LAG_S) <= 0:
+            storage.flush()
+        return self._tuner.next_report(min(self._limits.wait_s, storage.due_s(_LAG_S)))
+
+    def _refresh(self) -> None:
+        self._trials.refresh()
+        self._refreshed_at = time.monotonic()
 
     def _abort(self) -> None:
         """After Ctrl-C, or an error of a callback, end all trials, as FAIL."""
@@ -404,6 +514,7 @@ class _Loop:
                 self._tuner.step(_LOOK_S)
         for trial in filter(self._trials.is_open, self._open):
             self._trials.end(trial, None, TrialState.FAIL, "the call was interrupted")
+        self._trials.storage.flush()
         with contextlib.suppress(MqtuneError):
             self._call.finish("interrupted")
 
@@ -421,7 +532,7 @@ class _Loop:
             begun += 1
 
     def _why_over(self) -> str:
-        if self._study._stop_flag:
+        if self._study._stop_flag or self._trials.study._stop_flag:
             return "study.stop() was called"
         if self._limits.is_late:
             return "the time is over"
@@ -443,9 +554,10 @@ class _Loop:
 
     # What objectives say.
 
-    def _handle(self, report: Report) -> None:
-        call = report.metrics.get(CALL)
+    def _handle(self, report: Report, call: str | None) -> None:
         try:
+            if took := report.metrics.get(TOOK):
+                self._trials.take_parameters(report.trial, took)
             if call in ASKED:
                 self._tuner.answer(report, self._answer(report, call))
             elif call == "stop":
@@ -456,7 +568,8 @@ class _Loop:
                 self._trials.take(report.trial, call, report.metrics)
         except UpdateFinishedTrialError:
             # Somebody has ended it in the study.
-            self._tuner.trial(report.trial).stop("it has ended in the study")
+            with contextlib.suppress(InvalidTransition):
+                self._tuner.trial(report.trial).stop("it has ended in the study")
 
     def _answer(self, report: Report, call: str) -> dict[str, object]:
         try:
@@ -474,7 +587,8 @@ class _Loop:
             self._tell(trial, said["values"], None, "")
             return
         self._tell(trial, None, TrialState.PRUNED, said["reason"])
-        self._tuner.trial(trial).stop("pruned")
+        with contextlib.suppress(InvalidTransition):
+            self._tuner.trial(trial).stop("pruned")
 
     def _tell_ended(self) -> None:
         while self._call.ended:
@@ -494,5 +608,8 @@ class _Loop:
 
     def _tell(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
         ended = self._trials.end(trial, values, state, why)
-        for callback in self._callbacks:
-            callback(self._study, copy.deepcopy(ended))
+        if self._callbacks:
+            self._trials.storage.flush()
+            for callback in self._callbacks:
+                callback(self._study, copy.deepcopy(ended))
+            self._refresh()

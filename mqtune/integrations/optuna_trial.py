@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -30,6 +31,8 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 #: The key that says, in each report of an objective, which call it is.
 CALL: Final = "call"
+#: The key of the parameters that a trial has got since the report before: name, distribution and value of each.
+TOOK: Final = "took"
 #: The calls after which a trial waits for an answer.
 ASKED: Final = frozenset({"begin", "suggest", "should_prune", "user_attrs", "system_attrs", "constraints", "study"})
 #: Errors that are raised again as what they were; others of the driver become RuntimeError.
@@ -48,6 +51,11 @@ def _ask(call: str, **arguments: object) -> Any:
 
 def _tell(call: str, **arguments: object) -> None:
     reporting.report({CALL: call, **arguments})
+
+
+def mark_of(distribution: str) -> int:
+    """Return what stands for a distribution's text where that would be too long."""
+    return zlib.crc32(distribution.encode())
 
 
 class StudyView:
@@ -84,7 +92,8 @@ class StudyView:
 class WorkerTrial(BaseTrial):
     """A trial of a study, in the process that evaluates it; it is used as ``optuna.trial.Trial`` is.
 
-    ``suggest_*`` and ``should_prune`` wait for the driver; ``report`` and what sets an attribute don't.
+    ``should_prune`` waits for the driver, and ``suggest_*`` where the driver has not foreseen it; ``report`` and what sets an
+    attribute don't.
     """
 
     def __init__(self, begun: Metrics) -> None:
@@ -93,6 +102,11 @@ class WorkerTrial(BaseTrial):
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
         self._steps: set[int] = set()
+        #: What an earlier attempt was given, by name: the distribution's mark and the value.
+        self._known: dict[str, Sequence[Any]] = dict(begun["known"])
+        #: What it is given if it asks for nothing else before: name, mark and value of each.
+        self._ahead: list[Sequence[Any]] = list(begun["ahead"])
+        self._took: list[object] = []
         self.study = StudyView(begun["study"], begun["directions"])
 
     @property
@@ -118,17 +132,17 @@ class WorkerTrial(BaseTrial):
     @property
     def user_attrs(self) -> dict[str, Any]:
         """Its user attributes, those of a queued trial included."""
-        return dict(_ask("user_attrs"))
+        return dict(self._ask("user_attrs"))
 
     @property
     def system_attrs(self) -> dict[str, Any]:
         """Its system attributes."""
-        return dict(_ask("system_attrs"))
+        return dict(self._ask("system_attrs"))
 
     @property
     def constraints(self) -> dict[str, float]:
         """Its constraints, as far as they are set."""
-        return dict(_ask("constraints"))
+        return dict(self._ask("constraints"))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -159,7 +173,7 @@ class WorkerTrial(BaseTrial):
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         known = self._distributions.get(name)
         if known is None:
-            chosen = _ask("suggest", name=name, distribution=distribution_to_json(distribution))
+            chosen = self._chosen(name, distribution_to_json(distribution))
             self._distributions[name] = distribution
             self._params[name] = distribution.to_external_repr(chosen)
         elif known != distribution:
@@ -171,6 +185,32 @@ class WorkerTrial(BaseTrial):
             )
         return self._params[name]
 
+    def _chosen(self, name: str, distribution: str) -> float:
+        """Return the value of a parameter that is new to this attempt, as the study's storage has it."""
+        mark = mark_of(distribution)
+        known, value = self._known.get(name, (None, 0.0))
+        if known == mark:
+            return float(value)
+        if self._ahead and [*self._ahead[0][:2]] == [name, mark]:
+            value = self._ahead.pop(0)[2]
+        else:
+            # What was foreseen was not for a trial that asks this.
+            self._ahead.clear()
+            value = self._ask("suggest", name=name, distribution=distribution)
+        self._took.append([name, distribution, value])
+        return float(value)
+
+    def _ask(self, call: str, **arguments: object) -> Any:
+        return _ask(call, **self._taken(), **arguments)
+
+    def tell(self, call: str, **arguments: object) -> None:
+        """Say something to the driver, and with it what parameters it has got."""
+        _tell(call, **self._taken(), **arguments)
+
+    def _taken(self) -> dict[str, object]:
+        took, self._took = self._took, []
+        return {TOOK: took} if took else {}
+
     def report(self, value: float, step: int) -> None:
         """Report the objective's value at a step; the first of each step counts. As Optuna's."""
         if len(self.study.directions) > 1:
@@ -180,25 +220,25 @@ class WorkerTrial(BaseTrial):
             raise ValueError(f"The `step` argument is {step} but cannot be negative.")
         if at not in self._steps:
             self._steps.add(at)
-            _tell("report", intermediate=number, step=at)
+            self.tell("report", intermediate=number, step=at)
 
     def should_prune(self) -> bool:
         """Whether the study's pruner would end the trial here; as Optuna's."""
         if len(self.study.directions) > 1:
             raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
-        return bool(_ask("should_prune"))
+        return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """Set a user attribute of plain values; as Optuna's."""
-        _tell("set_user_attr", key=key, attr=value)
+        self.tell("set_user_attr", key=key, attr=value)
 
     def set_system_attr(self, key: str, value: Any) -> None:
         """Set a system attribute of plain values; as Optuna's."""
-        _tell("set_system_attr", key=key, attr=value)
+        self.tell("set_system_attr", key=key, attr=value)
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
-        _tell("set_constraint", key=key, attr=float(value))
+        self.tell("set_constraint", key=key, attr=float(value))
 
 
 def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config], None]:
@@ -213,10 +253,10 @@ def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config],
         try:
             value = objective(trial)
         except TrialPruned as pruned:
-            _tell("end", state="PRUNED", reason=str(pruned), params=_shown(trial))
+            trial.tell("end", state="PRUNED", reason=str(pruned), params=_shown(trial))
         except Exception as error:
             kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-            _tell("end", state="FAIL", kinds=kinds, params=_shown(trial))
+            trial.tell("end", state="FAIL", kinds=kinds, params=_shown(trial))
             raise
         else:
             _end(trial, value)
@@ -230,7 +270,7 @@ def _end(trial: WorkerTrial, value: object) -> None:
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     numbers = [_as_number(each) for each in values]
     only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
-    _tell("end", state="", values=numbers, params=_shown(trial), **only)
+    trial.tell("end", state="", values=numbers, params=_shown(trial), **only)
 
 
 def _as_number(value: Any) -> float | str | None:

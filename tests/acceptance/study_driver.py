@@ -7,9 +7,10 @@ import sys
 import objectives
 import optuna
 
-from mqtune.integrations.optuna_optimize import optuna_optimize
+from mqtune.integrations import optuna_optimize as module
 
 if __name__ == "__main__":
-    broker, storage, n_trials = sys.argv[1:]
+    broker, storage, n_trials, lag_s = sys.argv[1:]
+    vars(module)["_LAG_S"] = float(lag_s)
     study = optuna.load_study(study_name="killed", storage=storage)
-    optuna_optimize(study, objectives.slow, n_trials=int(n_trials), backend=broker)
+    module.optuna_optimize(study, objectives.slow, n_trials=int(n_trials), backend=broker)

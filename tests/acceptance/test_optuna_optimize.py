@@ -120,17 +120,20 @@ def test_several_objectives_and_the_end_by_study_stop(fleet: str) -> None:
     assert len(study.trials) == before
 
 
-def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag_s", [0.02, 600.0])
+def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: Path, lag_s: float) -> None:
+    """Also when nothing was written yet of what its trials had said."""
     # Its journal file would stay locked for 30 s.
     storage = f"sqlite:///{tmp_path}/study.db"
     study = optuna.create_study(study_name="killed", storage=storage)
-    command = [sys.executable, str(HERE / "study_driver.py"), fleet, storage, "5"]
+    command = [sys.executable, str(HERE / "study_driver.py"), fleet, storage, "5", str(lag_s)]
     with started(command, {}, tmp_path / "driver.log", cwd=HERE) as driver:
-        eventually(lambda: any(trial.intermediate_values for trial in study.trials[2:]), deadline_s=60)
+        eventually(lambda: any(trial.intermediate_values or lag_s > 1 for trial in study.trials[2:]), deadline_s=60)
         driver.kill()
         driver.wait()
     cut_off = {trial.number: trial.params for trial in study.trials if not trial.state.is_finished()}
-    assert cut_off
+    assert len(cut_off) >= (1 if lag_s < 1 else 3)
+    assert any(cut_off.values()) is (lag_s < 1)
     name = study.user_attrs[EXPERIMENT]
 
     results = optuna_optimize(study, objectives.slow, n_trials=5, backend=fleet)

@@ -1,0 +1,318 @@
+"""A storage in front of a study's own: it is read from memory, and what trials say is written some at a time, together."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import threading
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
+try:
+    import optuna
+    from optuna.distributions import BaseDistribution, check_distribution_compatibility
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.storages import BaseStorage, RDBStorage
+    from optuna.study import StudyDirection
+    from optuna.trial import FrozenTrial, TrialState
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
+
+logger = optuna.logging.get_logger("optuna.mqtune")
+
+_Write = Callable[[], object]
+#: Of a storage that knows it without another read: the study and number of each trial's id.
+_NUMBERS: Final = "_trial_id_to_study_id_and_number"
+
+
+class DeferredStorage(BaseStorage):
+    """The storage of one study, as the process sees it that runs its trials; one thread uses it.
+
+    A trial is in the storage behind it from its first moment. What is set of it then, its end too, is seen here at once, and there
+    after ``flush``: in that order, and in one transaction where it is a database. A trial that somebody else has ended stays as they ended
+    it. What others do with the study is seen after ``refresh``.
+
+    Args:
+        behind: the study's own storage.
+        study_id: the study.
+    """
+
+    def __init__(self, behind: BaseStorage, study_id: int) -> None:
+        self._behind, self._study_id = behind, study_id
+        #: By number, and in that order.
+        self._trials: dict[int, FrozenTrial] = {}
+        #: Those that run here, and those whose end is not written, by id.
+        self._own: dict[int, FrozenTrial] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._pending: list[tuple[int, _Write]] = []
+        self._since = 0.0
+        self._is_trying = False
+        self.refresh()
+
+    def due_s(self, lag_s: float) -> float:
+        """Return in how many seconds something will have waited for *lag_s* to be written; infinity where nothing waits."""
+        return self._since + lag_s - time.monotonic() if self._pending else math.inf
+
+    # Towards the storage behind.
+
+    def refresh(self) -> None:
+        """Take in what others have done with the study."""
+        trials: dict[int, FrozenTrial] = {}
+        for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
+            own = self._own.get(trial._trial_id)
+            if own is not None and trial.state.is_finished() and not own.state.is_finished():
+                own = None
+                del self._own[trial._trial_id]
+            trials[trial.number] = own or trial
+            if own is None and self._trials.get(trial.number) is not trial:
+                self._distributions.update(trial.distributions)
+        self._trials = trials
+
+    def flush(self) -> None:
+        """Write what waits.
+
+        Raises:
+            what the storage behind does; all that waits is written the next time then.
+        """
+        writes = [write for id_, write in self._pending if id_ in self._own]
+        if writes and not _written_together(self._behind, writes):
+            for write in writes:
+                _write_alone(write)
+        self._pending.clear()
+        self._own = {id_: trial for id_, trial in self._own.items() if not trial.state.is_finished()}
+
+    def _later(self, trial_id: int, write: _Write) -> None:
+        if not self._pending:
+            self._since = time.monotonic()
+        self._pending.append((trial_id, write))
+
+    # Trials that run here.
+
+    def take_over(self, trial_id: int) -> FrozenTrial:
+        """Have a trial be one of those that run here, unless it has ended, and return it."""
+        trial = self.get_trial(trial_id)
+        if trial_id not in self._own and not trial.state.is_finished():
+            trial = copy.deepcopy(trial)
+            self._keep(trial)
+        return trial
+
+    def _keep(self, trial: FrozenTrial) -> None:
+        self._own[trial._trial_id] = self._trials[trial.number] = trial
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Write no parameter that is set within the block, until it is set again."""
+        self._is_trying = True
+        try:
+            yield
+        finally:
+            self._is_trying = False
+
+    def forget(self, trial_id: int, names: Container[str]) -> None:
+        """Take back the parameters of a trial that runs here but for *names*."""
+        if (trial := self._own.get(trial_id)) is None:
+            return
+        for name in [name for name in trial.params if name not in names]:
+            del trial.params[name], trial.distributions[name]
+
+    def _running(self, trial_id: int) -> FrozenTrial | None:
+        """Return a trial that runs here; None for any other."""
+        trial = self._own.get(trial_id)
+        if trial is not None:
+            self.check_trial_is_updatable(trial_id, trial.state)
+        return trial
+
+    # What Optuna calls: trials.
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Create a trial, at once."""
+        id_ = self._behind.create_new_trial(study_id, template_trial)
+        known = getattr(self._behind, _NUMBERS, {}).get(id_)
+        if template_trial is None or known is None:
+            self.take_over(id_)
+            return id_
+        trial = copy.deepcopy(template_trial)
+        trial._trial_id, trial.number = id_, known[1]
+        self._keep(trial)
+        return id_
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        """Set a parameter."""
+        write = partial(self._behind.set_trial_param, trial_id, param_name, param_value_internal, distribution)
+        if (trial := self._running(trial_id)) is None:
+            write()
+            return
+        check_distribution_compatibility(self._distributions.setdefault(param_name, distribution), distribution)
+        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
+        trial.distributions[param_name] = distribution
+        if not self._is_trying:
+            self._later(trial_id, write)
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        """End a trial, or begin a queued one."""
+        write = partial(self._behind.set_trial_state_values, trial_id, state, values)
+        if (trial := self._running(trial_id)) is None:
+            return write()
+        trial.values = None if values is None else list(values)
+        trial.state, trial.datetime_complete = state, datetime.now()  # noqa: DTZ005 - as Optuna does
+        self._later(trial_id, write)
+        return True
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Set the value at a step."""
+        write = partial(self._behind.set_trial_intermediate_value, trial_id, step, intermediate_value)
+        if (trial := self._running(trial_id)) is None:
+            write()
+            return
+        trial.intermediate_values[step] = intermediate_value
+        self._later(trial_id, write)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set a user attribute."""
+        write = partial(self._behind.set_trial_user_attr, trial_id, key, value)
+        if (trial := self._running(trial_id)) is None:
+            write()
+            return
+        trial.user_attrs[key] = value
+        self._later(trial_id, write)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set a system attribute."""
+        write = partial(self._behind.set_trial_system_attr, trial_id, key, value)
+        if (trial := self._running(trial_id)) is None:
+            write()
+            return
+        trial.system_attrs[key] = value
+        self._later(trial_id, write)
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial."""
+        return self._own.get(trial_id) or self._behind.get_trial(trial_id)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Return the trials, by number."""
+        trials = [trial for trial in self._trials.values() if states is None or trial.state in states]
+        return copy.deepcopy(trials) if deepcopy else trials
+
+    # What Optuna calls: studies.
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """Create a study."""
+        return self._behind.create_new_study(directions, study_name)
+
+    def delete_study(self, study_id: int) -> None:
+        """Delete a study."""
+        self._behind.delete_study(study_id)
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set a user attribute of a study."""
+        self._behind.set_study_user_attr(study_id, key, value)
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set a system attribute of a study."""
+        self._behind.set_study_system_attr(study_id, key, value)
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        """Return a study's id."""
+        return self._behind.get_study_id_from_name(study_name)
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        """Return a study's name."""
+        return self._behind.get_study_name_from_id(study_id)
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        """Return a study's directions."""
+        return self._behind.get_study_directions(study_id)
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return a study's user attributes."""
+        return self._behind.get_study_user_attrs(study_id)
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return a study's system attributes."""
+        return self._behind.get_study_system_attrs(study_id)
+
+    def get_all_studies(self) -> list[Any]:
+        """Return all studies."""
+        return self._behind.get_all_studies()
+
+
+def _write_alone(write: _Write) -> None:
+    try:
+        write()
+    except UpdateFinishedTrialError:
+        # Somebody else has ended the trial.
+        pass
+    except (ValueError, KeyError) as error:
+        # Another process has a parameter of this name from another distribution, or has deleted the trial.
+        logger.warning("the study's storage refuses a value: %s", error)
+
+
+def _written_together(storage: BaseStorage, writes: Sequence[_Write]) -> bool:
+    """Make *writes* in one transaction; whether it is a database, and accepted them: otherwise it has none of them."""
+    database = getattr(storage, "_backend", storage)
+    if not isinstance(database, RDBStorage):
+        return False
+    sessions = database.scoped_session
+    with sessions() as session:
+        joined = _Joined(session)
+        vars(database)["scoped_session"] = _Sessions(sessions, joined)
+        try:
+            for write in writes:
+                write()
+        except (UpdateFinishedTrialError, ValueError, KeyError):
+            return False
+        finally:
+            database.scoped_session = sessions
+        if joined.is_rolled_back:
+            return False
+        session.commit()
+    return True
+
+
+class _Joined:
+    """A session of SQLAlchemy whose commits wait for a later one."""
+
+    def __init__(self, session: Session) -> None:
+        self.is_rolled_back = False
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def commit(self) -> None:
+        self._session.flush()
+
+    def rollback(self) -> None:
+        self.is_rolled_back = True
+        self._session.rollback()
+
+    def close(self) -> None:
+        pass
+
+
+class _Sessions:
+    """Gives one session to this thread; others, which may have the same storage, have their own."""
+
+    def __init__(self, sessions: scoped_session[Session], joined: _Joined) -> None:
+        self._sessions, self._joined = sessions, joined
+        self._thread = threading.get_ident()
+
+    def __call__(self) -> _Joined | Session:
+        return self._joined if threading.get_ident() == self._thread else self._sessions()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sessions, name)

@@ -1,0 +1,185 @@
+"""A study's storage behind memory: what is in it after a flush, and what others do to it meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState, create_trial
+
+from mqtune.integrations.optuna_storage import DeferredStorage
+
+X = FloatDistribution(0, 1)
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def opened(kind: str, folder: Path) -> BaseStorage:
+    if kind == "journal":
+        return JournalStorage(JournalFileBackend(f"{folder}/study.log"))
+    return InMemoryStorage() if kind == "memory" else optuna.storages.get_storage(f"sqlite:///{folder}/study.db")
+
+
+@pytest.fixture(params=["memory", "sqlite", "journal"])
+def behind(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage:
+    return opened(request.param, tmp_path)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> BaseStorage:
+    return opened("sqlite", tmp_path)
+
+
+def deferred(behind: BaseStorage) -> tuple[DeferredStorage, int, int]:
+    """A study with a trial that runs, with its parameter."""
+    study = behind.create_new_study([optuna.study.StudyDirection.MINIMIZE], "study")
+    storage = DeferredStorage(behind, study)
+    trial = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 1}))
+    storage.set_trial_param(trial, "x", 0.25, X)
+    return storage, study, trial
+
+
+def say_all(storage: BaseStorage, trial: int) -> None:
+    storage.set_trial_param(trial, "y", 1.0, CategoricalDistribution(["a", "b"]))
+    storage.set_trial_intermediate_value(trial, 3, 0.5)
+    storage.set_trial_user_attr(trial, "user", [1, None])
+    storage.set_trial_user_attr(trial, "user", [2])
+    storage.set_trial_system_attr(trial, "system", "s")
+    storage.set_trial_state_values(trial, TrialState.COMPLETE, [0.75])
+
+
+def test_the_storage_behind_has_after_a_flush_what_was_seen_at_once(behind: BaseStorage) -> None:
+    storage, study, trial = deferred(behind)
+    say_all(storage, trial)
+    assert (there := behind.get_trial(trial)).state is TrialState.RUNNING
+    assert (there.params, there.user_attrs) == ({}, {"mark": 1})
+    seen = storage.get_all_trials(study)
+
+    storage.flush()
+
+    written = behind.get_all_trials(study)
+    for trials in (seen, written):
+        trials[0].datetime_complete = None
+    assert written == seen
+    assert written[0].params == {"x": 0.25, "y": "b"}
+    assert storage.get_best_trial(study).value == 0.75
+
+
+def test_all_that_waits_is_one_transaction(database: BaseStorage) -> None:
+    storage, study, trial = deferred(database)
+    other = storage.create_new_trial(study)
+    commits: list[object] = []
+    rdb = vars(database)["_backend"]
+    assert isinstance(rdb, RDBStorage)
+    sqlalchemy.event.listen(rdb.engine, "commit", commits.append)
+    for each in (trial, other):
+        say_all(storage, each)
+
+    storage.flush()
+    storage.flush()
+
+    assert len(commits) == 1
+    assert {database.get_trial(each).state for each in (trial, other)} == {TrialState.COMPLETE}
+
+
+def test_a_trial_that_somebody_else_ends_stays_so_and_others_are_written(behind: BaseStorage) -> None:
+    storage, study, trial = deferred(behind)
+    second, third = (storage.create_new_trial(study) for _ in range(2))
+    for each in (trial, second):
+        behind.set_trial_state_values(each, TrialState.FAIL)
+    storage.set_trial_user_attr(third, "kept", 1)
+    storage.set_trial_state_values(second, TrialState.COMPLETE, [1.0])
+
+    storage.flush()
+    storage.refresh()
+
+    assert behind.get_trial(third).user_attrs == {"kept": 1}
+    assert [each.state for each in storage.get_all_trials(study)] == [TrialState.FAIL] * 2 + [TrialState.RUNNING]
+    with pytest.raises(UpdateFinishedTrialError):
+        storage.set_trial_user_attr(trial, "late", 1)
+    storage.flush()
+
+
+def test_a_value_that_another_process_makes_impossible_ends_nothing(database: BaseStorage, tmp_path: Path) -> None:
+    storage, study, trial = deferred(database)
+    elsewhere = opened("sqlite", tmp_path)
+    theirs = elsewhere.create_new_trial(study)
+    elsewhere.set_trial_param(theirs, "x", 0, CategoricalDistribution(["a"]))
+    say_all(storage, trial)
+
+    storage.flush()
+
+    assert (written := database.get_trial(trial)).state is TrialState.COMPLETE
+    assert written.params == {"y": "b"}
+
+
+def test_what_a_storage_can_not_take_now_is_written_the_next_time(database: BaseStorage) -> None:
+    storage, _, trial = deferred(database)
+    say_all(storage, trial)
+    attribute = storage._pending[-2]
+
+    def fail() -> None:
+        raise StorageInternalError("database is locked")
+
+    storage._pending[-2] = (trial, fail)
+    with pytest.raises(StorageInternalError):
+        storage.flush()
+    assert database.get_trial(trial).params == {}
+    storage._pending[-2] = attribute
+    storage.flush()
+    assert database.get_trial(trial).state is TrialState.COMPLETE
+
+
+def test_parameters_that_were_only_tried_are_not_written(behind: BaseStorage) -> None:
+    storage, _, trial = deferred(behind)
+    with storage.trying():
+        for name in ("kept", "tried"):
+            storage.set_trial_param(trial, name, 0.5, X)
+    assert storage.get_trial(trial).params == {"x": 0.25, "kept": 0.5, "tried": 0.5}
+    storage.set_trial_param(trial, "kept", 0.5, X)
+    storage.forget(trial, {"x", "kept"})
+    storage.flush()
+    assert storage.get_trial(trial).params == behind.get_trial(trial).params == {"x": 0.25, "kept": 0.5}
+
+
+def test_trials_of_others_are_seen_after_a_refresh(behind: BaseStorage) -> None:
+    storage, study, trial = deferred(behind)
+    queued = behind.create_new_trial(study, create_trial(state=TrialState.WAITING))
+    assert len(storage.get_all_trials(study)) == 1
+    storage.refresh()
+    assert [each.state for each in storage.get_all_trials(study)] == [TrialState.RUNNING, TrialState.WAITING]
+    assert storage.set_trial_state_values(queued, TrialState.RUNNING)
+    assert not storage.set_trial_state_values(queued, TrialState.RUNNING)
+    storage.take_over(queued)
+    storage.set_trial_param(queued, "x", 0.5, X)
+    with pytest.raises(ValueError, match="different distribution kind"):
+        storage.set_trial_param(trial, "x", 0, CategoricalDistribution(["a"]))
+    storage.flush()
+    assert behind.get_trial(queued).params == {"x": 0.5}
+
+
+def test_another_thread_may_use_the_database_while_it_is_written(database: BaseStorage) -> None:
+    storage, study, trial = deferred(database)
+    say_all(storage, trial)
+    seen: list[int] = []
+
+    def look(write: Callable[[], object]) -> Callable[[], object]:
+        def looked() -> object:
+            thread = threading.Thread(target=lambda: seen.append(len(database.get_all_trials(study))))
+            thread.start()
+            thread.join()
+            return write()
+
+        return looked
+
+    storage._pending[0] = (trial, look(storage._pending[0][1]))
+    storage.flush()
+    assert seen == [1]
+    assert database.get_trial(trial).params == {"x": 0.25, "y": "b"}

@@ -1,0 +1,155 @@
+"""What of an objective's calls waits for the study, and what the study has of them: both ends, without what is between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+
+from mqtune.core.trial import Metrics, TrialId
+from mqtune.integrations.optuna_optimize import StudyTrials
+from mqtune.integrations.optuna_trial import ASKED, CALL, TOOK, as_trainable
+from mqtune.trainable import reporting
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class Wire:
+    """Runs objectives against a study, and notes what they asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, *, is_serial: bool = False) -> None:
+        self.trials = StudyTrials(study, "experiment", is_serial=is_serial)
+        self.asked: list[str] = []
+        #: Whether the process dies before what it only says is out.
+        self.loses = False
+        self._trial = TrialId("")
+        self._number = 0
+        monkeypatch.setattr(reporting, "ask", self._send)
+        monkeypatch.setattr(reporting, "report", self._send)
+
+    def run(self, objective: Callable[..., Any], *, again: bool = False) -> list[str]:
+        """Run a trial, or the last one again, and return what it has asked."""
+        self._number += not again
+        self._trial = TrialId(f"{self._number:04d}")
+        self.asked.clear()
+        as_trainable(objective)({})
+        return self.asked
+
+    def _send(self, metrics: Metrics) -> object:
+        call = metrics[CALL]
+        if self.loses and call not in ASKED:
+            return None
+        if took := metrics.get(TOOK):
+            self.trials.take_parameters(self._trial, took)
+        if call in ASKED:
+            self.asked.append(call)
+            return {"is": self.trials.answer(self._trial, call, metrics)}
+        if call == "end":
+            if metrics["state"]:
+                return None
+            self.trials.end(self._trial, metrics["values"], None, "")
+        else:
+            self.trials.take(self._trial, call, metrics)
+        self.trials.storage.flush()
+        return None
+
+
+def fixed(trial: optuna.Trial) -> float:
+    x = trial.suggest_float("x", 0, 1)
+    return x + trial.suggest_int("n", 0, 5) + len(trial.suggest_categorical("c", ["a", "bb"]))
+
+
+def by_turns(trial: optuna.Trial) -> float:
+    total = trial.suggest_float("x", 0, 1)
+    total += trial.suggest_float("even" if trial.number % 2 == 0 else "odd", 0, 1)
+    return total + trial.suggest_int("n", 0, 5)
+
+
+@pytest.mark.parametrize("sampler", [optuna.samplers.RandomSampler(1), optuna.samplers.TPESampler(seed=1)])
+def test_what_the_trial_before_asked_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler
+) -> None:
+    study = optuna.create_study(sampler=sampler)
+    wire = Wire(monkeypatch, study)
+
+    asked = [[*wire.run(fixed)] for _ in range(15)]
+
+    assert asked == [["begin", *["suggest"] * 3], *[["begin"]] * 14]
+    for trial in study.trials:
+        assert trial.value == trial.params["x"] + trial.params["n"] + len(trial.params["c"])
+        assert [*trial.params] == ["x", "n", "c"]
+    assert len({trial.params["x"] for trial in study.trials}) == 15
+
+
+def test_what_a_trial_does_not_ask_for_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
+    wire = Wire(monkeypatch, study)
+
+    asked = [[*wire.run(by_turns)] for _ in range(4)]
+
+    assert asked[1:] == [["begin", "suggest", "suggest"]] * 3
+    for trial in study.trials:
+        assert [*trial.params] == ["x", "odd" if trial.number % 2 else "even", "n"]
+        assert trial.value == sum(trial.params.values())
+
+
+def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study()
+    wire = Wire(monkeypatch, study)
+
+    def moving(trial: optuna.Trial) -> float:
+        return trial.suggest_float("x", trial.number, trial.number + 1)
+
+    assert [[*wire.run(moving)] for _ in range(3)] == [["begin", "suggest"]] * 3
+    assert [int(trial.value) for trial in study.trials if trial.value is not None] == [0, 1, 2]
+
+
+def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study()
+    wire = Wire(monkeypatch, study)
+    wire.run(fixed)
+    seen: list[dict[str, Any]] = []
+
+    def dying(trial: optuna.Trial) -> float:
+        fixed(trial)
+        seen.append(trial.params)
+        trial.report(1.0, len(seen))
+        if len(seen) < 3:
+            raise MemoryError
+        return 1.0
+
+    wire.loses = True
+    with pytest.raises(MemoryError):
+        wire.run(dying)
+    wire.loses = False
+    with pytest.raises(MemoryError):
+        wire.run(dying, again=True)
+    assert wire.run(dying, again=True) == ["begin"]
+    assert seen[0] == seen[1] == seen[2] == study.trials[1].params
+    assert study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
+
+
+def test_a_serial_study_foresees_only_what_was_drawn_for_the_whole_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
+    wire = Wire(monkeypatch, study, is_serial=True)
+    assert [[*wire.run(fixed)] for _ in range(2)] == [["begin", *["suggest"] * 3]] * 2
+    study.enqueue_trial({"x": 0.5, "n": 2, "c": "a"})
+    wire.trials.refresh()
+    assert wire.run(fixed) == ["begin"]
+    assert study.trials[-1].value == 3.5
+
+
+def test_more_parameters_than_an_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
+    wire = Wire(monkeypatch, study)
+
+    def many(trial: optuna.Trial) -> float:
+        return sum(trial.suggest_float(f"a rather long name of a parameter {n}", 0, 1) for n in range(80))
+
+    wire.run(many)
+    assert 1 < len(wire.run(many)) < 81
+    assert [len(trial.params) for trial in study.trials] == [80, 80]
