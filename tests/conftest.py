@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gc
 import itertools
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -42,10 +43,54 @@ pytest.register_assert_rewrite("contract.driving", "contract.journals")
 _homes = itertools.count(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the processes of a run share what collecting costs; a hook of a conftest.py is not asked about folders."""
+    if process := os.environ.get("PYTEST_XDIST_WORKER"):
+        processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        config.pluginmanager.register(OwnShareFirst(int(process.removeprefix("gw")), processes))
+
+
 def pytest_sessionstart() -> None:
     """Compile the package once: where Python may write no bytecode, each of some thousand processes would."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compileall.compile_dir(Path(mqtune.__file__).parent, quiet=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Keep modules as they are compiled, also where Python may write no bytecode; what is collected is no garbage."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = kept
+        gc.enable()
+        gc.freeze()
+
+
+class OwnShareFirst:
+    """Compiles each test module once: of a folder's, each process of the run imports its own share before it goes through all.
+
+    Args:
+        process: which it is.
+        processes: how many there are.
+    """
+
+    def __init__(self, process: int, processes: int) -> None:
+        self._share = slice(process, None, processes)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        if isinstance(collector, pytest.Dir):
+            for module in report.result[self._share]:
+                # What is wrong with one is said where it is collected.
+                with contextlib.suppress(Exception, pytest.skip.Exception):
+                    _ = module.obj
+        return report
 
 
 @pytest.hookimpl(trylast=True)
