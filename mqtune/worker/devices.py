@@ -222,7 +222,7 @@ def usable_cpus() -> int:
 
 
 #: The process that asks; its module says what it is asked and answers.
-COMMAND: Final = (sys.executable, "-m", "mqtune.worker.gpu_probe")
+COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.gpu_probe")
 #: The driver answers within milliseconds, or within seconds if it has to be loaded first; a broken one may never answer.
 ANSWER_S: Final = 10.0
 #: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.

@@ -53,7 +53,8 @@ class LocalWorker:
             "MQTUNE_LOG_ROOT": str(folder.parent),
             "MQTUNE_OWNER_FD": str(ours_read),
         }
-        command = [sys.executable, "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
+        # -P: what lies where the driver was started, such as a folder named mqtune, must not be imported instead.
+        command = [sys.executable, "-P", "-m", "mqtune", "worker", "--name", f"local-{os.getpid()}", *options]
         # What Celery logs of each task is in the journal.
         command += ["--loglevel", "WARNING"]
         try:

@@ -205,7 +205,7 @@ def _main_of(path: Path) -> ModuleType:
 
 
 def _path_of(path: Path) -> list[str]:
-    return list(sys.path) if sys.flags.safe_path else [str(path.resolve().parent), *sys.path[1:]]
+    return list(sys.path) if sys.flags.safe_path else [str(path.resolve().parent), *sys.path]
 
 
 def _import_first(path: Path, source: bytes) -> CodeType:

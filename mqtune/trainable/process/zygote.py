@@ -1,6 +1,6 @@
 """The zygote of one slot: it has imported the trainable's module, has never touched a device, and forks trials in a millisecond.
 
-A worker starts it as ``python -m mqtune.trainable.process.zygote`` with one end of a channel. It runs one trial at a time,
+A worker starts it as a Python of its own (``arguments``) with one end of a channel. It runs one trial at a time,
 and keeps one *spare*: a process that waits for its start message, forked while the trial before it runs, so that no slot
 waits for a fork. It is the trial's parent and subreaper: orphans of the trial come to it and are killed. A process that may
 be reused stays after its trial, if nothing else of that is left, and gets the next one (``mqtune.trainable.process.reuse``).
@@ -57,6 +57,14 @@ from mqtune.trainable.process.runner import run_attempt
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Kind, Loaded, TrainableSpec, extras_of
 
+#: What a zygote and a spare run: ``main``, without what lies where the worker was started, such as a folder named mqtune, in the
+#: place of what is installed. Python's -P has the same effect, but a script that a zygote runs would see it.
+_COMMAND: Final = """\
+import sys
+sys.flags.safe_path or sys.path.pop(0)
+from mqtune.trainable.process.zygote import main
+main(sys.argv[1:])
+"""
 #: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device driver
 #: or a disk holds may take minutes.
 _SWEEP_POLL_S: Final = 0.001
@@ -522,8 +530,8 @@ def arguments(
     """Return the command line that starts a zygote (role ``fork`` or ``spawn``) or a ``spare`` as a child of *parent*, or this process."""
     return [
         sys.executable,
-        "-m",
-        "mqtune.trainable.process.zygote",
+        "-c",
+        _COMMAND,
         role,
         str(parent or os.getpid()),
         str(fd),
@@ -567,7 +575,3 @@ def main(argv: list[str]) -> None:
     # Outside the block, where no error of the script has one of this process as its context.
     if become is not None:
         become()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

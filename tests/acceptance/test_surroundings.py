@@ -1,4 +1,4 @@
-"""A run in a locale in which Python takes text for ASCII, and where its folder can't be made."""
+"""A run in odd surroundings: a locale in which Python takes text for ASCII, beside other modules, and where its folder can't be made."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if __name__ == "__main__":
 """
 
 
-def run(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, *, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     return subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, **environment},
+        cwd=cwd,
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -39,6 +40,18 @@ def run(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_trials_run_in_a_locale_without_umlauts(tmp_path: Path) -> None:
     done = run(tmp_path, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 completed"
+
+
+def test_what_lies_where_a_script_is_started_is_not_imported_instead_of_what_is_installed(tmp_path: Path) -> None:
+    cwd = tmp_path / "clone"
+    for name in ("mqtune", "celery", "numpy"):
+        (cwd / name).mkdir(parents=True)
+        (cwd / name / "__init__.py").write_text("raise SystemExit('the wrong one')")
+
+    done = run(tmp_path, cwd=cwd)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 completed"
