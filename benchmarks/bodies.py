@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.curve import CONFIGS, MAX_EPOCHS, loss
 from benchmarks.trace import Trace, announce
 
-__all__ = ["asha", "meet", "noop", "park", "stoppable", "stream"]
+__all__ = ["asha", "meet", "noop", "park", "run", "stoppable", "stream"]
 
 Report = Callable[[dict[str, Any]], object]
 
@@ -25,6 +25,20 @@ REPORT_LIMIT: Final = 2_000
 BEAT_S: Final = 0.001
 #: How long trials wait for each other, or for the measurement.
 PATIENCE_S: Final = 120.0
+
+
+def run(work: str, report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
+    """Do what *work* names: noop, stream, stop, asha or park."""
+    if work == "noop":
+        noop(report)
+    elif work == "stream":
+        stream(report, folder, index, reports=reports, parties=parties)
+    elif work == "stop":
+        stoppable(report, folder, index)
+    elif work == "asha":
+        asha(report, folder, index)
+    else:
+        park(report, folder, index)
 
 
 def noop(report: Report) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import mqtune
 from benchmarks import bodies
 
-__all__ = ["asha", "noop", "park", "stoppable", "stream"]
+__all__ = ["asha", "noop", "park", "stoppable", "stream", "syne_loop"]
 
 Config = dict[str, Any]
 
@@ -37,3 +37,8 @@ def asha(config: Config) -> None:
 def park(config: Config) -> None:
     """Report once and wait."""
     bodies.park(mqtune.report, config["folder"], config["index"])
+
+
+def syne_loop(config: Config) -> None:
+    """Do what the config names, as the script of Syne Tune's trials does."""
+    bodies.run(report=mqtune.report, **config)

@@ -21,13 +21,4 @@ def report(metrics):
     reporter(**metrics)
 
 
-if options.work == "noop":
-    bodies.noop(report)
-elif options.work == "stream":
-    bodies.stream(report, options.folder, options.index, reports=options.reports, parties=options.parties)
-elif options.work == "stop":
-    bodies.stoppable(report, options.folder, options.index)
-elif options.work == "asha":
-    bodies.asha(report, options.folder, options.index)
-else:
-    bodies.park(report, options.folder, options.index)
+bodies.run(options.work, report, options.folder, options.index, reports=options.reports, parties=options.parties)

@@ -18,6 +18,7 @@ from benchmarks.systems import (
     mqtune_scaling,
     mqtune_simulated,
     mqtune_studies,
+    syne_loop,
 )
 from benchmarks.systems.mqtune_running import SETTINGS, Observed, fifo, observing, pondering, run
 from benchmarks.watch import watcher
@@ -175,6 +176,7 @@ SYSTEM: Final = System(
         ),
         "quality": mqtune_quality.VARIANTS,
         "studies": mqtune_studies.VARIANTS,
+        "syne_loop": syne_loop.VARIANTS,
         "catch_up": (
             Variant(
                 name="default",

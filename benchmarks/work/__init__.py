@@ -18,6 +18,7 @@ from benchmarks.work import (
     stop,
     stream,
     studies,
+    syne_loop,
 )
 from benchmarks.work.base import Figure, Workload
 
@@ -38,6 +39,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
         quality,
         studies,
         catch_up,
+        syne_loop,
         limits,
     )
 }
