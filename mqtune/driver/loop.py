@@ -634,13 +634,12 @@ class Driver:
     def _end_if_over(self) -> None:
         """Stop everything once a rule ends the experiment, or a failure or a request does."""
         ending = self._requests.ending
-        if ending is not None and not ending.now:
-            self.stop_all(ending.reason, by="user", spare_running=True)
+        if ending is not None:
+            # Each time: what it let run on may have been paused since, and a later request may want all to stop now.
+            self.stop_all(ending.reason, by="user", spare_running=not ending.now)
         if self._draining:
             return
-        reason, by = ("", "") if ending is None else (ending.reason, "user")
-        if not reason:
-            reason, by = self._failures.stops, "driver"
+        reason, by = self._failures.stops, "driver"
         if not reason:
             reason, by = self._deciders.stops_experiment(self._clock.time()), "stop rule"
         if reason:
