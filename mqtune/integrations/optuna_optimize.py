@@ -52,7 +52,7 @@ _LOOK_S: Final = 1.0
 #: After an error or Ctrl-C, how long trials have to end: a worker's stop ladder takes 15 s.
 _END_S: Final = 20.0
 #: How long the study's storage lacks what has come, so that it is written together.
-_LAG_S: Final = 0.02
+_LAG_S: Final = 0.1
 #: What a trial is told of its parameters when it begins, in bytes: an answer has some 2 KB.
 _MAX_TOLD: Final = 1_600
 #: Of a parameter, beside its name: the distribution's mark, the value, and what encodes both.

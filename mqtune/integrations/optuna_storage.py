@@ -38,7 +38,7 @@ class DeferredStorage(BaseStorage):
     """The storage of one study, as the process sees it that runs its trials; one thread uses it.
 
     A trial is in the storage behind it from its first moment. What is set of it then, its end too, is seen here at once, and there
-    after ``flush``: in that order, and in one transaction where it is a database. A trial that somebody else has ended stays as they ended
+    after ``flush``, in one transaction where it is a database. A trial that somebody else has ended stays as they ended
     it. What others do with the study is seen after ``refresh``.
 
     Args:
@@ -53,7 +53,8 @@ class DeferredStorage(BaseStorage):
         #: Those that run here, and those whose end is not written, by id.
         self._own: dict[int, FrozenTrial] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        self._pending: list[tuple[int, _Write]] = []
+        #: By trial and what is set; of an attribute that is set twice, the last.
+        self._pending: dict[tuple[int, *tuple[object, ...]], _Write] = {}
         self._since = 0.0
         self._is_trying = False
         self.refresh()
@@ -77,23 +78,26 @@ class DeferredStorage(BaseStorage):
                 self._distributions.update(trial.distributions)
         self._trials = trials
 
-    def flush(self) -> None:
-        """Write what waits.
+    def flush(self, then: _Write | None = None) -> None:
+        """Write what waits, and *then* together with it.
 
         Raises:
             what the storage behind does; all that waits is written the next time then.
         """
-        writes = [write for id_, write in self._pending if id_ in self._own]
-        if writes and not _written_together(self._behind, writes):
+        writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
+        last = [then] if then is not None else []
+        if (writes or last) and not _written_together(self._behind, [*writes, *last]):
             for write in writes:
                 _write_alone(write)
+            for write in last:
+                write()
         self._pending.clear()
         self._own = {id_: trial for id_, trial in self._own.items() if not trial.state.is_finished()}
 
-    def _later(self, trial_id: int, write: _Write) -> None:
+    def _later(self, write: _Write, trial_id: int, *what: object) -> None:
         if not self._pending:
             self._since = time.monotonic()
-        self._pending.append((trial_id, write))
+        self._pending[trial_id, *what] = write
 
     # Trials that run here.
 
@@ -134,8 +138,10 @@ class DeferredStorage(BaseStorage):
     # What Optuna calls: trials.
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Create a trial, at once."""
-        id_ = self._behind.create_new_trial(study_id, template_trial)
+        """Create a trial, at once, and write with it what waits."""
+        created: list[int] = []
+        self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template_trial)))
+        id_ = created[-1]
         known = getattr(self._behind, _NUMBERS, {}).get(id_)
         if template_trial is None or known is None:
             self.take_over(id_)
@@ -157,7 +163,7 @@ class DeferredStorage(BaseStorage):
         trial.params[param_name] = distribution.to_external_repr(param_value_internal)
         trial.distributions[param_name] = distribution
         if not self._is_trying:
-            self._later(trial_id, write)
+            self._later(write, trial_id, "parameter", param_name)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """End a trial, or begin a queued one."""
@@ -166,7 +172,7 @@ class DeferredStorage(BaseStorage):
             return write()
         trial.values = None if values is None else list(values)
         trial.state, trial.datetime_complete = state, datetime.now()  # noqa: DTZ005 - as Optuna does
-        self._later(trial_id, write)
+        self._later(write, trial_id, "state")
         return True
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
@@ -176,7 +182,7 @@ class DeferredStorage(BaseStorage):
             write()
             return
         trial.intermediate_values[step] = intermediate_value
-        self._later(trial_id, write)
+        self._later(write, trial_id, "step", step)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a user attribute."""
@@ -185,7 +191,7 @@ class DeferredStorage(BaseStorage):
             write()
             return
         trial.user_attrs[key] = value
-        self._later(trial_id, write)
+        self._later(write, trial_id, "user attribute", key)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a system attribute."""
@@ -194,7 +200,7 @@ class DeferredStorage(BaseStorage):
             write()
             return
         trial.system_attrs[key] = value
-        self._later(trial_id, write)
+        self._later(write, trial_id, "system attribute", key)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial."""
@@ -266,25 +272,30 @@ def _written_together(storage: BaseStorage, writes: Sequence[_Write]) -> bool:
     database = getattr(storage, "_backend", storage)
     if not isinstance(database, RDBStorage):
         return False
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - a study of another storage needs none
+
     sessions = database.scoped_session
     with sessions() as session:
         joined = _Joined(session)
         vars(database)["scoped_session"] = _Sessions(sessions, joined)
         try:
-            for write in writes:
-                write()
-        except (UpdateFinishedTrialError, ValueError, KeyError):
+            # No write depends on what another one has added: that all goes out together, at the end.
+            with session.no_autoflush:
+                for write in writes:
+                    write()
+            if joined.is_rolled_back:
+                return False
+            session.commit()
+        except (UpdateFinishedTrialError, ValueError, KeyError, SQLAlchemyError):
+            session.rollback()
             return False
         finally:
-            database.scoped_session = sessions
-        if joined.is_rolled_back:
-            return False
-        session.commit()
+            vars(database)["scoped_session"] = sessions
     return True
 
 
 class _Joined:
-    """A session of SQLAlchemy whose commits wait for a later one."""
+    """A session of SQLAlchemy that is committed later."""
 
     def __init__(self, session: Session) -> None:
         self.is_rolled_back = False
@@ -294,7 +305,7 @@ class _Joined:
         return getattr(self._session, name)
 
     def commit(self) -> None:
-        self._session.flush()
+        pass
 
     def rollback(self) -> None:
         self.is_rolled_back = True

@@ -72,7 +72,7 @@ def test_the_storage_behind_has_after_a_flush_what_was_seen_at_once(behind: Base
     assert storage.get_best_trial(study).value == 0.75
 
 
-def test_all_that_waits_is_one_transaction(database: BaseStorage) -> None:
+def test_all_that_waits_is_one_transaction_and_so_it_is_with_the_next_trial(database: BaseStorage) -> None:
     storage, study, trial = deferred(database)
     other = storage.create_new_trial(study)
     commits: list[object] = []
@@ -84,9 +84,25 @@ def test_all_that_waits_is_one_transaction(database: BaseStorage) -> None:
 
     storage.flush()
     storage.flush()
+    assert len(commits) == 1
+    say_all(storage, storage.create_new_trial(study))
+    commits.clear()
+    last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 4}))
 
     assert len(commits) == 1
-    assert {database.get_trial(each).state for each in (trial, other)} == {TrialState.COMPLETE}
+    states = [each.state for each in database.get_all_trials(study)]
+    assert states == [TrialState.COMPLETE] * 3 + [TrialState.RUNNING]
+    assert (storage.get_trial(last).number, database.get_trial(last).user_attrs) == (3, {"mark": 4})
+
+
+def test_a_refused_write_makes_no_second_trial(database: BaseStorage) -> None:
+    storage, study, trial = deferred(database)
+    database.set_trial_state_values(trial, TrialState.FAIL)
+    storage.set_trial_user_attr(trial, "late", 1)
+
+    storage.create_new_trial(study)
+
+    assert [each.number for each in database.get_all_trials(study)] == [0, 1]
 
 
 def test_a_trial_that_somebody_else_ends_stays_so_and_others_are_written(behind: BaseStorage) -> None:
@@ -123,16 +139,17 @@ def test_a_value_that_another_process_makes_impossible_ends_nothing(database: Ba
 def test_what_a_storage_can_not_take_now_is_written_the_next_time(database: BaseStorage) -> None:
     storage, _, trial = deferred(database)
     say_all(storage, trial)
-    attribute = storage._pending[-2]
+    what = (trial, "system attribute", "system")
+    attribute = storage._pending[what]
 
     def fail() -> None:
         raise StorageInternalError("database is locked")
 
-    storage._pending[-2] = (trial, fail)
+    storage._pending[what] = fail
     with pytest.raises(StorageInternalError):
         storage.flush()
     assert database.get_trial(trial).params == {}
-    storage._pending[-2] = attribute
+    storage._pending[what] = attribute
     storage.flush()
     assert database.get_trial(trial).state is TrialState.COMPLETE
 
@@ -179,7 +196,8 @@ def test_another_thread_may_use_the_database_while_it_is_written(database: BaseS
 
         return looked
 
-    storage._pending[0] = (trial, look(storage._pending[0][1]))
+    what = (trial, "parameter", "x")
+    storage._pending[what] = look(storage._pending[what])
     storage.flush()
     assert seen == [1]
     assert database.get_trial(trial).params == {"x": 0.25, "y": "b"}
