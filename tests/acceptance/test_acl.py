@@ -436,7 +436,7 @@ def mqtune_command(*arguments: str, given: str = "", **environment: str) -> subp
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
 
 

@@ -75,7 +75,6 @@ def all_gone(family: list[psutil.Process]) -> bool:
     return not any(map(lives, family))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "worker",
     [celery("worker", "-n", "here@%h"), [sys.executable, "-m", "mqtune", "worker", "--name", "here"]],
@@ -141,7 +140,6 @@ def test_an_attempt_that_is_revoked_in_the_queue_ends_without_running(own_broker
         assert second.reports == 0
 
 
-@pytest.mark.timeout(120)
 def test_a_task_that_is_revoked_while_no_driver_lives_never_runs_on_a_worker_that_joins_later(
     own_broker: str, tmp_path: Path, tune_here: Tune
 ):
@@ -232,7 +230,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
         yield found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("asked", REFUSED)
 def test_what_can_not_work_is_refused_in_one_line_with_the_way_out(answers: dict[str, tuple[int, str]], asked: str):
     code, words = answers[asked]
@@ -252,7 +249,6 @@ def test_inspecting_a_fleet_needs_nothing_but_the_broker(own_broker: str):
     assert found.stderr.splitlines() == ["Error: No nodes replied within time constraint"]
 
 
-@pytest.mark.timeout(90)
 def test_two_workers_of_one_name_are_refused_but_not_one_that_was_killed(own_broker: str, tmp_path: Path):
     environment, log = settings(own_broker, tmp_path), tmp_path / "w.log"
     with running(celery("worker", "-n", "twin@%h"), environment, log) as first:
@@ -268,7 +264,6 @@ def test_two_workers_of_one_name_are_refused_but_not_one_that_was_killed(own_bro
         assert third.poll() is None
 
 
-@pytest.mark.timeout(90)
 def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
     own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
 ):
@@ -301,7 +296,6 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
             eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
 
 
-@pytest.mark.timeout(60)
 def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
     own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
 ):
@@ -334,7 +328,6 @@ def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp
         assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
 
 
-@pytest.mark.timeout(90)
 def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(own_broker: str, tmp_path: Path, tune_here: Tune):
     environment = settings(own_broker, tmp_path)
     with (

@@ -29,11 +29,23 @@ def percent(text: str, before: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.timeout(2 * DEMO_S)
-def test_the_demo_tunes_on_real_workers_and_says_what_it_brought(mqtune_home: Path):
+@pytest.mark.timeout(3 * DEMO_S)
+def test_the_demo_tunes_on_real_workers_goes_on_where_it_was_and_says_what_it_brought(mqtune_home: Path):
+    command = [*MQTUNE, "demo", "--name", "shown"]
     began = time.monotonic()
 
-    with terminal([*MQTUNE, "demo", "--name", "shown"]) as screen:
+    with terminal(command) as screen:
+        screen.wait_for(r"[1-9]\d completed|[1-9]\d early stopped", DEMO_S)
+        screen.press(b"\x03")
+        assert screen.wait(DEMO_S) == 130
+        assert "name='shown' to go on" in screen.text
+        assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
+    eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
+    halfway = Results.load("shown")
+    assert halfway.outcome == "interrupted"
+    assert 10 <= len(halfway) < 150
+
+    with terminal(command) as screen:
         assert screen.wait(DEMO_S) == 0
         wall_s = time.monotonic() - began
         text = screen.text
@@ -47,9 +59,10 @@ def test_the_demo_tunes_on_real_workers_and_says_what_it_brought(mqtune_home: Pa
     eventually(lambda: not processes_in(mqtune_home), why="the demo left a process behind")
 
     results = Results.load("shown")
-    assert len(results) >= 40
+    assert (results.outcome, len(results)) == ("finished", 150)
+    assert [result.config for result in results][: len(halfway)] == [result.config for result in halfway]
     assert {result.status for result in results} == {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
-    assert all(attempt.worker.startswith("local-") for result in results for attempt in result.attempts)
+    assert all(result.attempts[-1].worker.startswith("local-") for result in results)
 
     (command,) = re.findall(r"mqtune (show \S+)", text)
     again = subprocess.run([*MQTUNE, *command.split()], capture_output=True, text=True, check=True)

@@ -163,7 +163,6 @@ print("done")
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["resume", "script"])
 def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_disturbed(
     workers: str, tmp_path: Path, watch: Callable[[str], Watcher], mqtune_home: Path, way: str

@@ -293,7 +293,6 @@ def test_a_worker_that_is_told_to_end_hands_its_trials_back(
     assert trial.status is TrialStatus.EARLY_STOPPED
 
 
-@pytest.mark.timeout(90)
 def test_kill_9_of_a_worker_leaves_no_process_and_its_trial_goes_on_elsewhere(
     broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
 ):

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from running import running_worker
-from terminal import processes_in, terminal
-from waiting import eventually
 
 import mqtune
 import mqtune.cli.digits
@@ -24,10 +22,6 @@ from mqtune.results.results import Results
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-#: Twice what the demo promises, for a machine that runs other tests.
-RUN_S = 120
-#: Trials of the digits example where it is interrupted; all that it has run in the demo's own test.
-FEWER = 60
 
 
 def test_the_digits_example_is_the_demo():
@@ -45,32 +39,6 @@ def test_the_demos_default_config_fits_its_space():
         mode="max",
         searcher=mqtune.PointsFirst([mqtune.cli.digits.DEFAULT]),
     )
-
-
-@pytest.mark.timeout(2 * RUN_S)
-def test_the_digits_example_can_be_interrupted_and_goes_on_where_it_was(mqtune_home: Path, tmp_path: Path):
-    script, text = tmp_path / "digits.py", (EXAMPLES / "digits.py").read_text()
-    assert "max_trials=150" in text
-    script.write_text(text.replace("max_trials=150", f"max_trials={FEWER}"))
-    command = [sys.executable, str(script), "interrupted"]
-
-    with terminal(command) as screen:
-        screen.wait_for(r"[1-9]\d completed|[1-9]\d early stopped", RUN_S)
-        screen.press(b"\x03")
-        assert screen.wait(RUN_S) == 130
-        assert "name='interrupted' to go on" in screen.text
-        assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
-    eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
-    halfway = Results.load("interrupted")
-    assert halfway.outcome == "interrupted"
-    assert 10 <= len(halfway) < FEWER
-
-    with terminal(command) as screen:
-        assert screen.wait(RUN_S) == 0
-        assert "best config" in screen.text
-    results = Results.load("interrupted")
-    assert (results.outcome, len(results)) == ("finished", FEWER)
-    assert [result.config for result in results][: len(halfway)] == [result.config for result in halfway]
 
 
 SCRIPT = """

@@ -220,7 +220,6 @@ def test_a_worker_that_goes_hands_its_trial_on_with_the_state_that_it_had(tune: 
     assert after[0]["training_iteration"] == before[-1]["training_iteration"] + 1
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_that_is_killed_loses_its_trial_which_goes_on_from_its_checkpoint(
     tune: Tune, pair: str, tmp_path: Path
 ):

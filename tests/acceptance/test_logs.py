@@ -42,7 +42,6 @@ def read(*arguments: str, broker: str, home: Path) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.timeout(120)
 def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
     far: None, talking: mqtune.Tuner, fleet: str, tmp_path: Path
 ):
@@ -102,7 +101,6 @@ def test_what_is_not_there_is_said_by_name(fleet: str, tmp_path: Path):
         next(mqtune.follow_log("no-such-experiment", "1"))
 
 
-@pytest.mark.timeout(120)
 def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tuner, tmp_path: Path):
     """It is read from its file, and the driver's copy says when it has ended."""
     with contextlib.closing(talking) as tuner:

@@ -19,6 +19,9 @@ import pytest
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
+#: How long a program may take to start, or to end, on a busy machine.
+PROGRAM_S = 60.0
+
 SCRIPT = """
 import time
 from pathlib import Path
@@ -107,7 +110,6 @@ def opened(tmp_path: Path) -> Iterator[Dashboard]:
             process.kill()
 
 
-@pytest.mark.timeout(120)
 def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
     driver: subprocess.Popen[bytes], stop: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +127,7 @@ def test_it_shows_what_runs_live_and_what_has_ended_from_the_folder(
         assert live.ask("/api/studies", Host="evil.example")[0] == 421
 
         stop.touch()
-        assert driver.wait(DEADLINE_S) == 0
+        assert driver.wait(PROGRAM_S) == 0
         # The server of the experiment has ended with its driver; the rest is read from the folder.
         eventually(lambda: [trial["state"] for trial in live.trials] == ["Complete"] * 2)
 
@@ -139,7 +141,7 @@ def test_an_experiment_that_is_not_there_is_named(tmp_path: Path) -> None:
         env=_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PROGRAM_S,
         check=False,
     )
 

@@ -18,10 +18,10 @@ import pytest
 from waiting import eventually
 
 from mqtune.backends.local.server import find_binary
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import RedisClient, connect
+from mqtune.journal.connection import connect
 from mqtune.journal.fleet import Fleet
 from mqtune.results.display import trial_table
 from mqtune.results.experiments import saved_experiments
@@ -87,7 +87,6 @@ def free_port() -> int:
     return port
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("worker", ["mqtune worker", "celery -A workers.gpu worker"])
 def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_path: Path, worker: str):
     port = str(free_port())
@@ -107,18 +106,20 @@ def test_the_three_terminals_work_as_written(a_head_node: dict[str, str], tmp_pa
             eventually(lambda: Fleet(client, patience_s=5).workers(), 30)
             # To its end it is driven by other tests, on a worker of its own.
             with terminal(third, a_head_node) as driver:
-                eventually(lambda: driver.poll() is not None or entries(client) > 200, 90)
+                eventually(lambda: driver.poll() is not None or ended(), 90)
                 assert driver.poll() is None, driver.communicate()
 
-    (folder,) = saved_experiments()
-    ended = [result.status for result in Results.load(folder) if result.status.is_terminal]
-    assert ended
-    assert {*ended} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
+    assert {*ended()} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
 
 
-def entries(client: RedisClient) -> int:
-    """How long the journals are of the experiments that drivers on this machine have kept."""
-    return sum(int(client.xlen(ExperimentKeys(folder.name).journal)) for folder in saved_experiments())
+def ended() -> list[TrialStatus]:
+    """How trials have ended of the experiments that drivers on this machine have kept."""
+    found: list[TrialStatus] = []
+    for folder in saved_experiments():
+        # Its driver may not have begun.
+        with contextlib.suppress(ConfigurationError):
+            found += [result.status for result in Results.load(folder) if result.status.is_terminal]
+    return found
 
 
 def can_connect(url: str) -> bool:

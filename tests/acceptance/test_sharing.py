@@ -25,7 +25,6 @@ def statuses(tuner: mqtune.Tuner) -> list[TrialStatus]:
     return [trial.status for trial in tuner.get_trials()]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_trial_may_have_processes_of_its_own(tune: Callable[..., mqtune.Tuner], method: str):
     results = tune("uses_processes", {"method": method, "x": mqtune.uniform(0, 1)}, max_trials=2).run()
@@ -33,7 +32,6 @@ def test_a_trial_may_have_processes_of_its_own(tune: Callable[..., mqtune.Tuner]
     assert [(trial.status, trial.value) for trial in results.trials] == [(TrialStatus.COMPLETED, 10.0)] * 2
 
 
-@pytest.mark.timeout(120)
 def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
     broker: str, fleet: str, tmp_path: Path, tune: Callable[..., mqtune.Tuner]
 ):
@@ -58,7 +56,6 @@ def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
         eventually(lambda: tuner.step(0.1) or tuner.is_finished, 30)
 
 
-@pytest.mark.timeout(120)
 def test_two_experiments_share_a_fleet_and_both_come_forward(tune: Callable[..., mqtune.Tuner]):
     with (
         contextlib.closing(tune("as_long_as_it_says", {"seconds": 0.2}, max_trials=8)) as first,

@@ -113,7 +113,6 @@ def has_reported(tuner: mqtune.Tuner, trial: Trial) -> str:
     return f"{trial.last_metrics['loss']:.0f}"
 
 
-@pytest.mark.timeout(120)
 def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
     broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
@@ -148,7 +147,6 @@ def test_a_gpu_that_stays_full_takes_no_trial_until_its_memory_is_back(
             assert "nvidia" not in Path(f"/proc/{worker.pid}/maps").read_text()
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_whose_devices_are_all_quarantined_runs_nothing_and_drivers_can_say_why(
     broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
@@ -171,7 +169,6 @@ def test_a_worker_whose_devices_are_all_quarantined_runs_nothing_and_drivers_can
         assert second.attempt.number == 1
 
 
-@pytest.mark.timeout(120)
 def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not(
     broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:

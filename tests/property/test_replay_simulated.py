@@ -17,6 +17,8 @@ from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports
 
 EVERY = pytest.mark.parametrize("name", SCHEDULERS)
 
+#: Of each property, for each scheduler; a thorough profile looks at more.
+EXAMPLES = settings.default.max_examples // 8
 #: How many calls a driver makes before it is killed: enough that it decides on trials and begins others.
 LIFE = 30
 #: Enough trials that each scheduler stops, pauses, resumes and releases some.
@@ -65,7 +67,7 @@ def test_drivers_that_start_from_any_prefix_go_on_to_the_same_end(name: str) -> 
 
 
 @EVERY
-@settings(max_examples=20)
+@settings(max_examples=EXAMPLES)
 @given(world=worlds(life_s=0.0), calls=st.lists(st.integers(1, 60), min_size=1, max_size=4))
 def test_several_drivers_that_are_killed_come_to_the_same_end(name: str, world: World, calls: list[int]) -> None:
     uncut, cut = killed_at(world, name), killed_at(world, name, *calls)
@@ -75,7 +77,7 @@ def test_several_drivers_that_are_killed_come_to_the_same_end(name: str, world: 
 
 
 @EVERY
-@settings(max_examples=20)
+@settings(max_examples=EXAMPLES)
 @given(world=worlds(life_s=30.0), calls=st.lists(st.integers(1, 60), min_size=1, max_size=4))
 def test_no_trial_is_forgotten_when_drivers_and_workers_die(name: str, world: World, calls: list[int]) -> None:
     simulation = killed_at(world, name, *calls)

@@ -87,8 +87,9 @@ class LossContract(InWorld):
     def test_a_driver_that_keeps_its_lock_is_not_lost(self, world: World, policy: LossPolicy) -> None:
         driver, worker = world.journal(), world.journal()
         driver.on_loss = OnLoss(policy)
-        driver.lock("driver-1", "process 1 on head", SHORT_S)
+        driver.lock("driver-1", "process 1 on head", LONG_S)
         held = self.start(driver, worker)
+        driver.lock("driver-1", "", SHORT_S)
         world.let_pass(SHORT_S)
         driver.lock("driver-1", "", LONG_S)
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
