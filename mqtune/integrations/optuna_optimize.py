@@ -26,7 +26,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, Run
 from mqtune.integrations.optuna_storage import DeferredStorage
-from mqtune.integrations.optuna_trial import ASKED, CALL, STUDY, TOOK, mark_of
+from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, mark_of
 from mqtune.results.results import Results
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.tuner import Tuner
@@ -375,7 +375,7 @@ class _Call:
         self._options = {
             **options,
             **_metric_of(study),
-            "trainable": KnownTrainable(replace(spec, kind="objective"), root),
+            "trainable": KnownTrainable(replace(spec, adapter=ADAPTER), root),
             "failures": replace(options["failures"], accept_no_report=True),
             "run": Run(progress=is_shown, callbacks=[_Ended(self.ended)]),
         }

@@ -13,6 +13,7 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Metrics
 from mqtune.trainable import reporting
+from mqtune.trainable.spec import adapter
 
 try:
     from optuna.distributions import (
@@ -29,6 +30,8 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); pip install 'mqtune[optuna]'") from error
 
+#: Where a spec of an objective has its adapter: ``as_trainable``.
+ADAPTER: Final = f"{__name__}:as_trainable"
 #: The key that says, in each report of an objective, which call it is.
 CALL: Final = "call"
 #: The key of the parameters that a trial has got since the report before: name, distribution and value of each.
@@ -241,6 +244,7 @@ class WorkerTrial(BaseTrial):
         self.tell("set_constraint", key=key, attr=float(value))
 
 
+@adapter
 def as_trainable(objective: Callable[[BaseTrial], object]) -> Callable[[Config], None]:
     """Return an objective as a function of a config, which it has none of: what a worker runs."""
 

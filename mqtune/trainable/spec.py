@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +26,8 @@ Function = Callable[..., Any]
 AnyTrainable = Function | str | os.PathLike[str]
 #: What a process runs: a function, a class, or a script's path.
 Loaded = Function | Path
-#: The kinds of trainables; an objective is a function that takes a trial of Optuna.
-Kind = Literal["function", "class", "script", "objective"]
+#: The kinds of trainables.
+Kind = Literal["function", "class", "script"]
 
 #: Longer than any path that a system accepts.
 _LONGEST_NAME: Final = 4_096
@@ -34,11 +35,12 @@ _LONGEST_NAME: Final = 4_096
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
 #: The name under which a driver's script is imported on a worker, so that its ``if __name__ == "__main__"`` is not run.
 _SCRIPT_MODULE: Final = "__mqtune_script__"
-#: What runs an objective; imported once there is one.
-_OBJECTIVES: Final = "mqtune.integrations.optuna_trial"
+#: The path of an adapter: a module below mqtune, and a name in it. A message from elsewhere must not have anything else imported.
+_ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
 _importing: list[Path] = []
+_adapters: list[Callable[[Function], Function]] = []
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -48,19 +50,25 @@ class TrainableSpec:
 
     A function or class is looked up in the module or file by ``name``; a script is that file. Whatever is not there, or can't
     be a trainable, raises TrainableNotFound.
+
+    ``adapter`` is the path, ``module:name``, of what makes a trainable of a function that is written for another library; see
+    ``adapter``.
     """
 
     name: str
     module: str = ""
     script: str = ""
     kind: Kind = "function"
+    adapter: str = ""
 
     def __str__(self) -> str:
         return self.script if self.kind == "script" else f"{self.module or self.script}:{self.name}"
 
     def encode(self) -> dict[str, str]:
         """Return plain values for a message."""
-        return asdict(self)
+        values = asdict(self)
+        # Definitions have been without it.
+        return values if self.adapter else {key: value for key, value in values.items() if key != "adapter"}
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
@@ -68,7 +76,9 @@ class TrainableSpec:
         found = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
-        if not is_named or found.get("kind", "function") not in get_args(Kind):
+        kind, adapter = found.get("kind", "function"), found.get("adapter", "")
+        is_known = kind in get_args(Kind) and (adapter == "" or (kind == "function" and _is_path(adapter)))
+        if not is_named or not is_known:
             raise TrainableNotFound(
                 f"{reprlib.repr(found)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
             )
@@ -168,9 +178,33 @@ class TrainableSpec:
             )
         if isinstance(found, type):
             _check_class(found)
-        if self.kind == "objective":
-            found = importlib.import_module(_OBJECTIVES).as_trainable(found)
-        return cast("Loaded", found)
+        return _adapted(cast("Function", found), self.adapter) if self.adapter else cast("Loaded", found)
+
+
+def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Have a function at the top level of a module of mqtune's be one that a spec may name.
+
+    It takes a function that is written for another library, and returns what a worker runs for it, with a config.
+    """
+    _adapters.append(function)
+    return function
+
+
+def _is_path(adapter: object) -> bool:
+    return isinstance(adapter, str) and len(adapter) <= _LONGEST_NAME and _ADAPTER.fullmatch(adapter) is not None
+
+
+def _adapted(function: Function, path: str) -> Function:
+    """Return the trainable that an adapter makes of a function."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError:
+        found = None
+    known = next((each for each in _adapters if each is found), None)
+    if known is None:
+        raise TrainableNotFound(f"mqtune here has no adapter {path!r}: its driver runs another version")
+    return known(function)
 
 
 def _check_inside(path: Path, code_root: Path, what: str) -> None:

@@ -256,11 +256,36 @@ def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainable
         {"kind": "shell"},
         {"kind": ["script"]},
         {"kind": None},
+        {"adapter": 5},
+        {"adapter": "os:system"},
+        {"adapter": "mqtune.cli"},
+        {"adapter": "mqtune.__main__:main"},
+        {"adapter": "mqtune_extras.trial:as_trainable"},
+        {"adapter": "mqtune.integrations.optuna_trial:as_trainable", "kind": "class"},
     ],
 )
 def test_what_names_no_trainable_is_refused_before_anything_is_looked_for(values: dict[str, Any]):
     with pytest.raises(TrainableNotFound, match="names no trainable"):
         spec(**values)
+
+
+def test_an_adapter_makes_the_trainable_and_is_named_only_where_there_is_one(root: Path, module: str):
+    pytest.importorskip("optuna")
+    path = "mqtune.integrations.optuna_trial:as_trainable"
+    found = spec(module=module, adapter=path)
+
+    trainable = found.load(root)
+
+    assert callable(trainable)
+    assert trainable.__module__ == "mqtune.integrations.optuna_trial"
+    assert TrainableSpec.decode(found.encode()) == found
+    assert "adapter" not in spec(module=module).encode()
+
+
+@pytest.mark.parametrize("path", ["mqtune.nowhere:adapt", "mqtune.cli:main", "mqtune.trainable.spec:function_of"])
+def test_a_message_can_name_adapters_alone(root: Path, module: str, path: str):
+    with pytest.raises(TrainableNotFound, match="has no adapter"):
+        spec(module=module, adapter=path).load(root)
 
 
 def test_a_name_is_needed():

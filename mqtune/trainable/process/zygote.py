@@ -220,7 +220,7 @@ class Zygote:
             return True
         try:
             self._trainable = self._spec.load(self._code_root)
-            if self._spec.kind in ("function", "objective"):
+            if self._spec.kind == "function":
                 # Cached here, and not looked up by each trial.
                 extras_of(self._trainable)
             elif isinstance(self._trainable, Path) and self._trainable.suffix == ".py" and not self._fresh:
@@ -539,6 +539,7 @@ def arguments(
         spec.module,
         spec.script,
         spec.kind,
+        spec.adapter,
         str(code_root),
         str(manifest or ""),
         fresh,
@@ -547,11 +548,11 @@ def arguments(
 
 def main(argv: list[str]) -> None:
     """Run as a zygote or a spare on an inherited channel."""
-    role, parent, fd, name, module, script, kind, root, manifest, fresh = argv
+    role, parent, fd, name, module, script, kind, adapter, root, manifest, fresh = argv
     # It was inherited, and children must not inherit it in turn: they would keep it open.
     os.set_inheritable(int(fd), False)
     channel = Channel.of_fd(int(fd))
-    spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind)), Path(root)
+    spec, code_root = TrainableSpec(name, module, script, cast(Kind, kind), adapter), Path(root)
     code = Path(manifest) if manifest else None
     if code is not None:
         freeze(code, is_run=spec.kind == "script")
