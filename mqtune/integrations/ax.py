@@ -7,15 +7,18 @@ import copy
 import logging
 import math
 import random
+import re
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.objective import Mode, Objective
 from mqtune.core.registry import Description
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus, is_number
 from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprint
 from mqtune.search.domains import Choice, Domain, Interval, Multiples, Normal, Ordinal
 from mqtune.search.space import Space
@@ -35,6 +38,7 @@ try:
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.utils.common.logger import ROOT_STREAM_HANDLER
     from ax.utils.common.random import with_rng_seed
+    from botorch.acquisition.multi_objective import logei
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); pip install 'mqtune[ax]'") from error
 finally:
@@ -42,9 +46,11 @@ finally:
 
 #: The strategies that Ax has a name for.
 METHODS: Final = ("fast", "quality", "random_search")
-#: What Ax calls the metric: the name of the experiment's may be none that Ax can read in an objective.
-_METRIC: Final = "metric"
-_OBJECTIVES: Final = {"min": f"-{_METRIC}", "max": _METRIC}
+#: Ax takes all objectives for maximised.
+_SIGNS: Final = {"min": "-", "max": ""}
+#: What Ax warns of at each suggestion for several metrics: its own code, and that there are no bounds on them.
+_WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObjective` without objective thresholds")
+_CONSTRAINT: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<rest>[<>]=\s*[-+.\deE]+)\s*")
 #: The share of a normal distribution that is left out at each end: Ax's ranges have bounds.
 _TAIL: Final = 1e-6
 #: How many trials must have ended with data before there is a model: Ax's own default for its five first trials.
@@ -77,14 +83,17 @@ class _Parameter:
 
 @dataclass(slots=True)
 class _Record:
-    """What the searcher knows of a trial's current config: Ax's trial, if it is in the space, and the metric's newest value."""
+    """What the searcher knows of a trial's current config: Ax's trial, if it is in the space, and the metrics' newest values."""
 
     config: Config
     trial: Any
     step: int = -1
-    value: float = math.nan
+    values: tuple[float, ...] = ()
     has_data: bool = False
-    has_diverged: bool = False
+
+    @property
+    def has_diverged(self) -> bool:
+        return not all(map(math.isfinite, self.values))
 
 
 class AxSearcher(Searcher):
@@ -98,30 +107,42 @@ class AxSearcher(Searcher):
     COMPLETED, or EARLY_STOPPED, which a paused one is meanwhile, with the value at its last step; FAILED; ABANDONED, which is
     never suggested again. Without any value, a completed or paused one is FAILED and a stopped one ABANDONED. A trial whose
     last value is not finite has diverged: it is ABANDONED. Ax is told of the newest value of each trial when it is asked, as
-    it models no others, and telling it of each report takes milliseconds. Trials are stopped early by mqtune's schedulers.
+    it models no others, and telling it of each report takes milliseconds.
+
+    With several metrics Ax looks for their Pareto front. Of a report counts all that is optimised and constrained, or nothing.
 
     Requires ax-platform 1.3 or later. Source: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
     Optimization", 2020.
 
     Args:
         strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, which takes many times
-            as long; "random_search" for the Sobol sequence alone; or a ``GenerationStrategy`` of Ax's.
+            as long; "random_search" for the Sobol sequence alone; or a new ``GenerationStrategy`` of Ax's.
+        outcome_constraints: what metrics must be kept to, such as "latency <= 10": one metric in each, which trials report and
+            Ax models; of several metrics also those that are optimised. Ax may try what turns out not to keep to it.
         seed: None for the experiment's.
 
     Raises:
-        ConfigurationError: Ax is not installed, *strategy* is none, or the space has nothing that Ax could choose.
+        ConfigurationError: Ax is not installed, *strategy* or a constraint is none, the strategy is another experiment's, the space
+            has nothing that Ax could choose, or a trial has completed without a metric that is constrained.
     """
 
     kind = "ax"
+    takes_several = True
     adaptive = True
     is_slow = True
 
-    def __init__(self, strategy: Any = "fast", *, seed: int | None = None) -> None:
+    def __init__(
+        self, strategy: Any = "fast", *, outcome_constraints: Sequence[str] = (), seed: int | None = None
+    ) -> None:
         if strategy not in METHODS and not isinstance(strategy, GenerationStrategy):
+            hint = "; run_client of mqtune.integrations.ax_client runs a Client's own experiment"
             raise ConfigurationError(
-                f"AxSearcher: strategy={strategy!r} is neither one of {', '.join(METHODS)} nor a GenerationStrategy of Ax"
+                f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy of Ax"
+                + (hint if isinstance(strategy, Client) else "")
             )
         self._strategy = strategy
+        self._outcome_constraints = outcome_constraints
+        self._constraints = [_constraint(each) for each in _listed(outcome_constraints)]
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, _Record] = {}
@@ -136,32 +157,74 @@ class AxSearcher(Searcher):
         if space.constraint:
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         _parameters(space)
+        self._check_strategy()
         if all(domain.size == 1 for domain in space.domains.values()):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
+
+    def _check_strategy(self) -> None:
+        """Check that a strategy of the user's is new: it counts the trials of the experiment that it serves.
+
+        Raises:
+            ConfigurationError: it is another experiment's.
+        """
+        if self._strategy not in METHODS and self._strategy._experiment is not None:
+            raise ConfigurationError(
+                f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
+                "strategy.clone_reset()"
+            )
+
+    def check_objective(self, objective: Objective) -> None:
+        """Check that constraints are of other metrics than the one that is optimised."""
+        super().check_objective(objective)
+        constrained = [metric for metric, _ in self._constraints]
+        if objective.is_single and objective.metrics[0] in constrained:
+            raise ConfigurationError(
+                f"AxSearcher: outcome_constraints={list(self._outcome_constraints)!r} are also on {objective}, the one metric "
+                "that is optimised, which Ax refuses"
+            )
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Make the client.
 
         Raises:
-            ConfigurationError: this searcher is another experiment's.
+            ConfigurationError: this searcher, or its strategy, is another experiment's.
         """
         if self._bound is not None:
             if self._bound != (space, seed):
                 raise ConfigurationError("this AxSearcher is another experiment's; make another one")
             return
+        self._check_strategy()
         self._bound = (space, seed)
-        self._space, self._metric = space, metric
+        self._space, objective = space, self.objective or Objective.of(metric, cast("Mode", mode))
+        # By Ax's names: not all can stand in an objective of Ax's.
+        metrics = dict.fromkeys([*objective.metrics, *(metric for metric, _ in self._constraints)])
+        self._names = {metric: f"metric{number}" for number, metric in enumerate(metrics)}
         self._own_seed = random.Random(self._seed if self._seed is not None else seed).getrandbits(31)
         self._parameters = _parameters(space)
         self._client = Client()
         self._client.configure_experiment([each.ax for each in self._parameters.values()], name="mqtune")
-        self._client.configure_optimization(_OBJECTIVES[mode])
+        self._client.configure_optimization(
+            ", ".join(
+                _SIGNS[mode] + self._names[metric]
+                for metric, mode in zip(objective.metrics, objective.modes, strict=True)
+            ),
+            [f"{self._names[metric]} {rest}" for metric, rest in self._constraints] or None,
+        )
         self._experiment = self._client._experiment
+        for message in _WARNINGS if not objective.is_single else ():
+            # For good, as they come in another thread later.
+            warnings.filterwarnings("ignore", message, module=r"ax\.")
+        if self._strategy not in METHODS:
+            self._strategy._experiment = self._experiment
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it learns from trials elsewhere, of which nobody knows what is constrained."""
+        return not self._constraints
 
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
-        record = _Record(trial.config, self._begun(trial.config), trial.step, trial.value)
-        record.has_diverged = not math.isfinite(trial.value)
+        record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,))
         self._untold[record.trial.index] = record
         self._mark(record, trial.status)
 
@@ -192,7 +255,7 @@ class AxSearcher(Searcher):
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
-        with quiet(), one_thread(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
+        with quiet(), one_thread(), _uncompiled(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
             ((run,),) = strategy.gen(self._experiment, n=1)
         return run
 
@@ -271,14 +334,12 @@ class AxSearcher(Searcher):
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Learn a report's metric; the one at the highest step counts."""
-        value, step = report.metrics.get(self._metric), report.metrics.get(ITERATION, trial.reports)
-        record = self._records[trial.id]
-        if record.trial is None:
-            return
-        if isinstance(value, int | float) and isinstance(step, int) and step >= record.step:
-            record.step, record.value = step, float(value)
-            record.has_diverged = not math.isfinite(value)
+        """Learn a report's metrics; those at the highest step count."""
+        values = [value for name in self._names if is_number(value := report.metrics.get(name))]
+        step, record = report.metrics.get(ITERATION, trial.reports), self._records[trial.id]
+        is_whole = len(values) == len(self._names) and isinstance(step, int)
+        if record.trial is not None and is_whole and step >= record.step:
+            record.step, record.values = step, tuple(map(float, values))
             self._untold[record.trial.index] = record
 
     def _tell(self) -> None:
@@ -286,7 +347,8 @@ class AxSearcher(Searcher):
         while self._untold:
             _, record = self._untold.popitem()
             if not record.has_diverged:
-                self._client.attach_data(record.trial.index, {_METRIC: record.value}, progression=record.step)
+                values = dict(zip(self._names.values(), record.values, strict=True))
+                self._client.attach_data(record.trial.index, values, progression=record.step)
                 record.has_data = True
 
     def on_trial_pause(self, trial: Trial) -> None:
@@ -294,8 +356,23 @@ class AxSearcher(Searcher):
         self._mark(self._records[trial.id], TrialStatus.PAUSED)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn how it has ended."""
-        self._mark(self._records[trial.id], trial.status)
+        """Learn how it has ended.
+
+        Raises:
+            ConfigurationError: it has completed and never reported a metric that is constrained.
+        """
+        record = self._records[trial.id]
+        if trial.status is TrialStatus.COMPLETED and self._constraints and not record.values:
+            self._check_reported(trial)
+        self._mark(record, trial.status)
+
+    def _check_reported(self, trial: Trial) -> None:
+        missing = [metric for metric, _ in self._constraints if not is_number(trial.last_metrics.get(metric))]
+        if missing and trial.reports:
+            raise ConfigurationError(
+                f"AxSearcher: outcome_constraints={list(self._outcome_constraints)!r}, and trial {trial.id} has completed with no "
+                f"report that has {missing[0]!r} beside what is optimised; its last one has {', '.join(sorted(trial.last_metrics))}"
+            )
 
     def _mark(self, record: _Record, status: TrialStatus) -> None:
         self._tell()
@@ -308,11 +385,13 @@ class AxSearcher(Searcher):
         record.trial.mark_as(ended, unsafe=True)
 
     def describe(self) -> Description:
-        """Return the strategy's name and the seed; a strategy of the user's own can't be made again from that."""
+        """Return the strategy's name and the rest; a strategy of the user's own can't be made again from that."""
+        constraints = {"outcome_constraints": list(self._outcome_constraints)} if self._constraints else {}
         return {
             "searcher": self.kind,
             "strategy": self._strategy if self._strategy in METHODS else self._strategy.name,
             "seed": "" if self._seed is None else self._seed,
+            **constraints,
         }
 
     @classmethod
@@ -327,6 +406,35 @@ class AxSearcher(Searcher):
                 f"the searcher had the generation strategy {strategy}, which only your code can make: give searcher=AxSearcher(…)"
             )
         return super().from_arguments(arguments)
+
+
+def _listed(constraints: Any) -> list[Any]:
+    """Return the constraints; a text, which is a sequence too, is none of them.
+
+    Raises:
+        ConfigurationError: it is no list.
+    """
+    if not isinstance(constraints, list | tuple):
+        raise ConfigurationError(
+            f'AxSearcher: outcome_constraints={constraints!r:.80} is no list; write ["latency <= 10"]'
+        )
+    return list(constraints)
+
+
+def _constraint(text: Any) -> tuple[str, str]:
+    """Return the metric of a constraint, and the rest of it.
+
+    Raises:
+        ConfigurationError: it is not one metric, "<=" or ">=", and a number.
+    """
+    found = _CONSTRAINT.fullmatch(text) if isinstance(text, str) else None
+    with contextlib.suppress(ValueError):
+        if found is not None and math.isfinite(float(found["rest"][2:])):
+            return found["metric"], found["rest"]
+    raise ConfigurationError(
+        f'AxSearcher: outcome_constraints: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
+        "report a sum as a metric of its own"
+    )
 
 
 def _parameters(space: Space) -> dict[str, _Parameter]:
@@ -386,6 +494,19 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _quiet.is_on = was_on
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Have BoTorch do without the kernel that it compiles where there are several metrics.
+
+    A process that is killed meanwhile leaves a lock in the user's home, at which every later one waits for ever.
+    """
+    was_tried, logei._load_attempted = logei._load_attempted, True
+    try:
+        yield
+    finally:
+        logei._load_attempted = was_tried
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.objective import Objective
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.search.base import WAIT, Searcher
 from mqtune.search.domains import Domain
@@ -21,6 +22,7 @@ from mqtune.search.space import Space
 pytest.importorskip("ax")
 torch = pytest.importorskip("torch")
 
+from ax.api.client import Client  # noqa: E402
 from ax.core.trial_status import TrialStatus as Status  # noqa: E402
 from ax.exceptions.core import SearchSpaceExhausted  # noqa: E402
 
@@ -81,7 +83,8 @@ class Story:
     def report(self, trial: Trial, *losses: object) -> Trial:
         for loss in losses:
             trial.reports += 1
-            metrics = {"val/loss": loss, "training_iteration": trial.reports}
+            metrics = {**(loss if isinstance(loss, dict) else {"val/loss": loss}), "training_iteration": trial.reports}
+            trial.last_metrics = metrics
             self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
         return trial
 
@@ -364,8 +367,6 @@ def test_there_is_a_model_where_a_scheduler_stops_all_trials_early() -> None:
 
 
 def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_users_can_not() -> None:
-    from ax.api.client import Client
-
     description = AxSearcher("quality", seed=7).describe()
     assert description == {"searcher": "ax", "strategy": "quality", "seed": 7}
 
@@ -406,6 +407,102 @@ def test_bad_arguments_are_named() -> None:
     searcher.bind(SPACE, 1, metric="loss", mode="min")
     with pytest.raises(ConfigurationError, match="another experiment's"):
         searcher.bind(SPACE, 2, metric="loss", mode="min")
+
+
+def of_several(
+    *constraints: str, metrics: Any = ("hits/s", "loss"), modes: Any = ("max", "min"), strategy: str = "random_search"
+) -> Story:
+    searcher = AxSearcher(strategy, outcome_constraints=constraints)
+    searcher.check_objective(Objective.of(metrics, modes))
+    searcher.check_space(LINE)
+    searcher.bind(LINE, 1, metric="hits/s", mode="max")
+    return Story(searcher)
+
+
+def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
+    story = of_several("bytes per s <= 1e3")
+    trial = story.report(story.begin(), {"hits/s": 3.0, "loss": 2.0, "bytes per s": 5.0}, {"hits/s": 9.0, "loss": 1.0})
+    story.report(story.begin(), {"hits/s": 3.0, "loss": math.nan, "bytes per s": 5.0})
+    story.end(trial)
+    story.searcher._tell()
+
+    config = story.searcher._experiment.optimization_config
+    assert str(config.objective.expression) == "metric0, -metric1"
+    assert [str(each.expression) for each in config.outcome_constraints] == ["metric2 <= 1e3"]
+    rows = story.searcher._experiment.lookup_data().df
+    assert dict(zip(rows["metric_name"], rows["mean"], strict=True)) == {"metric0": 3.0, "metric1": 2.0, "metric2": 5.0}
+
+
+def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda *_, **__: pytest.fail("compiled"))
+    searcher = AxSearcher(outcome_constraints=["loss <= 4", "hits/s >= -4"])
+    results = mqtune.Tuner(
+        train,
+        {"x": mqtune.uniform(-1, 1), "y": mqtune.uniform(0, 1)},
+        metric=["loss", "hits/s"],
+        mode=["min", "max"],
+        searcher=searcher,
+        max_trials=8,
+        seed=1,
+        backend=mqtune.Simulated(
+            lambda each: [
+                (1.0, {"loss": (each["x"] - 1) ** 2 + each["y"], "hits/s": -((each["x"] + 1) ** 2) - each["y"]})
+            ]
+        ),
+        run=mqtune.Run(progress=False),
+    ).run()
+
+    theirs = searcher._client.get_pareto_frontier(use_model_predictions=False)
+    assert {int(trial.id) - 1 for trial in results.pareto_front} == {index for _, _, index, _ in theirs}
+    assert len(theirs) > 1
+    assert results.definition["searcher"]["outcome_constraints"] == ["loss <= 4", "hits/s >= -4"]
+
+
+def test_ax_keeps_to_a_constraint_once_it_has_a_model() -> None:
+    story = of_several("room >= 0.5", metrics="loss", modes="min", strategy="fast")
+    tried = []
+    for _ in range(10):
+        trial = story.begin()
+        tried.append(trial.config["x"])
+        story.end(story.report(trial, {"loss": tried[-1] ** 2, "room": tried[-1]}))
+
+    assert min(abs(x - 0.5) for x in tried if x >= 0.5) < 0.05
+    assert min(tried[5:]) > 0.3
+
+
+def test_constraints_that_can_not_be_meant_are_named() -> None:
+    for bad in ("latency < 10", "2 * latency <= 10", "latency <= 0.9 * baseline", "<= 3", "latency <= nan", 3):
+        with pytest.raises(ConfigurationError, match=r'is not a metric, "<=" or ">=", and a number'):
+            AxSearcher(outcome_constraints=[bad])
+    with pytest.raises(ConfigurationError, match=r'outcome_constraints=.* is no list; write \["latency'):
+        AxSearcher(outcome_constraints="latency <= 10")
+    with pytest.raises(ConfigurationError, match=r"are also on 'loss', the one metric that is optimised"):
+        of_several("loss <= 1", metrics="loss", modes="min")
+    assert not AxSearcher(outcome_constraints=["a <= 1"]).can_learn
+    story = of_several("latency <= 1", metrics="loss", modes="min")
+    story.end(story.begin(), TrialStatus.FAILED)
+    with pytest.raises(
+        ConfigurationError, match=r"trial 0002 has completed with no report that has 'latency' .*has loss,"
+    ):
+        story.end(story.report(story.begin(), {"loss": 1.0}))
+
+
+def test_a_client_or_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
+    client = Client()
+    with pytest.raises(
+        ConfigurationError, match=r"nor a GenerationStrategy of Ax; run_client of .* runs a Client's own"
+    ):
+        AxSearcher(client)
+    strategy = client._choose_generation_strategy(method="random_search")
+    bound(strategy)
+    with pytest.raises(
+        ConfigurationError, match=r"QuasiRandomSearch is another experiment's .*give strategy.clone_reset\(\)"
+    ):
+        AxSearcher(strategy).check_space(SPACE)
+    bound(strategy.clone_reset())
 
 
 def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
