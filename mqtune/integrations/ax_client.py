@@ -74,8 +74,13 @@ def run_client(
         process: likewise.
 
     Raises:
+        ConfigurationError: the client has no experiment, or no objective.
         as ``Tuner.run``.
     """
+    if client._maybe_experiment is None or client._experiment.optimization_config is None:
+        raise ConfigurationError(
+            "run_client: the client has no objective; call configure_experiment(…) and configure_optimization(…) before"
+        )
     with MqtuneRunner(
         trainable,
         backend=backend,

@@ -10,6 +10,7 @@ import pytest
 import trainables
 
 import mqtune
+from mqtune.core.errors import ConfigurationError
 
 pytest.importorskip("ax")
 
@@ -80,6 +81,15 @@ def test_a_trial_that_fails_or_lacks_the_metric_is_what_ax_calls_that(client: Cl
 
     assert statuses(client) == ["FAILED", "ABANDONED"]
     assert "0.9 is too much" in client._experiment.trials[0].status_reason
+
+
+def test_a_client_without_an_objective_is_refused_before_anything_runs() -> None:
+    client = Client()
+    with pytest.raises(ConfigurationError, match="the client has no objective; call configure_experiment"):
+        run_client(client, trainables.learns, 1)
+    client.configure_experiment([RangeParameterConfig("x", (0.0, 1.0), "float")])
+    with pytest.raises(ConfigurationError, match="the client has no objective; call configure_experiment"):
+        run_client(client, trainables.learns, 1)
 
 
 def test_a_script_that_was_killed_goes_on_with_what_it_saved_and_the_trials_that_ran_on(
