@@ -95,7 +95,7 @@ class OptunaSearcher(Searcher):
     In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
     has; TPE then has a model for each group of parameters that always come together (``group=True``).
 
-    Requires Optuna 4 or 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
+    Requires Optuna 4.3 to 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
 
     Args:
         sampler: an Optuna sampler; None for TPE, which takes running trials for bad ones (constant liar), so that many slots

@@ -88,7 +88,7 @@ def optuna_optimize(
     ``mqtune.report`` and ``mqtune.save_checkpoint`` work too.
 
     Args:
-        study: any study of Optuna 4 or 5, over any storage; one call at a time.
+        study: any study of Optuna 4.3 to 5, over any storage; one call at a time.
         objective: takes a trial, and returns a value, or one for each of the study's directions.
         n_trials: how many trials begin; None for no limit.
         timeout: after so many seconds no other trial begins.

@@ -241,6 +241,8 @@ class WorkerTrial(BaseTrial):
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
+        if not hasattr(BaseTrial, "set_constraint"):
+            raise AttributeError("set_constraint: this version of Optuna has no constraints of trials; Optuna 5 has")
         self.tell("set_constraint", key=key, attr=float(value))
 
 

@@ -153,3 +153,19 @@ def test_more_parameters_than_an_answer_holds(monkeypatch: pytest.MonkeyPatch) -
     wire.run(many)
     assert 1 < len(wire.run(many)) < 81
     assert [len(trial.params) for trial in study.trials] == [80, 80]
+
+
+def test_constraints_are_the_studys_where_optuna_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study()
+    wire = Wire(monkeypatch, study)
+
+    def constrained(trial: optuna.Trial) -> float:
+        trial.set_constraint("c", -1)
+        return float(trial.constraints["c"])
+
+    if hasattr(optuna.Trial, "set_constraint"):
+        wire.run(constrained)
+        assert study.trials[0].constraints == {"c": study.trials[0].value} == {"c": -1.0}
+    else:
+        with pytest.raises(AttributeError, match="Optuna 5"):
+            wire.run(constrained)
