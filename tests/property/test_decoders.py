@@ -130,7 +130,7 @@ DECODERS: Final[dict[str, tuple[Callable[[bytes], Any], tuple[type[Exception], .
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=anything)
 def test_any_bytes_give_a_value_or_the_error_that_is_documented(name: str, data: bytes):
     decode, errors = DECODERS[name]
@@ -139,7 +139,6 @@ def test_any_bytes_give_a_value_or_the_error_that_is_documented(name: str, data:
         decode(data)
 
 
-@settings(max_examples=200)
 @given(data=mutated())
 def test_a_worker_whose_description_is_believed_has_fields_of_the_right_types(data: bytes):
     usual = WorkerInfo.decode(MESSAGES["worker.v1.msgpack"])
@@ -178,7 +177,7 @@ def test_any_fields_name_a_trainable_of_texts_or_none(values_: dict[str, Any]):
         spec.locate(Path("/nowhere"))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=anything
     | st.lists(st.tuples(texts, st.binary(max_size=20)), max_size=3).map(
@@ -204,7 +203,7 @@ def an_experiment() -> Experiment:
     return experiment
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=mutated(), trial=st.sampled_from(["0001", "0002", ""]), attempt=st.integers(0, 3))
 def test_an_event_that_can_not_be_is_a_clear_error_of_the_fold(data: bytes, trial: str, attempt: int):
     version, kind, body = assume_a_list(data)
@@ -414,7 +413,6 @@ def test_a_trial_that_sends_noise_ends_and_the_others_of_its_worker_go_on(noise:
     assert journal.reports == 2
 
 
-@settings(max_examples=100)
 @given(data=st.binary(max_size=300), at=st.integers(0, 40))
 def test_any_bytes_on_a_pipe_are_frames_or_end_the_stream(data: bytes, at: int):
     ear = Ear()
@@ -432,7 +430,6 @@ def test_any_bytes_on_a_pipe_are_frames_or_end_the_stream(data: bytes, at: int):
 # What a worker and its zygotes say to each other.
 
 
-@settings(max_examples=100)
 @given(data=anything)
 def test_any_bytes_on_a_channel_are_a_message_or_its_end(data: bytes):
     ours, theirs = Channel.pair()
