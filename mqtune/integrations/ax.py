@@ -408,7 +408,7 @@ class AxSearcher(Searcher):
         return super().from_arguments(arguments)
 
 
-def _listed(constraints: Any) -> list[Any]:
+def _listed(constraints: object) -> list[object]:
     """Return the constraints; a text, which is a sequence too, is none of them.
 
     Raises:
@@ -421,7 +421,7 @@ def _listed(constraints: Any) -> list[Any]:
     return list(constraints)
 
 
-def _constraint(text: Any) -> tuple[str, str]:
+def _constraint(text: object) -> tuple[str, str]:
     """Return the metric of a constraint, and the rest of it.
 
     Raises:
@@ -467,7 +467,7 @@ def _parameter(path: str, domain: Domain) -> _Parameter:
             raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")
 
 
-def _steps(path: str, domain: Multiples) -> Any:
+def _steps(path: str, domain: Multiples) -> object:
     if domain.first == domain.last:
         return ChoiceParameterConfig(path, [domain.first], "int")
     return RangeParameterConfig(path, (domain.first, domain.last), "int", scaling="log" if domain.log else "linear")

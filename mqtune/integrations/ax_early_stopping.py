@@ -166,7 +166,7 @@ class AxEarlyStopping(Scheduler):
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
 
-def _described(strategy: Any) -> Description:
+def _described(strategy: object) -> Description:
     kind = type(strategy)
     names = signature(kind).parameters if _KNOWN.get(kind.__name__) is kind else ()
     return {"class": kind.__name__, **{name: _plain(getattr(strategy, name)) for name in names}}
@@ -178,7 +178,7 @@ def _plain(argument: Any) -> object:
     return argument if argument is None or isinstance(argument, int | float) else list(argument)
 
 
-def _strategy_of(description: Description) -> Any:
+def _strategy_of(description: Description) -> object:
     """Return the strategy that was described.
 
     Raises:

@@ -184,7 +184,7 @@ class DeferredStorage(BaseStorage):
         trial.intermediate_values[step] = intermediate_value
         self._later(write, trial_id, "step", step)
 
-    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+    def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
         """Set a user attribute."""
         write = partial(self._behind.set_trial_user_attr, trial_id, key, value)
         if (trial := self._running(trial_id)) is None:
@@ -223,7 +223,7 @@ class DeferredStorage(BaseStorage):
         """Delete a study."""
         self._behind.delete_study(study_id)
 
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+    def set_study_user_attr(self, study_id: int, key: str, value: object) -> None:
         """Set a user attribute of a study."""
         self._behind.set_study_user_attr(study_id, key, value)
 
@@ -243,11 +243,11 @@ class DeferredStorage(BaseStorage):
         """Return a study's directions."""
         return self._behind.get_study_directions(study_id)
 
-    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+    def get_study_user_attrs(self, study_id: int) -> dict[str, object]:
         """Return a study's user attributes."""
         return self._behind.get_study_user_attrs(study_id)
 
-    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+    def get_study_system_attrs(self, study_id: int) -> dict[str, object]:
         """Return a study's system attributes."""
         return self._behind.get_study_system_attrs(study_id)
 
@@ -301,7 +301,7 @@ class _Joined:
         self.is_rolled_back = False
         self._session = session
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
 
     def commit(self) -> None:
@@ -325,5 +325,5 @@ class _Sessions:
     def __call__(self) -> _Joined | Session:
         return self._joined if threading.get_ident() == self._thread else self._sessions()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._sessions, name)

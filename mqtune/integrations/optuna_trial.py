@@ -231,11 +231,11 @@ class WorkerTrial(BaseTrial):
             raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
         return bool(self._ask("should_prune"))
 
-    def set_user_attr(self, key: str, value: Any) -> None:
+    def set_user_attr(self, key: str, value: object) -> None:
         """Set a user attribute of plain values; as Optuna's."""
         self.tell("set_user_attr", key=key, attr=value)
 
-    def set_system_attr(self, key: str, value: Any) -> None:
+    def set_system_attr(self, key: str, value: object) -> None:
         """Set a system attribute of plain values; as Optuna's."""
         self.tell("set_system_attr", key=key, attr=value)
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mqtune
 from mqtune.core import events as messages
 from mqtune.core.codec import MAX_REPORT_BYTES, REPORTS_PREFIX, decode_value, encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import MessageVersionError, ReportTooLarge
@@ -807,27 +806,3 @@ def test_each_kind_of_event_has_its_bytes_kept() -> None:
 
     assert kinds == {*messages._KINDS, Reports.KIND}
     assert {path.name for path in WIRE.iterdir()} == {f"{name}.v1.msgpack" for name in FIXTURES}
-
-
-# No pickle.
-
-_PICKLES = re.compile(
-    r"\b(?:import|from)\s+(?:c?pickle|cloudpickle|dill|marshal|shelve|joblib|yaml)\b|\bpickle\.(?:load|dump)|"
-    r"allow_pickle|multiprocessing\.connection|(?<![.\w])(?:eval|exec)\("
-)
-
-
-def pickles_in(root: Path) -> list[str]:
-    lines = ((path, n, line) for path in root.rglob("*.py") for n, line in enumerate(path.read_text().splitlines(), 1))
-    return [f"{path.name}:{n}: {line.strip()}" for path, n, line in lines if _PICKLES.search(line)]
-
-
-def test_nothing_is_ever_pickled() -> None:
-    assert pickles_in(Path(mqtune.__file__).parent) == []
-
-
-def test_a_pickle_would_be_found(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import os\nimport pickle\n")
-    (tmp_path / "b.py").write_text("from cloudpickle import loads\nx = eval(data)\n")
-
-    assert len(pickles_in(tmp_path)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,8 @@ MODULES: Final = frozenset(
     }
 )
 CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
+#: What runs a script that lies on the machine, as Python itself would, and how often it names what for that.
+SCRIPTS: Final = {"warm_script.py calls compile": 2, "warm_script.py calls exec": 2}
 #: Attributes by which a library unpickles, or starts a shell.
 ATTRIBUTES: Final = frozenset(
     {"load_module", "popen", "unsafe_load", "full_load", "read_pickle", "ext_hook", "object_hook"}
@@ -76,7 +79,8 @@ def _is_false(value: ast.expr) -> bool:
 
 def test_nothing_in_the_package_unpickles_or_runs_what_it_reads():
     assert len(files()) > 100
-    assert [use for path in files() for use in found_in(path)] == []
+    uses = Counter(re.sub(r":\d+", "", use) for path in files() for use in found_in(path))
+    assert uses == SCRIPTS
 
 
 @pytest.mark.parametrize(

@@ -534,7 +534,7 @@ def test_a_script_with_a_handler_of_its_own_for_the_signal_keeps_it(trial: Trial
         """
     one = trial(code)
     # In the middle of the report it would be told by that.
-    one.wait_for(lambda one: one.reports() and "reported" in one.stdout())
+    one.wait_for(lambda one: one.reports() and "reported\n" in one.stdout())
 
     one.tell(STOP)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import IO, Any, Final, NamedTuple, TextIO
 
 from mqtune.trainable import reporting
@@ -333,7 +333,9 @@ def _write(fd: int, data: bytes) -> None:
             data = data[os.write(fd, data) :]
 
 
-def _show_error(hook: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _show_error(
+    hook: Callable[..., object], kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Show an error that ends the script without the frames below it."""
     while trace is not None and trace.tb_frame.f_code is not WarmScript._run.__code__:
         trace = trace.tb_next
