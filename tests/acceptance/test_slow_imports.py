@@ -33,7 +33,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "imports_long.py").write_text(
         "import sys, time, pathlib, mqtune\n"
         f"gate = pathlib.Path({str(gate)!r})\n"
-        "while 'mqtune.trainable.process.zygote' in sys.orig_argv and not gate.exists():\n"
+        "while 'mqtune.trainable.process.zygote' in str(sys.orig_argv) and not gate.exists():\n"
         "    time.sleep(0.01)\n"
         "def train(config):\n"
         "    mqtune.report({'loss': config['x']})\n"
@@ -93,7 +93,7 @@ def test_experiments_that_take_turns_on_a_worker_import_once_in_each_slot(
 ):
     (tmp_path / "imports_by_turns.py").write_text(
         "import sys, mqtune\n"
-        "if 'mqtune.trainable.process.zygote' in sys.orig_argv:\n"
+        "if 'mqtune.trainable.process.zygote' in str(sys.orig_argv):\n"
         "    print('imported', flush=True)\n"
         "def first(config):\n"
         "    mqtune.report({'loss': config['x']})\n"
