@@ -52,6 +52,7 @@ class AnsweringDriver:
         self.seen: list[Requested] = []
         self.is_answering = threading.Event()
         self.is_answering.set()
+        self._looking = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._drive)
         self._thread.start()
@@ -59,14 +60,24 @@ class AnsweringDriver:
     def _drive(self) -> None:
         last = "0-0"
         while not self._ends.wait(0.01):
-            if not self.is_answering.is_set():
-                continue
-            for entry in self.journal.read(last, count=100):
-                last = entry.id
-                event = decode_event(entry.data)
-                if isinstance(event, Requested):
-                    self.seen.append(event)
-                    self._answer(event, Cursor(entry.id))
+            with self._looking:
+                last = self._look(last)
+
+    def _look(self, last: str) -> str:
+        """Answer what was asked for after an entry, and return the last one."""
+        for entry in self.journal.read(last, count=100) if self.is_answering.is_set() else []:
+            last = entry.id
+            event = decode_event(entry.data)
+            if isinstance(event, Requested):
+                self.seen.append(event)
+                self._answer(event, Cursor(entry.id))
+        return last
+
+    def be_silent(self) -> None:
+        """Answer nothing more, from now on, until ``is_answering`` is set."""
+        self.is_answering.clear()
+        with self._looking:
+            pass
 
     def _answer(self, event: Requested, cursor: Cursor) -> None:
         refuses = event.action == "fail"
@@ -194,7 +205,7 @@ def test_a_request_that_is_repeated_has_the_same_answer_and_is_seen_once(
 def test_an_answer_is_waited_for_up_to_a_deadline_and_comes_later(
     experiment: ExperimentHandle, driver: AnsweringDriver
 ) -> None:
-    driver.is_answering.clear()
+    driver.be_silent()
 
     began = time.monotonic()
     answer = experiment.trial("0001").pause(timeout_s=0.3, request_id="late")
@@ -211,7 +222,7 @@ def test_an_answer_is_waited_for_up_to_a_deadline_and_comes_later(
 def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
     experiment: ExperimentHandle, driver: AnsweringDriver
 ) -> None:
-    driver.is_answering.clear()
+    driver.be_silent()
     threading.Timer(2.5, driver.is_answering.set).start()
 
     assert experiment.trial("0001").pause().is_done
@@ -243,7 +254,7 @@ def test_an_answer_is_found_when_no_driver_lives_any_more(
 def test_a_driver_that_dies_while_an_answer_is_waited_for_ends_the_wait(
     experiment: ExperimentHandle, driver: AnsweringDriver
 ) -> None:
-    driver.is_answering.clear()
+    driver.be_silent()
     threading.Timer(0.5, driver.leave).start()
 
     assert not experiment.trial("0001").pause().is_done
@@ -253,7 +264,7 @@ def test_a_driver_that_dies_while_an_answer_is_waited_for_ends_the_wait(
 def test_a_request_that_the_server_loses_is_made_again_by_who_waits(
     experiment: ExperimentHandle, driver: AnsweringDriver, redis_client: redis.Redis, how: str
 ) -> None:
-    driver.is_answering.clear()
+    driver.be_silent()
     before = snapshot_of_redis(redis_client)
     answers: list[Answer] = []
     asking = threading.Thread(target=lambda: answers.append(experiment.trial("0001").pause(request_id="mine")))
@@ -282,7 +293,7 @@ def test_a_server_that_is_emptied_before_the_answer_is_looked_for_is_waited_for(
     before_what: str,
 ) -> None:
     before = snapshot_of_redis(redis_client)
-    driver.is_answering.clear()
+    driver.be_silent()
     back = threading.Timer(0.5, lambda: (set_back_redis(redis_client, before), driver.is_answering.set()))
     method = getattr(ExperimentHandle, before_what)
 
