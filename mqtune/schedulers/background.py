@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 from mqtune.core.trial import Decision, TrialId
-from mqtune.search.background import CLOSE_S, SWITCH_S
+from mqtune.search.background import CLOSE_S, hand_over_soon
 
 
 class BackgroundDecisions:
@@ -51,7 +50,7 @@ class BackgroundDecisions:
         if self._error is not None:
             raise self._error
         if self._thread is None:
-            sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
+            hand_over_soon()
             self._thread = threading.Thread(target=self._run, name="mqtune-scheduler", daemon=True)
             self._thread.start()
         found: dict[TrialId, Decision] = {}

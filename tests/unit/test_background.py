@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -56,6 +57,14 @@ class Slow(Searcher):
         self.threads.add(threading.current_thread().name)
 
 
+def timer_slack() -> str:
+    """Return how much later Linux may wake this thread, in nanoseconds; an empty text on other systems."""
+    try:
+        return Path("/proc/self/timerslack_ns").read_text().strip()
+    except OSError:
+        return ""
+
+
 @pytest.fixture
 def slow() -> Slow:
     return Slow()
@@ -63,10 +72,12 @@ def slow() -> Slow:
 
 @pytest.fixture
 def switch_interval() -> Iterator[None]:
-    interval = sys.getswitchinterval()
+    interval, slack = sys.getswitchinterval(), timer_slack()
     sys.setswitchinterval(0.005)
     yield
     sys.setswitchinterval(interval)
+    if slack:
+        Path("/proc/self/timerslack_ns").write_text(slack)
 
 
 @pytest.fixture
@@ -137,6 +148,7 @@ def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon(searche
 
     searcher.suggest(ONE)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    assert timer_slack() in ("1", "")
 
 
 @pytest.mark.usefixtures("switch_interval")
