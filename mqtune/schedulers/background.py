@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from mqtune.core.trial import Decision, TrialId
-from mqtune.search.background import CLOSE_S, hand_over_soon
+from mqtune.search.background import CLOSE_S, give_way, hand_over_soon
 
 
 class BackgroundDecisions:
@@ -66,6 +66,7 @@ class BackgroundDecisions:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        give_way()
         try:
             while (call := self._calls.get()) is not None:
                 begin = time.monotonic()

@@ -23,19 +23,30 @@ PREFETCH_S: Final = 0.1
 #: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
 CLOSE_S: Final = 0.5
 #: After how long, in seconds, a thread hands the interpreter over to another one that wants it. Python's own 5 ms are what each of
-#: the driver's steps would wait for a model that computes in Python; a step itself takes about 0.1 ms. With less than 10 µs the one
-#: that wants it keeps the other, on a busy machine, from letting go of it.
-SWITCH_S: Final = 0.000_02
-#: How much later than asked for, in nanoseconds, Linux may wake the driver's thread; its own 50 µs are longer than ``SWITCH_S``.
-_TIMER_SLACK_NS: Final = 1
+#: the driver's steps would wait for a model that computes in Python; a step itself takes about 0.5 ms. With less, the one that wants
+#: it keeps the other, on a busy machine, from letting go of it.
+SWITCH_S: Final = 0.000_01
+#: How much later than asked for, in nanoseconds, Linux may wake the driver's thread; by default 50 µs, longer than ``SWITCH_S``.
+_DRIVERS_SLACK_NS: Final = 1
+#: The same for the model's thread: it asks for the interpreter only when the driver has had time for a few steps.
+_MODELS_SLACK_NS: Final = 5_000_000
 
 
 def hand_over_soon() -> None:
     """Have other threads hand the interpreter over to this one soon, from now on."""
     sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
-    # Without it, as on other systems, it only takes longer.
+    _set_timer_slack(_DRIVERS_SLACK_NS)
+
+
+def give_way() -> None:
+    """Have this thread leave the interpreter to others for as long as they have a few milliseconds' work, from now on."""
+    _set_timer_slack(_MODELS_SLACK_NS)
+
+
+def _set_timer_slack(slack_ns: int) -> None:
+    # Only Linux has it; elsewhere the driver waits longer beside a model that computes in Python.
     with contextlib.suppress(OSError):
-        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text(str(_TIMER_SLACK_NS))
+        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text(str(slack_ns))
 
 
 class BackgroundSearcher(Searcher):
@@ -149,6 +160,7 @@ class BackgroundSearcher(Searcher):
             raise self._error
 
     def _run(self) -> None:
+        give_way()
         while (call := self._calls.get()) is not None:
             try:
                 call.make()

@@ -57,10 +57,10 @@ class Slow(Searcher):
         self.threads.add(threading.current_thread().name)
 
 
-def timer_slack() -> str:
-    """Return how much later Linux may wake this thread, in nanoseconds; an empty text on other systems."""
+def timer_slack(thread: int | str = "self") -> str:
+    """Return how much later Linux may wake a thread, by default this one, in nanoseconds; an empty text on other systems."""
     try:
-        return Path("/proc/self/timerslack_ns").read_text().strip()
+        return Path(f"/proc/{thread}/timerslack_ns").read_text().strip()
     except OSError:
         return ""
 
@@ -142,13 +142,17 @@ def test_what_it_is_told_while_it_works_it_hears_afterwards_and_in_order(
 
 
 @pytest.mark.usefixtures("switch_interval")
-def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon(searcher: BackgroundSearcher) -> None:
+def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon_and_leaves_it_for_a_while(
+    searcher: BackgroundSearcher, slow: Slow
+) -> None:
     searcher.adopt(ONE, {"x": 1})
     assert sys.getswitchinterval() == 0.005
 
     searcher.suggest(ONE)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
     assert timer_slack() in ("1", "")
+    eventually(lambda: slow.calls)
+    assert timer_slack(cast("threading.Thread", searcher._thread).native_id or "self") in ("5000000", "")
 
 
 @pytest.mark.usefixtures("switch_interval")
