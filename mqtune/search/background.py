@@ -46,7 +46,7 @@ def give_way() -> None:
 def _set_timer_slack(slack_ns: int) -> None:
     # Only Linux has it; elsewhere the driver waits longer beside a model that computes in Python.
     with contextlib.suppress(OSError):
-        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text(str(slack_ns))
+        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text(str(slack_ns), "ascii")
 
 
 class BackgroundSearcher(Searcher):

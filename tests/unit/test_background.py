@@ -60,7 +60,7 @@ class Slow(Searcher):
 def timer_slack(thread: int | str = "self") -> str:
     """Return how much later Linux may wake a thread, by default this one, in nanoseconds; an empty text on other systems."""
     try:
-        return Path(f"/proc/{thread}/timerslack_ns").read_text().strip()
+        return Path(f"/proc/{thread}/timerslack_ns").read_text("ascii").strip()
     except OSError:
         return ""
 
@@ -77,7 +77,7 @@ def switch_interval() -> Iterator[None]:
     yield
     sys.setswitchinterval(interval)
     if slack:
-        Path("/proc/self/timerslack_ns").write_text(slack)
+        Path("/proc/self/timerslack_ns").write_text(slack, "ascii")
 
 
 @pytest.fixture
