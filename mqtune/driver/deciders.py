@@ -150,7 +150,7 @@ class Deciders:
             decisions = {id_: self._checked(decision) for id_, decision in background.take().items()}
         for id_, (action, reason, _) in decisions.items():
             trial = self._experiment.trials[id_]
-            if not trial.status.is_terminal and trial.decision is None:
+            if action is not Action.CONTINUE and not trial.status.is_terminal and trial.decision is None:
                 yield Decide(trial=trial, action=action, by="scheduler", reason=reason)
 
     # All else.

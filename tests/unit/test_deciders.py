@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from bench import Bench
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config, Report, Trial, TrialId
+from mqtune.core.trial import CONTINUE, Config, Report, Trial, TrialId
+from mqtune.schedulers.background import BackgroundDecisions
+from mqtune.schedulers.base import FIFO
 from mqtune.search.base import Searcher
+from mqtune.testing.waiting import eventually
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -125,6 +129,26 @@ def test_a_driver_that_resumes_tells_the_same_and_replays_what_was_suggested(ben
     assert [call for call in told.calls if call[0] != "replay"] == expected
     # Each right before its trial is staged.
     assert told.calls[:4] == [("replay", ONE, 0.1), expected[0], ("replay", TWO, 0.2), expected[1]]
+
+
+class Undecided(FIFO):
+    """Says of its trial, in the background, that it may go on."""
+
+    def __init__(self) -> None:
+        self.background = BackgroundDecisions(lambda: {TrialId(ONE): CONTINUE})
+
+
+def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, scheduler=Undecided).step().start(ONE)
+    background = bench.driver._deciders.scheduler.background
+    assert background is not None
+    with contextlib.closing(background):
+        background.tell(lambda: None)
+        bench.step()
+        eventually(lambda: not background._found.empty())
+        bench.step()
+
+    assert bench.trial(ONE).decision is None
 
 
 @pytest.mark.parametrize("searcher", [[1], {}, 3, "tep"])
