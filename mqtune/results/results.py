@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.checkpoints import Checkpoint
-from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core import checks
+from mqtune.core.errors import ConfigurationError, MetricMissing, TrialFailed
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
@@ -37,6 +38,7 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import Readable, created_event, empty_experiment, find_experiment, saved_events
+from mqtune.results.frames import Library, Row, Rows, attempt_rows, frame_of, in_order, report_rows, trial_rows
 from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
 
@@ -46,61 +48,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A trial's values by the names of their columns.
-Row = dict[str, object]
-
-#: What a trial is, then what it was given, then what it reported.
-_COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
-
-
-def trial_rows(experiment: Experiment) -> list[Row]:
-    """Return a flat dict for each trial, with the metrics of the report that had its best value, or its values of several metrics."""
-    front = {trial.id for trial in experiment.pareto_front}
-    return [_trial_row(experiment, trial, front) for trial in experiment.trials.values()]
-
-
-def _trial_row(experiment: Experiment, trial: Trial, front: Container[TrialId]) -> Row:
-    started = [attempt.started_at for attempt in trial.attempts if attempt.started_at is not None]
-    return {
-        "trial": trial.id,
-        "status": trial.status.value,
-        "reason": trial.reason,
-        "attempts": len(trial.attempts),
-        "reports": trial.reports,
-        "late_reports": trial.late_reports,
-        "worker": trial.attempts[-1].worker if trial.attempts else "",
-        "started_at": started[0] if started else None,
-        "ended_at": trial.attempts[-1].ended_at if trial.attempts else None,
-        **(_ranked_by(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
-        **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
-        **({"notes": trial.labels.notes} if trial.labels.notes else {}),
-        **_named("config", trial.config),
-        **_named("metrics", trial.best_metrics),
-    }
-
-
-def _ranked_by(metric: str, trial: Trial) -> Row:
-    return {
-        "best": trial.best_value if trial.has_metric else None,
-        "last": trial.last_metrics.get(metric),
-        "avg": trial.average if trial.has_metric else None,
-    }
-
 
 def _summary(trial: Trial) -> Row:
     return {"trial": trial.id, "status": trial.status.value, "config": trial.config, "metrics": trial.best_metrics}
 
 
-def _named(group: str, values: Mapping[str, object]) -> Row:
-    return {name: value for name, value in flatten(values, f"{group}.") if value != {}}
-
-
 def csv_text(rows: Sequence[Row]) -> str:
     """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty."""
     names = {name: None for row in rows for name in row}
-    columns = sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, in_order(names), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: json_text(v) if isinstance(v, list | tuple | bytes) else v for k, v in row.items()})
@@ -593,17 +550,26 @@ class Results:
         events = saved_events(self._copy)
         return study_of(created_event(events, self.folder), events)
 
-    def dataframe(self) -> Any:
-        """Return a pandas DataFrame with one row per trial.
+    def dataframe(self, rows: Rows = "trials", *, library: Library = "pandas") -> Any:
+        """Return a data frame of pandas, or of polars, with one row per trial, attempt or report.
+
+        Configs are in columns such as ``config.lr`` and ``config.net.width``, metrics in ``metrics.loss``: those of a trial are of the
+        report with its best value. Times are seconds since the epoch (UTC). What a row lacks is null.
+
+        Args:
+            rows: "trials", "attempts" or "reports"; reports in the order in which the driver processed them, ``late`` where one
+                came after a decision.
+            library: "pandas" or "polars".
 
         Raises:
-            MqtuneError: pandas is not installed.
+            ConfigurationError: there are no such rows, or no such library.
+            MqtuneError: the library is not installed.
+            CopyIncomplete: as ``reports``.
         """
-        try:
-            import pandas  # noqa: PLC0415, ICN001 - optional, and slow to import
-        except ImportError:
-            raise MqtuneError("dataframe() needs pandas: pip install pandas, or use to_csv()") from None
-        return pandas.DataFrame(trial_rows(self.experiment))
+        checks.one_of("dataframe", "rows", rows, ("trials", "attempts", "reports"))
+        if rows == "trials":
+            return frame_of(trial_rows(self.experiment), library)
+        return frame_of(attempt_rows(self.experiment) if rows == "attempts" else report_rows(self.reports()), library)
 
     def summary(self) -> dict[str, object]:
         """Return a summary of the experiment in plain values."""

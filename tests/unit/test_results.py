@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -523,13 +523,65 @@ def test_without_pandas_the_error_says_what_to_install(book: Book, monkeypatch: 
         results_of(book).dataframe()
 
 
-def test_a_dataframe_has_the_rows_of_the_csv(book: Book, monkeypatch: pytest.MonkeyPatch):
-    book.run("0001", 1.0)
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+LIBRARIES = ["pandas", "polars"]
 
-    (row,) = results_of(book).dataframe()
 
-    assert (row["trial"], row["best"], row["config.lr"], row["metrics.epoch"]) == ("0001", 1.0, 0.1, 1)
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    """A frame's rows, whatever made it, without nulls."""
+    rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+    return [{k: v for k, v in row.items() if v is not None and v == v} for row in rows]  # noqa: PLR0124
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_dataframe_has_the_rows_of_the_csv(book: Book, library: Any):
+    pytest.importorskip(library)
+    book.run("0001", 1.0, config={"lr": 0.1, "net": {"width": 8}})
+    # A choice may be of several types.
+    book.run("0002", INF, config={"lr": "auto"})
+    book.run("0003")
+
+    frame = results_of(book).dataframe(library=library)
+
+    (header, *_) = csv.reader(results_of(book).csv().splitlines())
+    assert [*frame.columns] == header
+    first, second, third = rows_of(frame)
+    assert (first["trial"], first["best"], first["config.net.width"], first["metrics.epoch"]) == ("0001", 1.0, 8, 1)
+    assert second["best"] == INF
+    assert "config.net.width" not in second
+    assert not {"best", "metrics.loss"} & {*third}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_dataframe_may_have_a_row_for_each_report_or_attempt(book: Book, library: Any):
+    pytest.importorskip(library)
+    book.stage("0001", {"lr": 0.3})
+    book.report("0001", {"loss": 3.0}, {"loss": 2.0, "deep": {"er": True}})
+    book.decide("0001", reason="not among the best")
+    book.report("0001", {"loss": 1.0})
+    book.end("0001", AttemptEnd.STOPPED)
+    book.stage("0002", start=False)
+    results = results_of(book)
+
+    reports, attempts = (rows_of(results.dataframe(each, library=library)) for each in ("reports", "attempts"))
+
+    assert [(each["metrics.loss"], each["late"], each["sequence"]) for each in reports] == [
+        (3.0, False, 1),
+        (2.0, False, 2),
+        (1.0, True, 3),
+    ]
+    assert reports[1]["metrics.deep.er"]
+    first, second = attempts
+    assert (first["end"], first["reason"], first["config.lr"]) == ("stopped", "not among the best", 0.3)
+    assert not {"started_at", "end", "signal"} & {*second}
+
+
+def test_rows_and_libraries_that_there_are_none_of_are_refused(book: Book):
+    results = results_of(book)
+
+    with pytest.raises(ConfigurationError, match="attempts"):
+        results.dataframe("epochs")
+    with pytest.raises(ConfigurationError, match="polars"):
+        results.dataframe(library="numpy")
 
 
 def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(

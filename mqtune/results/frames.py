@@ -1,0 +1,138 @@
+"""Tables of an experiment's trials, attempts and reports: rows of plain values, and data frames of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple
+
+from mqtune.core import checks
+from mqtune.core.errors import MqtuneError
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import flatten
+from mqtune.core.trial import Attempt, Trial, TrialId
+
+#: Values by the names of their columns.
+Row = dict[str, object]
+#: What a table may have a row for.
+Rows = Literal["trials", "attempts", "reports"]
+#: What may make a data frame.
+Library = Literal["pandas", "polars"]
+
+#: What a trial is, then what it was given, then what it reported.
+_COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
+
+
+def trial_rows(experiment: Experiment) -> list[Row]:
+    """Return a flat dict for each trial, with the metrics of the report that had its best value, or its values of several metrics."""
+    front = {trial.id for trial in experiment.pareto_front}
+    return [_trial_row(experiment, trial, front) for trial in list(experiment.trials.values())]
+
+
+def _trial_row(experiment: Experiment, trial: Trial, front: Container[TrialId]) -> Row:
+    started = [attempt.started_at for attempt in trial.attempts if attempt.started_at is not None]
+    return {
+        "trial": trial.id,
+        "status": trial.status.value,
+        "reason": trial.reason,
+        "attempts": len(trial.attempts),
+        "reports": trial.reports,
+        "late_reports": trial.late_reports,
+        "worker": trial.attempts[-1].worker if trial.attempts else "",
+        "started_at": started[0] if started else None,
+        "ended_at": trial.attempts[-1].ended_at if trial.attempts else None,
+        **(_ranked_by(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
+        **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
+        **({"notes": trial.labels.notes} if trial.labels.notes else {}),
+        **_named("config", trial.config),
+        **_named("metrics", trial.best_metrics),
+    }
+
+
+def _ranked_by(metric: str, trial: Trial) -> Row:
+    return {
+        "best": trial.best_value if trial.has_metric else None,
+        "last": trial.last_metrics.get(metric),
+        "avg": trial.average if trial.has_metric else None,
+    }
+
+
+def attempt_rows(experiment: Experiment) -> Iterator[Row]:
+    """Yield a flat dict for each attempt, trial by trial; what is not known yet is None or empty."""
+    for trial in list(experiment.trials.values()):
+        for attempt in list(trial.attempts):
+            yield _attempt_row(trial, attempt)
+
+
+def _attempt_row(trial: Trial, attempt: Attempt) -> Row:
+    return {
+        "trial": trial.id,
+        "attempt": attempt.number,
+        "staged_at": attempt.staged_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "end": None if attempt.end is None else attempt.end.value,
+        "reason": attempt.stop.reason if attempt.stop else "",
+        "reports": attempt.reports,
+        "worker": attempt.worker,
+        "host": attempt.host,
+        "queue": attempt.queue,
+        "devices": ",".join(attempt.devices),
+        "pid": attempt.pid,
+        "checkpoint": attempt.checkpoint,
+        "source": attempt.source or "",
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "error_type": attempt.error_type,
+        "error": attempt.error,
+        **_named("config", attempt.config),
+    }
+
+
+def report_rows(reports: Iterable[NamedTuple]) -> Iterator[Row]:
+    """Yield a flat dict for each recorded report."""
+    for report in reports:
+        row = report._asdict()
+        yield {**row, **_named("metrics", row.pop("metrics"))}
+
+
+def _named(group: str, values: Mapping[str, object]) -> Row:
+    return {name: value for name, value in flatten(values, f"{group}.") if value != {}}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of columns in their order: what a row is about first, then configs, then metrics."""
+    return sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
+
+
+def frame_of(rows: Iterable[Row], library: Library) -> Any:
+    """Return rows as a data frame; what a row lacks is null.
+
+    Raises:
+        ConfigurationError: *library* is none of these.
+        MqtuneError: it is not installed.
+    """
+    checks.one_of("dataframe", "library", library, ("pandas", "polars"))
+    try:
+        module = import_module(library)
+    except ImportError:
+        raise MqtuneError(f"dataframe() needs {library}: pip install {library}, or use to_csv()") from None
+    # Not row by row: a million of dicts would take gigabytes.
+    columns = _columns(rows)
+    found = {name: columns[name] for name in in_order(columns)}
+    # Choices may be of several types, of which pandas makes objects and polars would refuse a column.
+    return module.DataFrame(found) if library == "pandas" else module.DataFrame(found, strict=False)
+
+
+def _columns(rows: Iterable[Row]) -> dict[str, list[object]]:
+    columns: dict[str, list[object]] = {}
+    count = 0
+    for row in rows:
+        for name, value in row.items():
+            column = columns.setdefault(name, [])
+            column.extend([None] * (count - len(column)))
+            column.append(value)
+        count += 1
+    for column in columns.values():
+        column.extend([None] * (count - len(column)))
+    return columns
