@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import Event, ExperimentCreated, events_in_order
+from mqtune.core.events import Event, ExperimentCreated, decode_event, events_in_order
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.trial import Report
@@ -68,6 +68,17 @@ def saved_events(copy: Readable) -> Iterator[Event | Report]:
     """
     # It is iterated twice, which is all that is needed of a list here.
     return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
+
+
+def first_events(copy: Readable) -> Iterator[Event]:
+    """Yield a journal's events as they were written, reading no further than asked; for the first ones, which no order changes.
+
+    Raises:
+        as ``saved_events``.
+    """
+    for entry in copy.read():
+        if (event := decode_event(entry.data, entry.id)) is not None:
+            yield event
 
 
 def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:

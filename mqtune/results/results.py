@@ -37,7 +37,14 @@ from mqtune.core.trial import (
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
-from mqtune.results.experiments import Readable, created_event, empty_experiment, find_experiment, saved_events
+from mqtune.results.experiments import (
+    Readable,
+    created_event,
+    empty_experiment,
+    find_experiment,
+    first_events,
+    saved_events,
+)
 from mqtune.results.frames import Library, Row, Rows, attempt_rows, frame_of, in_order, report_rows, trial_rows
 from mqtune.results.repeated import Repeated, repeated_configs
 from mqtune.schedulers.policy import PolicyStep, policy_of
@@ -230,7 +237,7 @@ class Results:
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The experiment's definition: space, metric, scheduler and so on, as plain values."""
-        return created_event(saved_events(self._copy), self.folder).definition
+        return created_event(first_events(self._copy), self.folder).definition
 
     # Trials.
 

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from mqtune.cli import show
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.display import best_text
 from mqtune.results.results import Results
 
@@ -374,6 +376,19 @@ def test_a_finished_experiment_is_loaded_by_its_name(mqtune_home: Path):
 
     assert (results.name, results.outcome, results.best.value) == ("mine", "finished", 1.0)
     assert results.definition["max_trials"] == 4
+
+
+def test_its_definition_is_read_from_the_beginning_of_the_journal_alone(book: Book):
+    book.run("0001", 1.0)
+    results = results_of(book)
+    first = next(JournalFile(results.folder / JOURNAL_FILE).read())
+
+    class BeginningOnly:
+        def read(self) -> Iterator[Entry]:
+            yield first
+            pytest.fail("the rest of the journal was read")
+
+    assert Results(results.experiment, results.folder, BeginningOnly()).definition == results.definition
 
 
 def test_a_running_experiment_is_loaded_as_far_as_it_has_come(book: Book):
