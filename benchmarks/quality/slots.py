@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from benchmarks.quality.tasks import EPOCH_S, EPOCHS, Config, Task
 
-__all__ = ["BUDGET_S", "SLOTS", "Record", "Steered", "run_on_slots"]
+__all__ = ["BUDGET_S", "SLOTS", "Record", "Report", "Steered", "run_on_slots"]
 
 SLOTS: Final = 8
 #: How long an experiment runs, in virtual seconds: for as many mean trainings to the end as stand here, over all slots.
@@ -28,20 +29,51 @@ class Steered(Protocol[T]):
         """Take a report, and return whether the trial goes on; it has ended if not, or if this was the last epoch."""
 
 
+class Report(NamedTuple):
+    """A report, when it was made in virtual seconds, and how many seconds of processor the tuner had used by then."""
+
+    at_s: float
+    thought_s: float
+    config: Config
+    epoch: int
+    loss: float
+
+
 class Record:
-    """What was reported in one experiment: the time in virtual seconds, the config, the epoch and the loss."""
+    """What was reported in one experiment, from its beginning on."""
 
     def __init__(self) -> None:
-        self._reports: list[tuple[float, Config, int, float]] = []
+        self._reports: list[Report] = []
+        self._began_s = time.process_time()
 
     def add(self, at_s: float, config: Config, epoch: int, loss: float) -> None:
-        self._reports.append((at_s, config, epoch, loss))
+        self._reports.append(Report(at_s, time.process_time() - self._began_s, config, epoch, loss))
+
+    def choices(self) -> Iterator[Report]:
+        """Yield each report that made its config the chosen one: of those that came furthest, the one with the least loss."""
+        best: tuple[int, float] | None = None
+        for report in sorted(self._reports, key=lambda report: report.at_s):
+            if best is None or (-report.epoch, report.loss) < best:
+                best = -report.epoch, report.loss
+                yield report
 
     def regret(self, task: Task, until_s: float) -> float:
-        """Return the regret of the config that was chosen by then: of those that came furthest, the one with the least loss."""
-        known = [report for report in self._reports if report[0] <= until_s]
-        _, config, _, _ = min(known, key=lambda report: (-report[2], report[3]))
-        return task.regret(config)
+        """Return the regret of the config that was chosen by then."""
+        *_, chosen = itertools.takewhile(lambda report: report.at_s <= until_s, self.choices())
+        return task.regret(chosen.config)
+
+    def reached(self, task: Task, regret: float) -> Report | None:
+        """Return the first report by which a config was chosen that is as good as that; None if there was none."""
+        return next((report for report in self.choices() if task.regret(report.config) <= regret), None)
+
+    def thought_s(self, until_s: float) -> float:
+        """Return the seconds of processor that the tuner had used by then."""
+        return max((report.thought_s for report in self._reports if report.at_s <= until_s), default=0.0)
+
+    @property
+    def trials(self) -> int:
+        """How many configs have reported."""
+        return len({tuple(report.config.values()) for report in self._reports})
 
     def __len__(self) -> int:
         return len(self._reports)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,33 @@ def test_what_came_furthest_is_chosen_before_what_looks_better() -> None:
     assert record.regret(task, 2.0) == task.regret(far)
 
 
+def test_the_time_until_a_config_is_good_enough_is_that_of_the_report_that_made_it_the_chosen_one() -> None:
+    (task,) = (each for each in TASKS if each.name == "branin")
+    far, best = {"x1": 0.0, "x2": 0.0}, {"x1": 9.42478, "x2": 2.475}
+    record = Record()
+    record.add(1.0, far, 3, 50.0)
+    record.add(2.0, best, 1, 0.4)
+    record.add(3.0, best, 3, 0.4)
+
+    reached = record.reached(task, 0.1)
+    assert reached is not None
+    assert (reached.at_s, reached.config) == (3.0, best)
+    assert record.reached(task, -1.0) is None
+    assert record.trials == 2
+
+
+def test_thinking_is_added_up_until_a_time() -> None:
+    record = Record()
+    for epoch in (1, 2):
+        until = time.process_time() + 0.01
+        while time.process_time() < until:
+            pass
+        record.add(float(epoch), {"x1": 0.0}, epoch, 1.0)
+
+    assert record.thought_s(0.5) == 0
+    assert 0.01 <= record.thought_s(1.0) <= record.thought_s(2.0) - 0.01
+
+
 def test_chance_explains_equals_and_not_what_is_always_worse() -> None:
     low, high = [float(n) for n in range(30)], [float(n) for n in range(20, 50)]
 
@@ -130,6 +158,8 @@ def test_a_quick_look_gives_all_figures(variant: Variant, context: Context) -> N
 
     assert set(figures) == set(quality.WORKLOAD.figures)
     assert [len(figures[f"{task.name}_regret"]) for task in TASKS] == [1] * len(TASKS)
+    assert figures["reached_s"] == [sum(figures[f"{task.name}_reached_s"][0] for task in TASKS)]
+    assert figures["reached_s"] < figures["reached_with_thinking_s"]
 
 
 def test_the_table_sets_mqtune_against_the_best_of_the_others() -> None:
