@@ -26,7 +26,7 @@ class Searched:
 
         optuna.logging.set_verbosity(logging.ERROR)
         self._search = OptunaSearch(seed=seed)
-        space = {name: _domain(parameter) for name, parameter in task.parameters.items()}
+        space = {name: domain(parameter) for name, parameter in task.parameters.items()}
         self._search.set_search_properties("loss", "min", space)
         self._scheduler = ASHAScheduler(
             metric="loss", mode="min", max_t=EPOCHS, grace_period=1, reduction_factor=3, brackets=1
@@ -49,7 +49,7 @@ class Searched:
         return False
 
 
-def _domain(parameter: Parameter) -> Any:
+def domain(parameter: Parameter) -> Any:
     from ray import tune
 
     if parameter.choices:
