@@ -202,6 +202,8 @@ class ExperimentState:
     is_driven: bool
     #: How long ago the newest event was, in seconds.
     age_s: float
+    #: How many entries its journal has: what it takes to read it.
+    entries: int = 0
 
 
 class _Broker:
@@ -264,6 +266,7 @@ class ExperimentHandle:
             outcome=_outcome([fields[b"e"] for _, fields in last]),
             is_driven=(self._driver_until() or 0.0) > self._broker.clock.time(),
             age_s=self._age_s(last[0][0].decode()),
+            entries=ask(lambda: redis.xlen(self._keys.journal)),
         )
 
     def results(self, folder: Path) -> Results:

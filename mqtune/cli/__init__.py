@@ -14,8 +14,22 @@ from mqtune.core.version import __version__
 
 __all__ = ["main"]
 
-#: Each is ``command`` in the module of its name, which is imported when it is called.
-COMMANDS: Final = ("acl", "demo", "drain", "list", "logs", "optuna-dashboard", "resume", "show", "worker")
+#: The verbs by what they are for. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of several verbs.
+SECTIONS: Final = {
+    "Look": ("list", "show", "logs", "optuna-dashboard"),
+    "Steer": (
+        *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
+        *("add", "set", "end"),
+    ),
+    "Fleet": ("worker", "drain", "acl"),
+    "Begin": ("demo",),
+}
+COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
+_SHARED: Final = dict.fromkeys(
+    ("stop", "pause", "restart", "save", "complete", "abandon", "fail", "add", "set", "end"), "steer"
+)
+#: The exit code after Ctrl-C, as shells have it.
+INTERRUPTED: Final = 130
 
 
 class _Commands(click.Group):
@@ -27,8 +41,26 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command | None = None
         if cmd_name in COMMANDS:
-            command = import_module(f"mqtune.cli.{cmd_name.replace('-', '_')}").command
+            module = import_module(f"mqtune.cli.{_SHARED.get(cmd_name, cmd_name).replace('-', '_')}")
+            command = module.COMMANDS[cmd_name] if cmd_name in _SHARED else module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, verbs in SECTIONS.items():
+            found = [(verb, self.get_command(ctx, verb)) for verb in verbs]
+            # As wide in each section.
+            widest = max(map(len, COMMANDS))
+            room = formatter.width - widest - 6
+            rows = [(verb.ljust(widest), each.get_short_help_str(room)) for verb, each in found if each is not None]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            sys.exit(INTERRUPTED)
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

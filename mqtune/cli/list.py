@@ -7,13 +7,15 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.cli.output import broker_option, output
+from mqtune.cli.describe import described_experiment
+from mqtune.cli.output import broker_option, json_option, output, print_json
+from mqtune.cli.place import Place, opened
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import printable
@@ -23,10 +25,11 @@ from mqtune.results.display import short_value
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder
 from mqtune.results.results import SUMMARY_FILE, Results
 
-if TYPE_CHECKING:
-    from mqtune.client import ExperimentState
-
+#: Plain values, as ``Results.summary`` has them.
+_Summary = dict[str, Any]
 _HEADS: Final = ("name", "started", "status", "trials", "best", "tags")
+#: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
+_ENTRIES: Final = 10_000
 _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 
 
@@ -42,10 +45,18 @@ _NEEDED: Final = {"created_at", "outcome", "metric", "trials", "best"}
 @click.option(
     "--notes", default="", metavar="TEXT", help="List only experiments of this machine with this text in their notes."
 )
-def command(broker: str | None, tags: tuple[str, ...], notes: str) -> None:
-    """List the experiments on this machine, those with the newest event first, and then those on a broker."""
+@json_option
+def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: bool) -> None:
+    """List the experiments on this machine, those with the newest event first, and then those on a broker.
+
+    On a broker the best value is shown where the journal is short enough to be read for that.
+    """
     is_filtered = bool(tags or notes)
     folders = [each for each in saved_experiments() if not is_filtered or _labels(each).match(tags, notes)]
+    if as_json:
+        there = _described_on(broker) if broker and not is_filtered else []
+        print_json([*map(_described, folders), *there])
+        return
     if folders:
         rows = [_row(folder) for folder in folders]
         # No column for tags unless there are some.
@@ -67,20 +78,41 @@ def _labels(folder: Path) -> Labels:
     return NO_LABELS
 
 
-def _list_broker(url: str) -> None:
+def _described(folder: Path) -> dict[str, object]:
+    try:
+        summary = _summary(folder)
+    except (MqtuneError, OSError) as error:
+        return {"name": folder.name, "place": str(folder), "error": str(error)}
+    return {**summary, "state": state_of_folder(folder, summary["outcome"]), "place": str(folder)}
+
+
+def _described_on(url: str) -> list[dict[str, object]]:
+    """Return the experiments on a broker; of those with a long journal, what is known without reading it."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
+    found: list[dict[str, object]] = []
     with Client(url) as there:
-        states = [state for experiment in there.experiments() if (state := experiment.state()) is not None]
-        click.echo(f"\non {printable(there.place)}{':' if states else ': no experiments'}")
-    if states:
-        _print_table(("name", "started", "status", "metric"), map(_row_of, states))
+        for experiment in there.experiments():
+            if (state := experiment.state()) is None:
+                continue
+            if state.entries <= _ENTRIES:
+                with opened(Place(experiment.name, None, url)) as view:
+                    found.append(described_experiment(view))
+                continue
+            words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
+            plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
+            found.append({**plain, "metric": state.metric, "state": words, "place": there.place})
+    return found
+
+
+def _list_broker(url: str) -> None:
+    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+
+    found = _described_on(url)
+    click.echo(f"\non {printable(redact(url))}{':' if found else ': no experiments'}")
+    if found:
+        _print_table(("name", "started", "status", "trials", "best"), (_cells(each)[:-1] for each in found))
         click.echo("details: mqtune show --broker … NAME")
-
-
-def _row_of(state: ExperimentState) -> list[str]:
-    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s)
-    return [printable(state.name), _time(state.created_at), words, printable(state.metric)]
 
 
 def _print_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -102,15 +134,20 @@ def _row(folder: Path) -> list[str]:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
         return [name, "", f"can't be read: {printable(str(error))}", "", "", ""]
-    best = summary["best"]
-    value = "" if best is None else f"{printable(summary['metric'])}={short_value(best['value'])}"
+    return _cells({**summary, "name": folder.name, "state": state_of_folder(folder, summary["outcome"])})
+
+
+def _cells(summary: _Summary) -> list[str]:
+    best, metric = summary.get("best"), printable(str(summary["metric"]))
+    value = f"{metric}={short_value(best['value'])}" if best else "" if "best" in summary else metric
     if front := summary.get("pareto_front"):
         value = f"Pareto front: {len(front)}"
-    state, tags = state_of_folder(folder, summary["outcome"]), ", ".join(map(str, summary.get("tags", ())))
-    return [name, _time(summary["created_at"]), state, str(summary["trials"]), value, printable(tags)]
+    tags = printable(", ".join(map(str, summary.get("tags", ()))))
+    started, trials = _time(summary["created_at"]), str(summary.get("trials", ""))
+    return [printable(summary["name"]), started, summary["state"], trials, value, tags]
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def _summary(folder: Path) -> _Summary:
     """Return the summary that the driver saved, or a new one if events came after it."""
     saved = folder / SUMMARY_FILE
     if saved.exists() and saved.stat().st_mtime_ns >= (folder / JOURNAL_FILE).stat().st_mtime_ns:

@@ -8,12 +8,13 @@ import sys
 import click
 
 from mqtune.cli.output import broker_option
+from mqtune.cli.place import name_argument, trial_argument, whole_name
 from mqtune.core.text import printable
 
 
 @click.command("logs")
-@click.argument("name")
-@click.argument("trial")
+@name_argument
+@trial_argument
 @click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt; by default the last.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the attempt has ended.")
@@ -38,7 +39,7 @@ def command(
     is_terminal = sys.stdout.isatty()
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for data in follow_log(
-        name,
+        whole_name(name, broker),
         trial,
         "stderr" if stderr else "stdout",
         attempt=attempt,

@@ -8,10 +8,11 @@ import threading
 import click
 
 from mqtune.cli.output import broker_option
+from mqtune.cli.place import name_argument, whole_name
 
 
 @click.command("optuna-dashboard")
-@click.argument("name")
+@name_argument
 @broker_option("The Redis of an experiment that was not driven on this machine.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address to listen on; whoever reaches it can look."
@@ -25,6 +26,7 @@ def command(name: str, broker: str | None, host: str, port: int) -> None:
     # --help needs none of it.
     from mqtune.integrations.optuna_dashboard import Feed, open_server  # noqa: PLC0415
 
+    name = whole_name(name, broker)
     with contextlib.closing(Feed(name, broker)) as feed:
         server = open_server(feed.mirror.storage, host, port)
         threading.Thread(target=feed.follow, name="mqtune-follower", daemon=True).start()

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from mqtune.core.text import printable
+from mqtune.results.results import json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -22,6 +23,16 @@ def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], 
     return click.option(
         "--broker", metavar="URL", envvar="MQTUNE_BROKER", show_envvar=True, required=required, help=help
     )
+
+
+def json_option(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the option --json, which arrives as *as_json*."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document; numbers that JSON has not are texts, such as "NaN"."""
+    say(json_text(value, indent=2))
 
 
 def output() -> Console:

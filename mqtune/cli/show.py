@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.cli.output import broker_option, output, say
+from mqtune.cli.describe import described_experiment, described_trial
+from mqtune.cli.output import broker_option, json_option, output, print_json, say
+from mqtune.cli.place import complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.machine import end_of_file, mqtune_home
+from mqtune.core.machine import end_of_file
 from mqtune.core.text import flatten, printable
 from mqtune.core.trial import Attempt, Labels
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
-from mqtune.results.experiments import duration, saved_experiments, state_in_words, state_of_folder
+from mqtune.results.experiments import duration
 from mqtune.results.results import Results, TrialResult
 
 #: The number of trials in the table, and of failed ones below it, without --all.
@@ -34,18 +32,19 @@ _TAIL_BYTES: Final = 16_000
 
 
 @click.command("show")
-@click.argument("name", required=False)
-@click.option("--trial", metavar="ID", help="Show one trial: its attempts, its error and the end of its output.")
+@click.argument("name", required=False, shell_complete=complete_experiment)
+@click.argument("trial_id", metavar="[TRIAL]", required=False, shell_complete=complete_trial)
+@click.option("--trial", metavar="ID", help="The same as TRIAL.")
 @click.option("--all", "show_all", is_flag=True, help="Show all trials, not only the best.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Show all trials with this tag; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Show all trials with this text in their notes.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one row per trial as CSV.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one object per report as JSON lines.")
 @broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
-@click.pass_context
+@json_option
 def command(
-    context: click.Context,
     name: str | None,
+    trial_id: str | None,
     trial: str | None,
     broker: str | None,
     tags: tuple[str, ...],
@@ -54,68 +53,35 @@ def command(
     show_all: bool,
     as_csv: bool,
     as_jsonl: bool,
+    as_json: bool,
 ) -> None:
     """Show an experiment that is running or has ended: NAME, or its folder; by default the newest.
 
+    With TRIAL, one trial: its attempts, its error and the end of its output.
+
     It is read from the driver's copy on this machine, without a broker; or from a broker, on any machine.
     """
-    if as_csv and as_jsonl:
+    if as_csv + as_jsonl + as_json > 1:
         raise click.UsageError(
-            "--csv prints one row per trial and --jsonl one object per report; give only one of them"
+            "--csv prints one row per trial and --jsonl one object per report; give only one of them, or --json"
         )
+    trial = trial if trial_id is None else trial_id
     if (tags or notes) and (as_csv or as_jsonl or trial is not None):
         raise ConfigurationError("--tag and --notes filter the table; leave out --csv, --jsonl and --trial")
-    is_asked_for = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
-    is_remote = is_asked_for or not _is_here(name)
-    with _from_broker(broker, name) if broker and is_remote else _from_folder(name) as (results, state, place):
+    with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
+        results = view.results
+        found = None if trial is None else results[find_trial(results.experiment, trial)]
         if as_csv:
             say(results.csv(), nl=False)
         elif as_jsonl:
             for line in results.jsonl():
                 say(line, nl=False)
-        elif trial is not None:
-            _show_trial(output(), results, _trial_of(results, trial))
+        elif as_json:
+            print_json(described_experiment(view) if found is None else described_trial(found.trial))
+        elif found is not None:
+            _show_trial(output(), results, found)
         else:
-            show_experiment(output(), results, state, place, show_all=show_all, tags=tags, notes=notes)
-
-
-def _is_here(name: str | None) -> bool:
-    if name is None:
-        return bool(saved_experiments())
-    return any((folder / JOURNAL_FILE).is_file() for folder in (mqtune_home() / name, Path(name)))
-
-
-@contextlib.contextmanager
-def _from_folder(name: str | None) -> Iterator[tuple[Results, str, str]]:
-    """Yield an experiment's results with its state and its place."""
-    saved = saved_experiments() if name is None else []
-    if name is None and not saved:
-        raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
-    results = Results.load(name if name is not None else saved[0])
-    yield results, state_of_folder(results.folder, results.outcome), str(results.folder)
-
-
-@contextlib.contextmanager
-def _from_broker(url: str, name: str | None) -> Iterator[tuple[Results, str, str]]:
-    """Yield an experiment's results, read from its broker, with its state and its place."""
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
-    with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-show-") as folder:
-        experiment = next(iter(there.experiments()), None) if name is None else there.experiment(name)
-        if experiment is None:
-            raise ConfigurationError(f"there is no experiment on {there.place} yet")
-        results, found = experiment.results(Path(folder)), experiment.state()
-        state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
-        yield results, state, there.place
-
-
-def _trial_of(results: Results, trial: str) -> TrialResult:
-    for id_ in (trial, trial.zfill(4)):
-        if id_ in results.experiment.trials:
-            return results[id_]
-    ids = list(results.experiment.trials)
-    span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
-    raise ConfigurationError(f"experiment {results.name!r} has no trial {trial!r}; {span}")
+            show_experiment(output(), results, view.state, view.place, show_all=show_all, tags=tags, notes=notes)
 
 
 # An experiment.
@@ -163,7 +129,7 @@ def show_experiment(
     _show_failed(console, results, show_all=show_all)
     console.print()
     if trials:
-        console.print(f"one trial: mqtune show {results.name} --trial {trials[0].id}", style="dim")
+        console.print(f"one trial: mqtune show {results.name} {trials[0].id}", style="dim")
     console.print(f"as a file: mqtune show {results.name} --csv", style="dim")
 
 

@@ -1,0 +1,52 @@
+"""What ``--json`` prints of experiments, trials and attempts; docs/cli.md has the schema."""
+
+from __future__ import annotations
+
+from mqtune.cli.place import View
+from mqtune.core.trial import Attempt, Trial
+
+
+def described_experiment(view: View) -> dict[str, object]:
+    """Return an experiment: its summary, its state in words and where it was read."""
+    return {**view.results.summary(), "state": view.state, "place": view.place}
+
+
+def described_trial(trial: Trial) -> dict[str, object]:
+    """Return a trial with its attempts."""
+    return {
+        "trial": trial.id,
+        "status": trial.status.value,
+        "reason": trial.reason,
+        "config": trial.config,
+        "best": trial.best_value if trial.has_metric else None,
+        "metrics": trial.best_metrics,
+        "last_metrics": trial.last_metrics,
+        "reports": trial.reports,
+        "late_reports": trial.late_reports,
+        "parent": trial.parent,
+        "checkpoint": trial.checkpoint,
+        "tags": list(trial.labels.tags),
+        "notes": trial.labels.notes,
+        "attempts": [_attempt(attempt) for attempt in trial.attempts],
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, object]:
+    return {
+        "attempt": attempt.number,
+        "worker": attempt.worker,
+        "host": attempt.host,
+        "devices": list(attempt.devices),
+        "pid": attempt.pid,
+        "staged_at": attempt.staged_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "end": None if attempt.end is None else attempt.end.value,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "error": attempt.error,
+        "checkpoint": attempt.checkpoint,
+        "source": attempt.source,
+        "stdout": attempt.stdout_path,
+        "stderr": attempt.stderr_path,
+    }

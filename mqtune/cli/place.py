@@ -1,0 +1,249 @@
+"""Finds the experiment and the trials that a command is about, on this machine or on a broker; names may be shortened."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from mqtune.cli.terms import BEST
+from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.experiment import Experiment
+from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.text import names_in_words, printable
+from mqtune.core.trial import TrialId
+from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.results.experiments import find_experiment, saved_experiments, state_in_words, state_of_folder
+from mqtune.results.results import Results
+
+if TYPE_CHECKING:
+    from mqtune.client import ExperimentHandle
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+#: How long a key press may wait for a broker that is to complete a name.
+_COMPLETION_S: Final = 1.0
+
+
+class Place(NamedTuple):
+    """Where an experiment is: its folder on this machine, if it has one, and the broker to ask, if there is one."""
+
+    name: str
+    folder: Path | None
+    broker: str | None
+
+
+class View(NamedTuple):
+    """An experiment's results, with its state in words and where they were read."""
+
+    results: Results
+    state: str
+    place: str
+
+
+def is_asked_for(option: str = "broker") -> bool:
+    """Whether an option stands on the command line, rather than in the environment."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def chosen(what: str, given: str, names: Sequence[str]) -> str | None:
+    """Return the name that is meant: the very one, or else the only one that begins so; None if there is none.
+
+    Raises:
+        ConfigurationError: several names begin so; the message has them.
+    """
+    found = (
+        [given] if given in names else list(dict.fromkeys(name for name in names if given and name.startswith(given)))
+    )
+    if len(found) > 1:
+        raise ConfigurationError(f"{what} {given!r} may be any of {names_in_words(found)}; give more of the name")
+    return found[0] if found else None
+
+
+def whole_name(name: str, broker: str | None) -> str:
+    """Return the name that a shortened one stands for; the name itself if that is not known.
+
+    Raises:
+        ConfigurationError: there are several.
+    """
+    here = [folder.name for folder in saved_experiments()]
+    there: list[str] = []
+    if broker and name not in here:
+        with contextlib.suppress(MqtuneError):
+            there = _names_on(broker)
+    return chosen("experiment", name, [*here, *there]) or name
+
+
+def find_place(name: str, broker: str | None) -> Place:
+    """Return where the experiment of this name, or in this folder, is.
+
+    What is on this machine comes first, unless the broker stands on the command line.
+
+    Raises:
+        ConfigurationError: there is no such experiment, or there are several.
+        BrokerUnavailable: it is not on this machine, and the broker does not answer.
+    """
+    here = [] if broker and is_asked_for() else [folder.name for folder in saved_experiments()]
+    if name not in here and not (broker and is_asked_for()) and (Path(name) / JOURNAL_FILE).is_file():
+        return Place(Path(name).resolve().name, Path(name), broker)
+    there: list[str] = []
+    if broker and name not in here:
+        try:
+            there = _names_on(broker)
+        except MqtuneError:
+            if chosen("experiment", name, here) is None:
+                raise
+    found = chosen("experiment", name, [*here, *there])
+    if found is None:
+        if broker:
+            # Its error names what there is.
+            _refuse(name, broker)
+        find_experiment(name)
+        raise ConfigurationError(f"there is no experiment {name!r}")
+    return Place(found, mqtune_home() / found if found in here else None, broker)
+
+
+def newest_place(broker: str | None) -> Place:
+    """Return where the newest experiment is.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    saved = [] if broker and is_asked_for() else saved_experiments()
+    if saved:
+        return Place(saved[0].name, saved[0], broker)
+    if not broker:
+        raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
+    if not (names := _names_on(broker)):
+        raise ConfigurationError("there is no experiment on the broker yet")
+    return Place(names[0], None, broker)
+
+
+def _names_on(broker: str) -> list[str]:
+    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+    with Client(broker) as there:
+        return [experiment.name for experiment in there.experiments()]
+
+
+def _refuse(name: str, broker: str) -> None:
+    from mqtune.client import Client  # noqa: PLC0415 - as above
+
+    with Client(broker) as there:
+        there.experiment(name)
+
+
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator[View]:
+    """Yield what is known of an experiment: from its folder, if it is on this machine, else from its broker."""
+    if place.folder is not None:
+        results = Results.load(place.folder)
+        yield View(results, state_of_folder(results.folder, results.outcome), str(results.folder))
+        return
+    from mqtune.client import Client  # noqa: PLC0415 - as above
+
+    with Client(place.broker or "") as there, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        experiment = there.experiment(place.name)
+        results, found = experiment.results(Path(folder)), experiment.state()
+        state = "" if found is None else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s)
+        yield View(results, state, there.place)
+
+
+@contextlib.contextmanager
+def steered(place: Place) -> Iterator[ExperimentHandle]:
+    """Yield a handle that makes requests of an experiment's driver, on the server that has the experiment.
+
+    An experiment that ran on this machine alone has a server of its own, which ended with its driver: it is started for the
+    moment of the request, which the next driver finds there.
+
+    Raises:
+        ConfigurationError: the experiment is on a broker, and which is not known.
+    """
+    from mqtune.client import Client  # noqa: PLC0415 - as above
+
+    with contextlib.ExitStack() as stack:
+        url = place.broker
+        if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
+            url = stack.enter_context(_own_server(place.folder))
+        if not url:
+            raise ConfigurationError(
+                f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
+            )
+        yield stack.enter_context(Client(url)).experiment(place.name)
+
+
+@contextlib.contextmanager
+def _own_server(folder: Path) -> Iterator[str]:
+    """Yield the URL of the server of an experiment that has one of its own."""
+    from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
+
+    if url := EmbeddedServer.running_url(folder):
+        yield url
+        return
+    with EmbeddedServer.start(folder) as server:
+        yield server.url
+
+
+def find_trial(experiment: Experiment, given: str) -> TrialId:
+    """Return the id of a trial: given as it is, without leading zeros, by its only beginning, or "best".
+
+    Raises:
+        ConfigurationError: there is no such trial, or there are several.
+    """
+    if given == BEST and experiment.best is not None:
+        return experiment.best.id
+    ids = list(experiment.trials)
+    if (padded := TrialId(given.zfill(4))) in experiment.trials:
+        return padded
+    if (found := chosen("trial", given, ids)) is not None:
+        return TrialId(found)
+    span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
+    raise ConfigurationError(f"experiment {experiment.name!r} has no trial {given!r}; {span}")
+
+
+# What the shell completes.
+
+
+def complete_experiment(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the experiments, on this machine and the broker, whose names begin so."""
+    names = {folder.name: "" for folder in saved_experiments()}
+    with contextlib.suppress(Exception):
+        names |= dict.fromkeys(_quick_names(context.params.get("broker")), "")
+    # A name is anybody's who may write to the broker.
+    return [CompletionItem(printable(name)) for name in names if name.startswith(incomplete)]
+
+
+def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the trials whose ids begin so, of the experiment that stands before, if that is on this machine."""
+    with contextlib.suppress(Exception):
+        trials = Results.load(str(context.params["name"])).experiment.trials.values()
+        return [
+            CompletionItem(trial.id, help=trial.status.value) for trial in trials if trial.id.startswith(incomplete)
+        ]
+    return []
+
+
+def _quick_names(broker: str | None) -> list[str]:
+    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+
+    if not broker:
+        return []
+    with contextlib.closing(connect(broker, timeout_s=_COMPLETION_S, role="reader")) as client:
+        return experiments_on(client, patience_s=0)
+
+
+def name_argument(command: _Command) -> _Command:
+    """Add the argument NAME, an experiment."""
+    return click.argument("name", shell_complete=complete_experiment)(command)
+
+
+def trial_argument(command: _Command) -> _Command:
+    """Add the argument TRIAL."""
+    return click.argument("trial", shell_complete=complete_trial)(command)

@@ -1,0 +1,351 @@
+"""The verbs that steer an experiment or its trials: each is a request to the driver, whose answer is waited for."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.place import complete_trial, find_place, find_trial, name_argument, steered
+from mqtune.cli.terms import conditions_of, config_of, selected
+from mqtune.core.errors import ConfigurationError, RequestRefused
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import printable
+from mqtune.core.trial import Trial, TrialId, TrialStatus
+
+if TYPE_CHECKING:
+    from mqtune.client import Answer, ExperimentHandle
+
+#: The exit code when a request was made that no driver has carried out yet.
+NOT_YET: Final = 3
+#: How long an answer is waited for: a driver answers at once, and is known to be dead after 20 s.
+_ANSWER_S: Final = 30.0
+_OPEN: Final = frozenset(status for status in TrialStatus if not status.is_terminal)
+_RUNNING: Final = frozenset({TrialStatus.RUNNING})
+_PAUSED: Final = frozenset({TrialStatus.PAUSED})
+_DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
+STATUSES: Final = click.Choice([status.value for status in TrialStatus])
+
+
+class _Verb(NamedTuple):
+    """What a verb does to a trial, what it has done then, and with which statuses --all and --where take trials."""
+
+    help: str
+    done: str
+    statuses: frozenset[TrialStatus]
+
+
+_VERBS: Final = {
+    "stop": _Verb("Stop trials early.", "is stopped", _OPEN),
+    "pause": _Verb("Pause trials: they save a checkpoint, and their slots become free.", "is paused", _DEPLOYED),
+    "resume": _Verb("Resume paused trials, from their newest checkpoint.", "is resumed", _PAUSED),
+    "restart": _Verb("Have trials begin again, from scratch or from a checkpoint.", "begins again", _OPEN),
+    "save": _Verb("Have running trials save a checkpoint as soon as they can.", "is to save a checkpoint", _RUNNING),
+    "complete": _Verb("End trials as completed.", "is completed", _DEPLOYED),
+    "abandon": _Verb("Give trials up: their configs are never proposed again.", "is abandoned", _OPEN),
+    "fail": _Verb("End trials as failed; they are not tried again.", "has failed", _OPEN),
+}
+
+
+class Outcome(NamedTuple):
+    """What became of a request."""
+
+    action: str
+    trial: str
+    done: bool
+    #: What it waits for, or why it was refused.
+    reason: str = ""
+    refused: bool = False
+    request: str = ""
+
+
+# Options that several verbs have.
+
+_broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=_ANSWER_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the driver's answer. The request stays.",
+)
+reason_option = click.option(
+    "--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial."
+)
+config_option = click.option(
+    "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
+)
+_from = click.option(
+    "--from",
+    "origin",
+    metavar="TRIAL[@best]",
+    help="Begin with this trial's newest checkpoint, its best, or @ID; @best alone is the trial's own, or the best trial's.",
+)
+
+
+class Choice(NamedTuple):
+    """Which trials a command is for."""
+
+    trials: tuple[str, ...]
+    everyone: bool
+    wheres: tuple[str, ...]
+    statuses: tuple[str, ...]
+
+    @property
+    def by_rule(self) -> bool:
+        """Whether trials are chosen by what they are, rather than named."""
+        return self.everyone or bool(self.wheres or self.statuses)
+
+    def of(self, experiment: Experiment, statuses: frozenset[TrialStatus]) -> list[Trial]:
+        """Return the trials, each once.
+
+        Raises:
+            ConfigurationError: one that is named is not there.
+        """
+        if not self.by_rule:
+            ids = dict.fromkeys(find_trial(experiment, each) for each in self.trials)
+            return [experiment.trials[id_] for id_ in ids]
+        wanted = {TrialStatus(each) for each in self.statuses} or statuses
+        conditions = conditions_of(self.wheres)
+        return [each for each in selected(experiment.trials.values(), conditions) if each.status in wanted]
+
+
+def trial_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the arguments and options that choose trials; they arrive as *choice*."""
+
+    @functools.wraps(command)
+    def call(
+        *, trials: tuple[str, ...], everyone: bool, wheres: tuple[str, ...], statuses: tuple[str, ...], **others: object
+    ) -> object:
+        return command(choice=Choice(trials, everyone, wheres, statuses), **others)
+
+    added: Callable[..., object] = call
+    for add in (
+        click.option("--status", "statuses", multiple=True, type=STATUSES, help="All trials with this status."),
+        click.option(
+            "--where", "wheres", multiple=True, metavar="CONDITION", help="All trials for which it holds: 'lr<0.1'."
+        ),
+        click.option("--all", "everyone", is_flag=True, help="All trials that it can be done to."),
+        click.argument("trials", nargs=-1, metavar="[TRIAL]…", shell_complete=complete_trial),
+        name_argument,
+    ):
+        added = add(added)
+    return added
+
+
+def steer_trials(
+    verb: str,
+    name: str,
+    broker: str | None,
+    choice: Choice,
+    how: dict[str, object],
+    *,
+    as_json: bool,
+    origin: str | None = None,
+) -> None:
+    """Request a verb of each chosen trial, say what happened, and exit with what came of it.
+
+    Args:
+        verb: which.
+        name: the experiment.
+        broker: where it is.
+        choice: which trials.
+        how: the other arguments of the verb's method of ``TrialHandle``.
+        as_json: whether the outcomes are printed as JSON.
+        origin: the trial, and its checkpoint, that they begin from.
+    """
+    if choice.by_rule == bool(choice.trials):
+        raise click.UsageError("name the trials, or give --all, --where or --status")
+    with steered(find_place(name, broker)) as handle:
+        experiment = _experiment_of(handle)
+        if origin is not None:
+            how["source"], how["checkpoint"] = _origin(experiment, origin)
+        trials = choice.of(experiment, _VERBS[verb].statuses)
+        if not trials:
+            click.echo(f"no trial of {handle.name} to {verb}", err=True)
+        outcomes = (_steered(handle, verb, trial, how) for trial in trials)
+        _tell(handle.name, outcomes, as_json=as_json)
+
+
+def _experiment_of(handle: ExperimentHandle) -> Experiment:
+    with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        return handle.results(Path(folder)).experiment
+
+
+def _steered(handle: ExperimentHandle, verb: str, trial: Trial, how: dict[str, object]) -> Outcome:
+    if trial.status.is_terminal:
+        # A later driver would refuse it too, when nobody is there to read why.
+        return Outcome(verb, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
+    return _asked(verb, trial.id, partial(getattr(handle.trial(trial.id), verb), **how))
+
+
+def _asked(verb: str, trial: str, request: Callable[[], Answer]) -> Outcome:
+    try:
+        answer = request()
+    except RequestRefused as error:
+        return Outcome(verb, trial, done=False, reason=str(error), refused=True)
+    return Outcome(verb, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id)
+
+
+def _tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
+    """Say what becomes of each request as soon as it is known, and exit with what came of all."""
+    told = []
+    for outcome in outcomes:
+        told.append(outcome)
+        if not as_json:
+            _say(outcome, name)
+    if as_json:
+        print_json([outcome._asdict() for outcome in told])
+    waiting = [each for each in told if not each.done and not each.refused]
+    if not as_json and any(each.reason.startswith("nobody") for each in waiting):
+        click.echo(f"go on with it: mqtune resume {name}, or run its script again", err=True)
+    if code := 1 if any(each.refused for each in told) else NOT_YET if waiting else 0:
+        sys.exit(code)
+
+
+def _say(outcome: Outcome, name: str) -> None:
+    what = f"trial {outcome.trial}" if outcome.trial else name
+    if outcome.refused:
+        click.echo(f"{what}: {outcome.action} is refused: {printable(outcome.reason)}", err=True)
+    elif outcome.done:
+        say(f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}")
+    else:
+        say(f"{what}: {outcome.action} is requested: {outcome.reason}")
+
+
+def _done(outcome: Outcome) -> str:
+    verb = _VERBS.get(outcome.action)
+    return (
+        {"add": "is added", "set": "has these limits now", "end": "ends"}[outcome.action] if verb is None else verb.done
+    )
+
+
+def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
+    """Return the trial and the checkpoint that ``TRIAL``, ``TRIAL@best`` or ``@best`` stands for."""
+    trial, _, checkpoint = text.partition("@")
+    if not trial and not checkpoint:
+        raise click.UsageError("--from names no trial; write --from 3 or --from 3@best")
+    return (find_trial(experiment, trial) if trial else TrialId("")), checkpoint or None
+
+
+# The verbs.
+
+
+def _plain(verb: str, *more: Callable[[Callable[..., object]], Callable[..., object]]) -> click.Command:
+    """Return a verb for trials."""
+
+    def call(
+        name: str,
+        broker: str | None,
+        choice: Choice,
+        *,
+        as_json: bool,
+        configs: tuple[str, ...] = (),
+        origin: str | None = None,
+        **how: object,
+    ) -> None:
+        changes: dict[str, object] = {"config": config_of(configs)} if configs else {}
+        steer_trials(verb, name, broker, choice, {**how, **changes}, as_json=as_json, origin=origin)
+
+    call.__doc__ = (
+        f"{_VERBS[verb].help}\n\nTRIAL is an id such as 0007 or 7, or best. The driver's answer is waited for; without a driver "
+        "the next one carries the request out."
+    )
+    options = (
+        trial_options,
+        *more,
+        *(() if verb == "save" else (reason_option,)),
+        timeout_option,
+        _broker,
+        json_option,
+    )
+    command: Callable[..., object] = call
+    for add in reversed(options):
+        command = add(command)
+    return click.command(verb)(command)
+
+
+@click.command("add")
+@name_argument
+@config_option
+@_from
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
+@click.option("--notes", default="", metavar="TEXT", help="What there is to say about it.")
+@click.option("--key", default="", help="A name of your own for it; adding it again adds nothing.")
+@timeout_option
+@_broker
+@json_option
+def _add(
+    name: str,
+    broker: str | None,
+    configs: tuple[str, ...],
+    origin: str | None,
+    timeout_s: float,
+    *,
+    as_json: bool,
+    tags: tuple[str, ...],
+    notes: str,
+    key: str,
+) -> None:
+    """Have a config tried next; what it leaves out is sampled.
+
+    The answer comes when a slot is free, and names the new trial. Values are JSON, or else text: lr=0.1,optimizer=adam,layers.width=64.
+    """
+    with steered(find_place(name, broker)) as handle:
+        source, checkpoint = ("", None) if origin is None else _origin(_experiment_of(handle), origin)
+        request = partial(
+            handle.add, config_of(configs), source, checkpoint, tags=tags, notes=notes, key=key, timeout_s=timeout_s
+        )
+        _tell(handle.name, [_asked("add", "", request)], as_json=as_json)
+
+
+@click.command("set")
+@name_argument
+@click.argument("limits", nargs=-1, required=True, metavar="NAME=NUMBER…")
+@timeout_option
+@_broker
+@json_option
+def _set(name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, as_json: bool) -> None:
+    """Change how many trials there may be, or how many at once: max_trials=200 max_concurrent=16."""
+    values = config_of(limits)
+    for key, value in values.items():
+        if key not in ("max_trials", "max_concurrent"):
+            raise click.UsageError(f"{key!r} is no limit; there are max_trials and max_concurrent")
+        if type(value) is not int or value < 1:
+            raise click.UsageError(f"{key}={value!r} is no number from 1 on")
+    with steered(find_place(name, broker)) as handle:
+        request = partial(handle.set, **values, timeout_s=timeout_s)
+        _tell(handle.name, [_asked("set", "", request)], as_json=as_json)
+
+
+@click.command("end")
+@name_argument
+@click.option("--now", is_flag=True, help="Stop the trials that run; otherwise they end by themselves.")
+@timeout_option
+@_broker
+@json_option
+def _end(name: str, broker: str | None, timeout_s: float, *, now: bool, as_json: bool) -> None:
+    """End an experiment: no other trial is started."""
+    with steered(find_place(name, broker)) as handle:
+        state = handle.state()
+        if state is not None and state.outcome == "finished":
+            raise ConfigurationError(f"experiment {handle.name!r} has finished already")
+        _tell(handle.name, [_asked("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
+
+
+COMMANDS: Final = {
+    **{verb: _plain(verb) for verb in ("stop", "pause", "save", "complete", "abandon", "fail")},
+    "restart": _plain("restart", config_option, _from),
+    "add": _add,
+    "set": _set,
+    "end": _end,
+}

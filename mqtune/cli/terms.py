@@ -1,0 +1,197 @@
+"""What users write about configs and trials: assignments such as ``lr=0.1``, and conditions such as ``lr<0.1``."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import click
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment
+from mqtune.core.text import flatten, names_in_words
+from mqtune.core.trial import Config, Trial, is_number
+
+_OPERATORS: Final[dict[str, Callable[..., bool]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "==": operator.eq,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_CONDITION: Final = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_AND: Final = re.compile(r"\s+and(?:\s+|$)")
+#: As Python has them, which JSON calls otherwise.
+_PYTHON: Final[dict[str, object]] = {"True": True, "False": False, "None": None}
+#: The word for the best trial, and the column of each trial's best value.
+BEST: Final = "best"
+_OPENING: Final = "[{("
+_CLOSING: Final = "]})"
+
+
+class Condition(NamedTuple):
+    """A comparison of something that is known of a trial with a value."""
+
+    name: str
+    operator: str
+    value: object
+
+    def holds(self, row: Mapping[str, object]) -> bool:
+        """Whether it holds for a trial; what a trial has not got fulfils no condition."""
+        if self.name not in row:
+            return False
+        left, right = row[self.name], self.value
+        if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
+            # A choice of "8" is written as 8 too; anything else that differs in kind has no order.
+            left, right = str(left), str(right)
+            if self.operator not in ("=", "==", "!="):
+                return False
+        try:
+            return bool(_OPERATORS[self.operator](left, right))
+        except TypeError:
+            return False
+
+
+def conditions_of(texts: Iterable[str]) -> list[Condition]:
+    """Return the conditions in texts such as ``lr<0.1 and width>=64``.
+
+    Raises:
+        click.UsageError: a text is no condition.
+    """
+    return [_condition(part) for text in texts for part in _AND.split(text)]
+
+
+def _condition(text: str) -> Condition:
+    found = _CONDITION.fullmatch(text)
+    if found is None or not found[3]:
+        raise click.UsageError(
+            f"{text!r} is no condition; write one such as 'lr<0.1', 'optimizer=adam' or 'status!=failed'"
+        )
+    return Condition(found[1], found[2], value_of(found[3]))
+
+
+def value_of(text: str) -> object:
+    """Return the value that a text stands for: JSON's if it is JSON, else the text itself."""
+    if text in _PYTHON:
+        return _PYTHON[text]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def config_of(texts: Iterable[str]) -> Config:
+    """Return the config in texts such as ``lr=0.1,layers.width=64``, or in a JSON object.
+
+    Raises:
+        click.UsageError: a text is neither.
+    """
+    config: dict[str, object] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            config.update(_object(text))
+            continue
+        for part in _parts(text):
+            name, equals, value = part.partition("=")
+            if not equals or not name.strip():
+                raise click.UsageError(f"{part!r} is no assignment; write lr=0.1,width=64 or a JSON object")
+            _put(config, name.strip(), value_of(value.strip()))
+    return config
+
+
+def _object(text: str) -> dict[str, object]:
+    found = value_of(text)
+    if not isinstance(found, dict):
+        raise click.UsageError(f"{text!r} is no JSON object")
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    """Split a text at its commas, but those within brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for char in text:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char == '"':
+            quote = char
+        else:
+            depth += (char in _OPENING) - (char in _CLOSING)
+        if char == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def _put(config: dict[str, object], name: str, value: object) -> None:
+    """Put a value under a name such as ``layers.width`` into a nested dict."""
+    *outer, last = name.split(".")
+    for key in outer:
+        inner = config.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise click.UsageError(f"{name}: {key} has a value already")
+        config = inner
+    config[last] = value
+
+
+# What is known of a trial.
+
+
+def row_of(trial: Trial) -> dict[str, object]:
+    """Return what conditions and sorting may name: a trial's own columns, its config, and its metrics at its best and at last."""
+    config, metrics = dict(flatten(trial.config)), dict(flatten(trial.best_metrics))
+    named = {"config": config, "metrics": metrics, "last": dict(flatten(trial.last_metrics))}
+    return {
+        **metrics,
+        **config,
+        "trial": trial.id,
+        "status": trial.status.value,
+        "reason": trial.reason,
+        "reports": trial.reports,
+        "attempts": len(trial.attempts),
+        "worker": trial.attempts[-1].worker if trial.attempts else "",
+        **({"best": trial.best_value} if trial.has_metric else {}),
+        **{f"{group}.{name}": value for group, values in named.items() for name, value in values.items()},
+    }
+
+
+def selected(trials: Iterable[Trial], conditions: list[Condition]) -> list[Trial]:
+    """Return the trials for which all conditions hold.
+
+    Raises:
+        ConfigurationError: a condition is about what no trial has.
+    """
+    rows = [(trial, row_of(trial)) for trial in trials]
+    for condition in conditions:
+        _check_known(condition.name, [row for _, row in rows])
+    return [trial for trial, row in rows if all(condition.holds(row) for condition in conditions)]
+
+
+def _check_known(name: str, rows: list[dict[str, object]]) -> None:
+    if rows and not any(name in row for row in rows):
+        names = dict.fromkeys(known for row in rows for known in row if "." not in known)
+        raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(names)}")
+
+
+def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reverse: bool = False) -> list[Trial]:
+    """Return trials sorted by a column; a metric that is maximized has its highest values first, and who has none comes last."""
+    rows = [(trial, row_of(trial)) for trial in trials]
+    _check_known(name, [row for _, row in rows])
+    objective = experiment.objective
+    metric = name.removeprefix("metrics.").removeprefix("last.")
+    is_max = name == BEST and experiment.mode == "max"
+    if metric in objective.metrics:
+        is_max = objective.modes[objective.metrics.index(metric)] == "max"
+    with_it = [(row[name], trial) for trial, row in rows if name in row and row[name] == row[name]]
+    ordered = sorted(with_it, key=lambda each: _sort_key(each[0]), reverse=is_max != reverse)
+    found = {trial.id: trial for _, trial in ordered}
+    return [*found.values(), *(trial for trial, _ in rows if trial.id not in found)]
+
+
+def _sort_key(value: object) -> tuple[bool, float, str]:
+    return (False, value, "") if is_number(value) else (True, 0, str(value))

@@ -1,0 +1,80 @@
+"""What docs/cli.md says is so: its commands run, or at least parse, and its tables are the code's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+import pytest
+from book import Book
+from click.testing import CliRunner
+from pages import ROOT, table_lines
+
+from mqtune.cli import COMMANDS, INTERRUPTED, SECTIONS, group
+from mqtune.cli.steer import NOT_YET, Outcome
+
+PAGE: Final = ROOT / "docs" / "cli.md"
+EXAMPLES: Final = re.findall(r"^\$ mqtune (.*)$", PAGE.read_text(), re.MULTILINE)
+#: Verbs that need no server, as what they read is on this machine.
+OFFLINE: Final = {"list", "show"}
+
+
+@pytest.fixture
+def _digits(mqtune_home: Path) -> None:
+    """An experiment of the name that the page's examples have, with nine trials."""
+    book = Book(mqtune_home / "digits")
+    for number in range(1, 10):
+        book.run(f"{number:04d}", 1 / number, config={"lr": number / 10, "optimizer": "sgd"})
+    book.finish()
+    book.save()
+
+
+def fields_of(title: str) -> set[str]:
+    """The fields of a table, by what the sentence above it begins with."""
+    text = PAGE.read_text().partition(f"{title}** (")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split("|")[0] for line in text.splitlines()[2:]]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.usefixtures("_digits")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs(example: str) -> None:
+    verb, *arguments = shlex.split(example)
+    command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), verb)
+
+    assert command is not None
+    command.make_context(verb, [*arguments, "--broker", "redis://h"] if verb in ("worker", "drain") else arguments)
+    if verb in OFFLINE:
+        done = CliRunner().invoke(group, [verb, *arguments])
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout
+
+
+def test_every_verb_has_its_section_and_is_on_the_page() -> None:
+    told = PAGE.read_text()
+
+    assert sorted(COMMANDS) == sorted({verb for verbs in SECTIONS.values() for verb in verbs})
+    for section, verbs in SECTIONS.items():
+        text = told.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        assert [verb for verb in verbs if not re.search(rf"mqtune {verb}\b|`{verb}`", text)] == []
+
+
+def test_the_codes_are_those_of_the_code() -> None:
+    codes = {int(cells[0]) for section, _, cells in table_lines(PAGE) if section == "Exit codes" and cells[0].isdigit()}
+
+    assert codes == {0, 1, 2, NOT_YET, INTERRUPTED}
+
+
+@pytest.mark.usefixtures("_digits")
+def test_the_schema_is_the_one_that_is_printed() -> None:
+    def shown(*arguments: str) -> dict[str, object]:
+        found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)
+        return found if isinstance(found, dict) else found[0]
+
+    assert set(shown("show", "digits")) == fields_of("An **experiment") - {"pareto_front"}
+    assert set(shown("list")) == set(shown("show", "digits"))
+    assert set(shown("show", "digits", "1")) == fields_of("A **trial")
+    assert set(Outcome._fields) == fields_of("An **outcome")

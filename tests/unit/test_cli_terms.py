@@ -1,0 +1,137 @@
+"""What users write about configs and trials on the command line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from book import Book
+
+from mqtune.cli.place import chosen, find_trial
+from mqtune.cli.terms import Condition, conditions_of, config_of, in_order, selected
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.experiment import Experiment
+from mqtune.results.results import Results
+
+
+@pytest.fixture
+def experiment(mqtune_home: Path) -> Experiment:
+    """Three trials with a loss and one without."""
+    book = Book(mqtune_home / "mine")
+    book.run("0001", 0.5, config={"lr": 0.1, "kind": "adam", "net": {"width": 8}})
+    book.run("0002", math.nan, config={"lr": 0.2, "kind": "sgd", "net": {"width": 16}})
+    book.run("0003", 0.3, 0.4, config={"lr": 1, "kind": "8", "net": {"width": 32}})
+    book.stage("0004", {"lr": 2})
+    book.save()
+    return Results.load("mine").experiment
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("lr<0.2", "1"),
+        ("lr<=0.2 and kind!=sgd", "1"),
+        ("lr >= 1", "34"),
+        ("net.width>8", "23"),
+        ("config.net.width=32", "3"),
+        ("kind=adam", "1"),
+        ('kind="sgd"', "2"),
+        ("kind=8", "3"),
+        ("kind<b", "13"),
+        ("kind<9", ""),
+        ("loss<1", "13"),
+        ("loss=0.3", "3"),
+        ("last.loss=0.4", "3"),
+        ("best>0", "13"),
+        ("status=running", "4"),
+        ("reports>1", "3"),
+        ("trial!=0002", "134"),
+        ("worker=w1@host", "1234"),
+        ("lr<__import__('os')", ""),
+    ],
+)
+def test_a_condition_selects_trials(experiment: Experiment, where: str, found: str) -> None:
+    trials = selected(experiment.trials.values(), conditions_of([where]))
+
+    assert "".join(trial.id.lstrip("0") for trial in trials) == found
+
+
+@pytest.mark.parametrize("text", ["", "lr", "lr<", "<1", "lr<1 and", "and", "a and b"])
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="is no condition; write one such as"):
+        conditions_of([text])
+
+
+def test_a_condition_about_what_no_trial_has_is_refused(experiment: Experiment) -> None:
+    with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; there are 'loss'"):
+        selected(experiment.trials.values(), [Condition("accuracy", "<", 1)])
+
+
+@pytest.mark.parametrize(
+    ("texts", "config"),
+    [
+        (["lr=0.1,width=64"], {"lr": 0.1, "width": 64}),
+        (["lr=1e-3", "kind=adam"], {"lr": 0.001, "kind": "adam"}),
+        (["net.width=8,net.depth=2"], {"net": {"width": 8, "depth": 2}}),
+        (['a=[1,2],b={"c":1},d=x'], {"a": [1, 2], "b": {"c": 1}, "d": "x"}),
+        (['a="x,y",b=True,c=None,d=false'], {"a": "x,y", "b": True, "c": None, "d": False}),
+        (['{"net.width": 8}'], {"net.width": 8}),
+        (["a=b=c"], {"a": "b=c"}),
+        ([], {}),
+    ],
+)
+def test_assignments_become_a_config(texts: list[str], config: dict[str, Any]) -> None:
+    assert config_of(texts) == config
+
+
+@pytest.mark.parametrize("text", ["lr", "=1", "a=1,", "a=1,a.b=2", "{nothing"])
+def test_what_is_no_assignment_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        config_of([text])
+
+
+@pytest.mark.parametrize(
+    ("name", "reverse", "order"),
+    [
+        ("best", False, "3124"),
+        ("lr", False, "1234"),
+        ("lr", True, "4321"),
+        ("kind", False, "3124"),
+        ("loss", True, "1324"),
+    ],
+)
+def test_trials_are_sorted_with_those_without_a_value_last(
+    experiment: Experiment, name: str, reverse: bool, order: str
+) -> None:
+    trials = in_order(experiment, experiment.trials.values(), name, reverse=reverse)
+
+    assert "".join(trial.id.lstrip("0") for trial in trials) == order
+
+
+def test_a_metric_that_is_maximized_is_sorted_with_its_highest_first(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "up", mode="max")
+    book.run("0001", 0.5)
+    book.run("0002", 0.7)
+    book.save()
+    experiment = Results.load("up").experiment
+
+    for name in ("loss", "best", "last.loss"):
+        assert [trial.id for trial in in_order(experiment, experiment.trials.values(), name)] == ["0002", "0001"]
+
+
+def test_trials_are_named_in_short(experiment: Experiment) -> None:
+    for given, id_ in (("3", "0003"), ("0003", "0003"), ("03", "0003"), ("best", "0003")):
+        assert find_trial(experiment, given) == id_
+    with pytest.raises(ConfigurationError, match="trial '00' may be any of '0001', '0002', '0003', '0004'"):
+        find_trial(experiment, "00")
+    with pytest.raises(ConfigurationError, match="no trial '9'; it has 0001 to 0004"):
+        find_trial(experiment, "9")
+
+
+def test_a_name_is_the_very_one_or_the_only_beginning() -> None:
+    assert chosen("experiment", "a", ["a", "ab"]) == "a"
+    assert chosen("experiment", "ab", ["a", "abc", "abc"]) == "abc"
+    assert chosen("experiment", "", ["a"]) is None
