@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -62,9 +63,14 @@ class Record:
         *_, chosen = itertools.takewhile(lambda report: report.at_s <= until_s, self.choices())
         return task.regret(chosen.config)
 
-    def reached(self, task: Task, regret: float) -> Report | None:
-        """Return the first report by which a config was chosen that is as good as that; None if there was none."""
-        return next((report for report in self.choices() if task.regret(report.config) <= regret), None)
+    def good_from_s(self, task: Task, regret: float) -> float:
+        """Return the time from which on the chosen config is as good as that, to the end; infinity if it is not then."""
+        from_s = math.inf
+        for report in reversed([*self.choices()]):
+            if task.regret(report.config) > regret:
+                break
+            from_s = report.at_s
+        return from_s
 
     def thought_s(self, until_s: float) -> float:
         """Return the seconds of processor that the tuner had used by then."""

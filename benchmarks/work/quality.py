@@ -109,6 +109,5 @@ def _each_task(
 
 def _reached(record: Record, task: Task, budget_s: float) -> tuple[float, float]:
     """Return when the target was reached, without and with the tuner's thinking; the whole time where it was not."""
-    first = record.reached(task, TARGETS[task.name])
-    at_s = budget_s if first is None else first.at_s
+    at_s = min(budget_s, record.good_from_s(task, TARGETS[task.name]))
     return at_s, at_s + record.thought_s(at_s)

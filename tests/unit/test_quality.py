@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -104,18 +105,18 @@ def test_what_came_furthest_is_chosen_before_what_looks_better() -> None:
     assert record.regret(task, 2.0) == task.regret(far)
 
 
-def test_the_time_until_a_config_is_good_enough_is_that_of_the_report_that_made_it_the_chosen_one() -> None:
+def test_a_config_is_good_enough_from_the_report_that_chose_it_for_good() -> None:
     (task,) = (each for each in TASKS if each.name == "branin")
     far, best = {"x1": 0.0, "x2": 0.0}, {"x1": 9.42478, "x2": 2.475}
     record = Record()
-    record.add(1.0, far, 3, 50.0)
-    record.add(2.0, best, 1, 0.4)
-    record.add(3.0, best, 3, 0.4)
+    record.add(1.0, best, 1, 0.4)
+    assert record.good_from_s(task, 0.1) == 1.0
 
-    reached = record.reached(task, 0.1)
-    assert reached is not None
-    assert (reached.at_s, reached.config) == (3.0, best)
-    assert record.reached(task, -1.0) is None
+    record.add(2.0, far, 3, 50.0)
+    assert record.good_from_s(task, 0.1) == math.inf
+
+    record.add(3.0, best, 3, 0.4)
+    assert (record.good_from_s(task, 0.1), record.good_from_s(task, 100.0)) == (3.0, 1.0)
     assert record.trials == 2
 
 
