@@ -461,12 +461,12 @@ class Reports:
     unreadable: int = 0
 
     def __iter__(self) -> Iterator[Report]:
-        new = tuple.__new__
+        new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS
         for trial, attempt, first, reports in self.segments:
             for sequence, report in enumerate(reports, first):
                 # What Report(…) does, in half its time: a report may be one of a flood.
                 if len(report) == _PLAIN:
-                    yield new(Report, (trial, attempt, sequence, report[0], report[1]) + REPORT_DEFAULTS)  # noqa: RUF005 - the faster one
+                    yield new(kind, (trial, attempt, sequence, report[0], report[1], no_checkpoint))
                 else:
                     yield Report(trial, attempt, sequence, *report)
 

@@ -217,28 +217,29 @@ class Experiment:
 
     def apply_report(self, report: Report) -> Trial | None:
         """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
+        # Unpacked, which is faster than its names: a report may be one of a flood.
+        id_, number, sequence, timestamp, metrics, checkpoint = report
         try:
-            trial = self.trials[report.trial]
+            trial = self.trials[id_]
         except KeyError:
             raise InvalidTransition(
-                f"experiment {self.name!r}: its journal has a report of trial {report.trial!r}, which there is none of"
+                f"experiment {self.name!r}: its journal has a report of trial {id_!r}, which there is none of"
             ) from None
         attempt = trial.attempts[-1]
-        is_current = report.attempt == attempt.number and attempt.end is None
-        if report.checkpoint and is_current:
+        is_current = number == attempt.number and attempt.end is None
+        if checkpoint and is_current:
             # Also one that came after the decision: a trial that is to pause saves one then.
-            _keep(trial, report.checkpoint, report.timestamp, report.metrics)
+            _keep(trial, checkpoint, timestamp, metrics)
         if not is_current or trial.decision is not None:
             trial.late_reports += 1
             if is_current:
-                trial.late_metrics = report.metrics
+                trial.late_metrics = metrics
             return None
-        attempt.reports = report.sequence
+        attempt.reports = sequence
         trial.reports += 1
         self.reports += 1
-        metrics = report.metrics
         trial.last_metrics = metrics
-        trial.last_timestamp = report.timestamp
+        trial.last_timestamp = timestamp
         value = metrics.get(self.metric)
         if value.__class__ is float or is_number(value):
             trial.has_metric = self.metric_seen = True

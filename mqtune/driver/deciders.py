@@ -82,7 +82,7 @@ class Deciders:
         """
         verdict, decision, asked = GO_ON, CONTINUE, "scheduler"
         try:
-            screened = self._screening(trial, report)
+            screened = self._screening.look(trial, report)
             if screened is None:
                 decision = self._decide(trial, report)
                 # The usual case, and the hot path of a flood.

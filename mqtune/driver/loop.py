@@ -364,8 +364,10 @@ class Driver:
         self.experiment.unreadable += reports.unreadable
         lockstep, is_awaited, known = self._lockstep.is_on, self._past.has_of(entry), self._past.known_of(entry)
         fold, decide, listeners = self.experiment.apply_report, self._deciders.on_report, self._report_listeners
+        # Nobody but the deciders is concerned with one that goes on: the usual case, and the hot path of a flood.
+        is_plain = not (lockstep or is_awaited or listeners or self._hands_out or known is not None)
         for number, report in enumerate(reports, 1):
-            if number > known and self._is_replaying:
+            if known is not None and number > known and self._is_replaying:
                 yield None
             self._entry, self._number = entry, number
             try:
@@ -373,6 +375,8 @@ class Driver:
                 verdict = None
                 if (trial := fold(report)) is not None:
                     verdict = decide(trial, report)
+                    if is_plain and verdict is GO_ON and not report.checkpoint:
+                        continue
                     for listener in listeners:
                         listener(trial, report)
             except Exception:

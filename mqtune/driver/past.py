@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 from mqtune.core.events import START, Cursor, DecisionTaken, Event
@@ -47,13 +46,13 @@ class Past:
         """Whether a driver has acted here, or later."""
         return _place(cursor) <= self._acted_to
 
-    def known_of(self, entry: str) -> int:
-        """Return how many reports of an entry a replay takes in."""
+    def known_of(self, entry: str) -> int | None:
+        """Return how many reports of an entry a replay takes in; None for all."""
         if not self._is_open:
-            return sys.maxsize
+            return None
         *acted, count = self._acted_to
         place = [*entry_order(entry)]
-        return sys.maxsize if place < acted else count if place == acted else 0
+        return None if place < acted else count if place == acted else 0
 
 
 def _place(cursor: Cursor) -> tuple[int, int, int]:

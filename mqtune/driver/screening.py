@@ -82,7 +82,7 @@ class Screening:
         #: The keys that were odd in each trial's reports.
         self._told: dict[TrialId, set[str]] = {}
 
-    def __call__(self, trial: Trial, report: Report) -> Screened | None:
+    def look(self, trial: Trial, report: Report) -> Screened | None:
         """Return what can be read of a report if that is not all of it, else None."""
         metrics = report.metrics
         value, time, known = metrics.get(self._metric), metrics.get(self._time), self._times.get(report.trial)
@@ -93,13 +93,13 @@ class Screening:
         elif self._time:
             problem = self._place(report, time, known)
         if value.__class__ not in _PLAIN or problem:
-            return self._look(trial, report, value, problem)
+            return self._look_closely(trial, report, value, problem)
         for key in self._others:
             if metrics.get(key).__class__ not in _PLAIN:
-                return self._look(trial, report, value, problem)
+                return self._look_closely(trial, report, value, problem)
         for key in self._read_by_rule:
             if metrics.get(key).__class__ not in _READABLE:
-                return self._look(trial, report, value, problem)
+                return self._look_closely(trial, report, value, problem)
         return None
 
     def forget(self, trial: Trial) -> None:
@@ -125,7 +125,7 @@ class Screening:
             known.time = time
         return ""
 
-    def _look(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
+    def _look_closely(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
         metrics = report.metrics
         self._look_for_names(trial, metrics, value)
         odd = dict(self._odd_values(metrics))

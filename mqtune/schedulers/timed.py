@@ -58,6 +58,7 @@ class TimedScheduler(Scheduler, Generic[P]):
     def __init__(self, time_attr: str, scope: str = _LAST) -> None:
         self._time_attr = name(self._name, "time_attr", time_attr, "the time's key in the reports")
         self._scope = checked_scope(self._name, scope)
+        self._is_scoped = scope != _LAST
         self._progress: dict[TrialId, P] = {}
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
@@ -66,12 +67,13 @@ class TimedScheduler(Scheduler, Generic[P]):
         Raises:
             ConfigurationError: the time or the metric is not a number, or the time goes down within an attempt.
         """
-        progress = self._progress.get(trial.id)
-        if progress is None or report.attempt > progress.attempt:
+        # Looked up once, as what follows: a flood of reports is the driver's hot path.
+        progress, attempt, sequence = self._progress.get(trial.id), report.attempt, report.sequence
+        if progress is None or attempt > progress.attempt:
             if trial.status.is_terminal:
                 return CONTINUE
-            progress = self._begin(trial, report.attempt)
-        elif report.sequence <= progress.sequence or report.attempt < progress.attempt:
+            progress = self._begin(trial, attempt)
+        elif sequence <= progress.sequence or attempt < progress.attempt:
             return progress.decision
         time = report.metrics.get(self._time_attr)
         if time.__class__ is not int:
@@ -81,9 +83,9 @@ class TimedScheduler(Scheduler, Generic[P]):
                 f"{self._name}: {_place(report)} has {self._time_attr}={time!r} after {progress.time!r}; "
                 "it must never go down"
             )
-        progress.sequence = report.sequence
+        progress.sequence = sequence
         progress.time = time
-        if self._scope != _LAST:
+        if self._is_scoped:
             report = self._scoped(report, progress)
         if time >= progress.next_level:
             progress.decision = self._reach(trial, report, progress)

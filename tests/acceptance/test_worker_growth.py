@@ -48,6 +48,12 @@ def zombies_below(worker: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+def with_numpy(worker: psutil.Process) -> list[psutil.Process]:
+    """The worker, its zygotes and their spares, as far as they have loaded NumPy: some 14 MB in each."""
+    everyone = (worker, *worker.children(recursive=True))
+    return [each for each in everyone if any("numpy" in region.path for region in each.memory_maps())]
+
+
 def run_by_turns(broker: str, label: str, trials: int) -> None:
     """Run trials of several experiments at once to their ends."""
     with contextlib.ExitStack() as stack:
@@ -88,6 +94,8 @@ def test_many_short_trials_of_three_experiments_leave_no_zombie_and_a_worker_tha
     with running_worker(broker, tmp_path / "worker.log", *OPTIONS, name="growing") as process:
         worker = psutil.Process(process.pid)
         run_by_turns(broker, "first", FIRST)
+        # Nothing that they import on the way does it, and these trainables don't.
+        assert with_numpy(worker) == []
         before = size_of(worker)
 
         run_by_turns(broker, "more", MORE)
