@@ -7,7 +7,7 @@ import copy
 import math
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,9 @@ try:
     import optuna
     from optuna.distributions import BaseDistribution, check_distribution_compatibility
     from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages import BaseStorage, RDBStorage
+    from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+    from optuna.storages.journal import BaseJournalBackend
+    from optuna.storages.journal._base import BaseJournalSnapshot
     from optuna.study import StudyDirection
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:  # pragma: no cover - the tests have it
@@ -38,8 +40,8 @@ class DeferredStorage(BaseStorage):
     """The storage of one study, as the process sees it that runs its trials; one thread uses it.
 
     A trial is in the storage behind it from its first moment. What is set of it then, its end too, is seen here at once, and there
-    after ``flush``, in one transaction where it is a database. A trial that somebody else has ended stays as they ended
-    it. What others do with the study is seen after ``refresh``.
+    after ``flush``, in one transaction where it is a database, and one write where it is a journal's file. A trial that
+    somebody else has ended stays as they ended it. What others do with the study is seen after ``refresh``.
 
     Args:
         behind: the study's own storage.
@@ -47,7 +49,7 @@ class DeferredStorage(BaseStorage):
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:
-        self._behind, self._study_id = behind, study_id
+        self._behind, self._study_id = _joinable(behind), study_id
         #: By number, and in that order.
         self._trials: dict[int, FrozenTrial] = {}
         #: Those that run here, and those whose end is not written, by id.
@@ -86,7 +88,11 @@ class DeferredStorage(BaseStorage):
         """
         writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
         last = [then] if then is not None else []
-        if (writes or last) and not _written_together(self._behind, [*writes, *last]):
+        if isinstance(journal := getattr(self._behind, "_backend", None), _HeldBack):
+            journal.hold(writes)
+            for write in last or [journal.append_held]:
+                write()
+        elif (writes or last) and not _written_together(self._behind, [*writes, *last]):
             for write in writes:
                 _write_alone(write)
             for write in last:
@@ -254,6 +260,72 @@ class DeferredStorage(BaseStorage):
     def get_all_studies(self) -> list[Any]:
         """Return all studies."""
         return self._behind.get_all_studies()
+
+
+class _HeldBack(BaseJournalBackend):
+    """A journal's backend that holds back what is to be appended together with what comes next.
+
+    Of a process's own logs Optuna raises at the first that others have made impossible, and reads no further. So what is held
+    back bears another name than this process's: where a trial has ended, Optuna leaves it out, here as everywhere.
+    """
+
+    def __init__(self, backend: BaseJournalBackend) -> None:
+        self._backend = backend
+        self._is_holding = False
+        self._held: list[dict[str, object]] = []
+
+    def hold(self, writes: Iterable[_Write]) -> None:
+        """Hold back what these write, and nothing else."""
+        self._held = []
+        self._is_holding = True
+        try:
+            for write in writes:
+                write()
+        finally:
+            self._is_holding = False
+
+    def append_held(self) -> None:
+        """Append what was held back."""
+        if self._held:
+            self.append_logs([])
+
+    def append_logs(self, logs: list[dict[str, object]]) -> None:
+        """Append logs, behind what was held back, or hold them back."""
+        if self._is_holding:
+            self._held += [{**log, "worker_id": f"{log['worker_id']}-held"} for log in logs]
+        else:
+            self._backend.append_logs([*self._held, *logs])
+            self._held = []
+
+    def read_logs(self, log_number_from: int) -> Iterable[dict[str, object]]:
+        """Read logs; none where nothing was written."""
+        return () if self._is_holding else self._backend.read_logs(log_number_from)
+
+
+class _HeldBackWithSnapshots(_HeldBack, BaseJournalSnapshot):
+    """The same, of a journal that keeps snapshots."""
+
+    def __init__(self, backend: BaseJournalBackend, snapshots: BaseJournalSnapshot) -> None:
+        super().__init__(backend)
+        self._snapshots = snapshots
+
+    def save_snapshot(self, snapshot: bytes) -> None:
+        """Save one."""
+        self._snapshots.save_snapshot(snapshot)
+
+    def load_snapshot(self) -> bytes | None:
+        """Return the last one."""
+        return self._snapshots.load_snapshot()
+
+
+def _joinable(storage: BaseStorage) -> BaseStorage:
+    """Return a storage whose writes can be joined: a journal is opened once more for that, and read again."""
+    if type(storage) is not JournalStorage:
+        return storage
+    backend = storage._backend
+    if isinstance(backend, BaseJournalSnapshot):
+        return JournalStorage(_HeldBackWithSnapshots(backend, backend))
+    return JournalStorage(_HeldBack(backend))
 
 
 def _write_alone(write: _Write) -> None:

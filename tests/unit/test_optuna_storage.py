@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -12,7 +16,8 @@ import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages.journal._base import BaseJournalSnapshot
 from optuna.trial import TrialState, create_trial
 
 from mqtune.integrations.optuna_storage import DeferredStorage
@@ -93,6 +98,56 @@ def test_all_that_waits_is_one_transaction_and_so_it_is_with_the_next_trial(data
     states = [each.state for each in database.get_all_trials(study)]
     assert states == [TrialState.COMPLETE] * 3 + [TrialState.RUNNING]
     assert (storage.get_trial(last).number, database.get_trial(last).user_attrs) == (3, {"mark": 4})
+
+
+class Kept(BaseJournalBackend, BaseJournalSnapshot):
+    """A journal that counts: what was appended at once, and its last snapshot."""
+
+    def __init__(self) -> None:
+        self.appended: list[list[dict[str, Any]]] = []
+        self.snapshot: bytes | None = None
+        self.is_full = False
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.appended.append(json.loads(json.dumps(logs)))
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return list(itertools.chain(*self.appended))[log_number_from:]
+
+    def save_snapshot(self, snapshot: bytes) -> None:
+        self.snapshot = snapshot
+
+    def load_snapshot(self) -> bytes | None:
+        return self.snapshot
+
+
+def test_a_journal_gets_what_waits_and_the_next_trial_at_once() -> None:
+    kept = Kept()
+    storage, study, trial = deferred(JournalStorage(kept))
+    ended = storage.create_new_trial(study)
+    say_all(storage, trial)
+    storage.set_trial_user_attr(ended, "late", 1)
+    JournalStorage(kept).set_trial_state_values(ended, TrialState.FAIL)
+    kept.is_full, before = True, len(kept.appended)
+    with pytest.raises(OSError, match="No space left"):
+        storage.create_new_trial(study)
+    kept.is_full = False
+
+    last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 3}))
+    storage.flush()
+
+    assert len(kept.appended) == before + 1
+    there = JournalStorage(kept).get_all_trials(study)
+    assert [each.state for each in there] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING]
+    assert (there[0].params, there[0].value) == ({"x": 0.25, "y": "b"}, 0.75)
+    assert (there[1].user_attrs, there[2].user_attrs, there[2]._trial_id) == ({}, {"mark": 3}, last)
+    # Its snapshots are written as ever, so that it is soon read.
+    for _ in range(100):
+        storage.create_new_trial(study)
+    assert kept.snapshot is not None
+    assert len(JournalStorage(kept).get_all_trials(study)) == 103
 
 
 def test_a_refused_write_makes_no_second_trial(database: BaseStorage) -> None:
