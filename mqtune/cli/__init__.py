@@ -16,18 +16,20 @@ __all__ = ["main"]
 
 #: The verbs by what they are for. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of several verbs.
 SECTIONS: Final = {
-    "Look": ("list", "show", "logs", "optuna-dashboard"),
+    "Look": ("list", "show", "trials", "watch", "logs", "compare", "optuna-dashboard"),
     "Steer": (
         *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
         *("add", "set", "end"),
     ),
-    "Fleet": ("worker", "drain", "acl"),
+    "Keep": ("export",),
+    "Fleet": ("worker", "workers", "queues", "top", "drain", "acl"),
     "Begin": ("demo",),
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
-_SHARED: Final = dict.fromkeys(
-    ("stop", "pause", "restart", "save", "complete", "abandon", "fail", "add", "set", "end"), "steer"
-)
+_SHARED: Final = {
+    **dict.fromkeys(("stop", "pause", "restart", "save", "complete", "abandon", "fail", "add", "set", "end"), "steer"),
+    **dict.fromkeys(("workers", "queues", "top"), "fleet"),
+}
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED: Final = 130
 

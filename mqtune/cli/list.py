@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from mqtune.cli.describe import described_experiment
-from mqtune.cli.output import broker_option, json_option, output, print_json
+from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.place import Place, opened
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import mqtune_home
@@ -61,7 +58,7 @@ def command(broker: str | None, tags: tuple[str, ...], notes: str, *, as_json: b
         rows = [_row(folder) for folder in folders]
         # No column for tags unless there are some.
         width = len(_HEADS) if any(row[-1] for row in rows) else len(_HEADS) - 1
-        _print_table(_HEADS[:width], (row[:width] for row in rows))
+        print_table(_HEADS[:width], (row[:width] for row in rows))
     elif is_filtered:
         click.echo(f"no experiment in {mqtune_home()} has these tags and notes")
     else:
@@ -111,17 +108,8 @@ def _list_broker(url: str) -> None:
     found = _described_on(url)
     click.echo(f"\non {printable(redact(url))}{':' if found else ': no experiments'}")
     if found:
-        _print_table(("name", "started", "status", "trials", "best"), (_cells(each)[:-1] for each in found))
+        print_table(("name", "started", "status", "trials", "best"), (_cells(each)[:-1] for each in found))
         click.echo("details: mqtune show --broker … NAME")
-
-
-def _print_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, header_style="bold", no_wrap=True, justify="right" if head == "trials" else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    output().print(table)
 
 
 def _time(at: float) -> str:

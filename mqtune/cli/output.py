@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import Final, Literal, TypeVar
 
 import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from mqtune.core.text import printable
 from mqtune.results.results import json_text
@@ -45,3 +48,24 @@ def say(text: str, *, nl: bool = True) -> None:
     """Print text of others: unchanged to a file or a pipe; on a terminal, with control characters made visible."""
     # click would strip some of it on the way into a file.
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)
+
+
+#: Columns of numbers, those that are cut where there is no room, and those that a narrow terminal has not.
+_NUMBERS: Final = frozenset({"trials", "busy", "slots", "workers", "waiting", "reports"})
+_CUT: Final = frozenset({"status", "config", "queue", "note", "tags"})
+_WIDE: Final = frozenset({"started", "ran", "gpus", "devices"})
+_NARROW: Final = 80
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table of cells that are printable."""
+    console = output()
+    shown = [head not in _WIDE or console.width >= _NARROW for head in heads]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in compress(heads, shown):
+        # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
+        justify: Literal["left", "right"] = "right" if head in _NUMBERS else "left"
+        table.add_column(head, header_style="bold", no_wrap=head not in _CUT, justify=justify)
+    for row in rows:
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in compress(row, shown)))
+    console.print(table)

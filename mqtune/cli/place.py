@@ -155,6 +155,15 @@ def opened(place: Place) -> Iterator[View]:
         yield View(results, state, there.place)
 
 
+def live_broker(place: Place) -> str | None:
+    """Return the URL of the server that has an experiment now; None if there is none, or it is not known."""
+    if place.folder is None or not (place.folder / SERVER_FOLDER).is_dir():
+        return place.broker
+    from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
+
+    return EmbeddedServer.running_url(place.folder)
+
+
 @contextlib.contextmanager
 def steered(place: Place) -> Iterator[ExperimentHandle]:
     """Yield a handle that makes requests of an experiment's driver, on the server that has the experiment.

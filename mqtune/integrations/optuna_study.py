@@ -176,6 +176,21 @@ def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> op
     return mirror.study
 
 
+def write_journal(study: optuna.Study, name: str, path: Path) -> None:
+    """Write a study to a new journal file of Optuna's, under this name.
+
+    Raises:
+        ConfigurationError: there is such a file already.
+    """
+    if path.exists():
+        raise ConfigurationError(f"{path} is there already; remove it, or give another name")
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+    with quiet():
+        optuna.copy_study(
+            from_study_name=study.study_name, from_storage=study._storage, to_storage=storage, to_study_name=name
+        )
+
+
 def _local(time: datetime | None) -> datetime | None:
     """Return a time as Optuna has them: this machine's, without a zone."""
     return None if time is None else time.astimezone().replace(tzinfo=None)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -252,8 +253,10 @@ def test_a_terminal_of_any_width_will_do(tune: Tune, columns: int):
     with terminal([*MQTUNE, "show", name], columns=columns) as screen:
         assert screen.wait(30) == 0
         assert "0001" in screen.text or columns == 20
-    with terminal([*MQTUNE, "list"], columns=columns) as screen:
-        assert screen.wait(30) == 0
+    for verb in (["list"], ["compare", name]):
+        with terminal([*MQTUNE, *verb], columns=columns) as screen:
+            assert screen.wait(30) == 0
+            assert re.search(rf"{name}.*loss=\S", screen.text) or columns == 20
 
 
 # From another machine.

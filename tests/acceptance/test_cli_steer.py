@@ -79,10 +79,10 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         refused = run("save", "steered-by", "1", "2")
         eventually(lambda: status("steered-by-hand", "0001") is TrialStatus.PAUSED, 60)
         resumed = run("resume", "steered-by", "--all", "--json")
-        limits = run("set", "steered-by", "max_trials=4", "max_concurrent=3")
-        added = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--timeout", "0")
         stopped = run("stop", "steered-by", "--where", "x>0.6 and kind=b")
         nobody = run("stop", "steered-by", "--where", "x>0.9")
+        limits = run("set", "steered-by", "max_trials=4", "max_concurrent=3")
+        added = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--timeout", "0")
         eventually(lambda: "mine" in Results.load("steered-by-hand").experiment.keys, 60)
         mine = Results.load("steered-by-hand").experiment.keys["mine"]
         again = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--json")
@@ -195,3 +195,40 @@ def test_the_shell_completes_experiments_and_trials(tune: Tune, monkeypatch: pyt
     assert "completed-by-tab" in completed("stop", "compl")
     assert completed("show", "completed-by-tab", "00") == ["0001", "0002"]
     assert set(COMMANDS) >= set(completed("re")) == {"restart", "resume"}
+
+
+def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
+    with driven(tune("slow", name="seen-from-above", max_trials=2)):
+        eventually(lambda: Results.load("seen-from-above").experiment.counts[TrialStatus.RUNNING] == 2, 60)
+        eventually(lambda: json.loads(run("workers", "--json").out)[0]["busy"] == 2, 60)
+        workers, queues, top = (run(verb).out for verb in ("workers", "queues", "top"))
+        runs = json.loads(run("top", "--json").out)
+        queue = json.loads(run("queues", "--json").out)
+        assert run("end", "seen-from-above", "--now").code == 0
+        eventually(lambda: all(each.status.is_terminal for each in Results.load("seen-from-above")), 60)
+
+    worker = runs[0]["worker"]
+    assert [row.split()[:3] for row in workers.splitlines()[1:]] == [[worker, "2", "2"]]
+    assert top.startswith("1 worker · 2 of 2 slots busy\n")
+    assert {(each["experiment"], each["trial"]) for each in runs} == {
+        ("seen-from-above", id_) for id_ in ("0001", "0002")
+    }
+    assert [(each["workers"], each["slots"], each["waiting"]) for each in queue] == [(1, 2, 0)]
+    assert queue[0]["queue"] in queues
+
+
+def test_an_experiment_is_watched_over_the_broker_until_it_ends(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, fleet: str
+):
+    tuner = tune("steady", name="watched", max_trials=3)
+    eventually(lambda: tuner.step(0.1) or tuner.get_trials(), 60)
+    thread = threading.Thread(target=tuner.run)
+    thread.start()
+
+    watched = run("watch", "watched", "--broker", fleet, "--json")
+    thread.join()
+    tuner.close()
+
+    last = {each["trial"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
+    assert last == dict.fromkeys(("0001", "0002", "0003"), "completed")
+    assert "3 completed" in run("watch", "watched").out

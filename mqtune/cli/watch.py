@@ -1,0 +1,157 @@
+"""``mqtune watch``: the live table of an experiment, in any process on any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mqtune.cli.describe import described_trial
+from mqtune.cli.output import broker_option, json_option, output, say
+from mqtune.cli.place import Place, find_place, live_broker, name_argument, opened
+from mqtune.cli.show import show_experiment
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InvalidTransition
+from mqtune.core.events import DriverStarted, ExperimentCreated, ExperimentEnded, Reports, TrialStaged, decode_event
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import Trial, TrialId, TrialStatus
+from mqtune.journal.base import Entry
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.lock import LOCK_S
+from mqtune.results.display import REDRAW_S, ProgressDisplay
+from mqtune.results.experiments import duration, empty_experiment
+from mqtune.results.results import json_text
+
+#: The pause between two looks at a file, which can't be waited for.
+_LOOK_S: Final = 1.0
+_Read = Callable[[float], list[Entry]]
+
+
+@click.command("watch")
+@name_argument
+@broker_option("The Redis server that has the experiment, unless it is on this machine.")
+@json_option
+def command(name: str, broker: str | None, *, as_json: bool) -> None:
+    """Show the live table of an experiment until it has ended; Ctrl-C ends the look alone.
+
+    Where there is no terminal, a line every ten seconds. With --json, a trial per line, whenever its status changes.
+    """
+    place = find_place(name, broker)
+    try:
+        with _reader(place) as read:
+            watch = _Watch(read, place.name)
+            watch.tell_json() if as_json else watch.show()
+    except BrokerUnavailable:
+        if place.folder is None:
+            raise
+        # Its own server has ended with its driver.
+        with opened(place) as view:
+            show_experiment(output(), view.results, view.state, view.place, show_all=False)
+
+
+@contextlib.contextmanager
+def _reader(place: Place) -> Iterator[_Read]:
+    """Yield what returns the next entries of a journal, after some seconds at most."""
+    url = live_broker(place)
+    if url is None:
+        yield _FileTail((place.folder or Path()) / JOURNAL_FILE).read
+        return
+    from mqtune.journal.follow import Follower  # noqa: PLC0415 - only this needs redis
+
+    with contextlib.closing(Follower(url, place.name)) as follower:
+        yield follower.read
+
+
+class _FileTail:
+    """The entries of a file that another process writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._copy = JournalFile(path)
+        self._count = 0
+
+    def read(self, timeout_s: float) -> list[Entry]:
+        """Return the entries that have come; wait for some time if there are none."""
+        found = list(islice(self._copy.read(), self._count, None))
+        self._count += len(found)
+        if not found and timeout_s:
+            # Nothing says that a file has grown.
+            time.sleep(_LOOK_S)
+        return found
+
+
+class _Watch:
+    """An experiment as far as its journal has been read."""
+
+    def __init__(self, read: _Read, name: str) -> None:
+        self._read = read
+        self.has_ended = False
+        first = read(0)
+        created = decode_event(first[0].data) if first else None
+        if not isinstance(created, ExperimentCreated):
+            raise ConfigurationError(f"experiment {name!r} has not begun yet; look again when its driver has begun")
+        self._experiment: Experiment = empty_experiment(created)
+        self._entries = first[1:]
+        self._heard_at = time.monotonic()
+
+    def tell_json(self) -> None:
+        """Print each trial whose status changes, until the experiment has ended."""
+        while self._more(0 if self.has_ended else _LOOK_S) or not self.has_ended:
+            for trial in self._changed():
+                say(json_text(described_trial(trial)))
+
+    def show(self) -> None:
+        """Draw the table until the experiment has ended."""
+        while self._more(0):
+            # What is over already is not drawn row by row.
+            self._changed()
+        times = iter([self._experiment.created_at])
+        display = ProgressDisplay(console=output(), clock=lambda: next(times, None) or time.time())
+        display.on_start(self._experiment)
+        while not self.has_ended:
+            if self._more(REDRAW_S):
+                self._draw_changes(display)
+            quiet_s = time.monotonic() - self._heard_at
+            display.on_step(f"nothing has happened for {duration(quiet_s)}" if quiet_s > LOCK_S else "")
+        display.on_end()
+
+    def _draw_changes(self, display: ProgressDisplay) -> None:
+        for trial in self._changed():
+            if trial.status.is_terminal:
+                display.on_trial_end(trial)
+            else:
+                display.on_stage(trial)
+
+    def _more(self, timeout_s: float) -> bool:
+        """Read on, for some seconds at most, and return whether there is something to take in."""
+        if not self._entries:
+            self._entries = self._read(timeout_s)
+        return bool(self._entries)
+
+    def _changed(self) -> list[Trial]:
+        """Take in what was read, and return the trials whose status changed, each once."""
+        entries, self._entries = self._entries, []
+        self._heard_at = time.monotonic()
+        changed = [trial for entry in entries if (trial := self._take(entry)) is not None]
+        return [*{trial.id: trial for trial in changed}.values()]
+
+    def _take(self, entry: Entry) -> Trial | None:
+        event = decode_event(entry.data, entry.id)
+        if event is None:
+            return None
+        self.has_ended = isinstance(event, ExperimentEnded) or (
+            self.has_ended and not isinstance(event, TrialStaged | DriverStarted)
+        )
+        id_ = "" if isinstance(event, Reports) else getattr(event, "trial", "")
+        before = self._status(id_)
+        # A driver may have seen things in another order, by which results are read.
+        with contextlib.suppress(InvalidTransition):
+            self._experiment.apply(event)
+        return self._experiment.trials[TrialId(id_)] if self._status(id_) is not before else None
+
+    def _status(self, id_: str) -> TrialStatus | None:
+        trial = self._experiment.trials.get(TrialId(id_))
+        return None if trial is None else trial.status
