@@ -228,6 +228,15 @@ class Tuner:
         """
         return self._runner.next_report(block_s)
 
+    def reports_ahead(self, count: int) -> list[Report]:
+        """Return up to *count* reports that ``next_report`` returns next; nothing is done about them.
+
+        They are those that came with the report on which the driver stands, without a wait, so there may be none. If one of
+        their trials is told something before ``next_report`` has come to them, or a scheduler of the tuner ends it, its own
+        are left out there.
+        """
+        return self._runner.reports_ahead(count)
+
     def answer(self, report: Report, answer: object) -> None:
         """Answer the question that a trial has asked with this report by ``mqtune.ask``; doing it again does no harm.
 

@@ -249,6 +249,12 @@ class Experiment:
             self._place(trial, report)
         return trial
 
+    def would_count(self, report: Report) -> bool:
+        """Whether ``apply_report`` would take this report in now, or count it as late."""
+        trial = self.trials[report.trial]
+        attempt = trial.attempt
+        return report.attempt == attempt.number and attempt.end is None and trial.decision is None
+
     def _place(self, trial: Trial, report: Report) -> None:
         """Take in a report of an experiment with several metrics."""
         point = self.objective.point(report.metrics)

@@ -12,13 +12,7 @@ from typing import Any, Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import (
-    ConfigurationError,
-    ExperimentFinished,
-    InvalidTransition,
-    JournalGone,
-    MqtuneError,
-)
+from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, JournalGone, MqtuneError
 from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, Requested, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialId, TrialStatus
@@ -39,6 +33,7 @@ from mqtune.driver.actions import (
     requeues,
     stops,
 )
+from mqtune.driver.ahead import LookAhead
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.interrupts import Interrupts
@@ -124,6 +119,7 @@ class Driver:
         #: A round of the loop that was left where it handed a report out, and that report.
         self._round: Iterator[Report | None] | None = None
         self._in_hand: Report | None = None
+        self._ahead = LookAhead(experiment)
         #: The rest of a replay, from the first report on that nobody has acted on.
         self._held: Iterator[Report | None] | None = None
         self._report_listeners: list[Callable[[Trial, Report], object]] = []
@@ -239,6 +235,10 @@ class Driver:
             self._round = round_
         return self._in_hand
 
+    def reports_ahead(self, count: int) -> list[Report]:
+        """Return up to *count* reports that ``next_report`` returns next unless their trials are told something before."""
+        return [] if self._in_hand is None else self._ahead.behind(self._cursor, count)
+
     def _go_round(self, block_s: float) -> Iterator[Report | None]:
         """Make one round of the loop, and yield each report that is handed out."""
         if self._deciders.is_broken:
@@ -253,6 +253,7 @@ class Driver:
         if held is not None:
             yield from held
         elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
+            self._ahead.come_to(entries)
             yield from self._take_each(entries)
         for decision in self._deciders.late():
             self.carry_out(decision)

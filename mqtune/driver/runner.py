@@ -118,6 +118,10 @@ class Runner:
             self._check(driver)
         return report
 
+    def reports_ahead(self, count: int) -> list[Report]:
+        """Return up to *count* reports that come next; see ``Tuner.reports_ahead``."""
+        return self.open().reports_ahead(count)
+
     def _open_with_worker(self) -> Driver:
         driver = self.open()
         self._have_worker(driver)

@@ -48,6 +48,9 @@ _TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
 #: What can't stand in an experiment's name, and the most characters of one.
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_CHARS: Final = 100
+#: A fetch hands over as many results as Syne Tune gets done with in some 50 ms: between two it saves, stops, and starts trials.
+_TURN_S: Final = 0.05
+_MOST_RESULTS: Final = 1024
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.completed,
     TrialStatus.FAILED: Status.failed,
@@ -56,12 +59,26 @@ _STATUSES: Final = {
 }
 
 
+_Result = dict[str, Any]
+
+
 class _Told(NamedTuple):
     """A report, and how many its trial had made with it."""
 
     place: int
     ordinal: int
     report: Report
+
+
+class _Handed(NamedTuple):
+    """A report that was fetched since the last fetch, and how far its trial had come with it."""
+
+    number: int
+    #: None if it is no result for Syne Tune.
+    result: _Result | None
+    results: int
+    reports: int
+    reached: float
 
 
 @dataclass(slots=True)
@@ -73,18 +90,16 @@ class _Known:
     reports: int = 0
     attempt: int = 0
     reached: float = -math.inf
-    results: list[dict[str, Any]] = field(default_factory=list)
+    results: list[_Result] = field(default_factory=list)
     is_paused: bool = False
     is_stopped: bool = False
-    #: Whether mqtune's trial has been paused and resumed already, under an earlier Tuner.
-    is_ahead: bool = False
 
 
 class CeleryBackend(TrialBackend):
     """Runs the trials of Syne Tune's own ``Tuner`` on mqtune's workers: give it to that in place of a ``LocalBackend``.
 
-    - *Results* are handed over one at a time and in the journal's order: a trial that is paused on one goes on from the
-      checkpoint that it had then, and its later ones are left out.
+    - *Results* are handed over in the journal's order: a trial that is paused on one goes on from the checkpoint that it had
+      then, and its later ones are left out. One fetch has as many of those that have come as are decided on in some 50 ms.
     - *No poll*: fetching waits for news, and ``sleep_time`` of the Tuner that it is given to is set to 0.
     - *A worker's death* is no failure: the trial runs again from its newest checkpoint, and results up to the time that its
       scheduler has seen (its ``time_attr``) are left out. A trial that ends without any result has failed.
@@ -168,9 +183,14 @@ class CeleryBackend(TrialBackend):
         self._missed: deque[_Told] = deque()
         self._shelved: dict[TrialId, list[_Told]] = {}
         self._places = itertools.count()
+        #: What the last fetch handed over: the driver stands at the first, and has not come to the others.
+        self._handed: deque[_Handed] = deque()
+        #: How many results the next fetch may hand over, and when the last one did.
+        self._share = 1
+        self._handed_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_tuner", "_is_open", "_missed", "_shelved", "_places")
+        gone = ("_tuner", "_is_open", "_missed", "_shelved", "_places", "_handed", "_share", "_handed_at")
         return {name: value for name, value in self.__dict__.items() if name not in gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -253,13 +273,14 @@ class CeleryBackend(TrialBackend):
         return trial
 
     def _schedule(self, trial_id: int, config: dict[str, Any]) -> None:
+        self._pass_handed()
         known = self._known.get(trial_id)
         if known is None:
             self._start(trial_id, config, self._source_of(trial_id))
         self._active[trial_id] = None
         if known is None:
             return
-        is_ahead, known.is_ahead = known.is_ahead, False
+        is_ahead = self._is_ahead(trial_id)
         if is_ahead and encode_value(self._record(trial_id).config) == encode_value(config):
             self._unshelve(known.id)
             return
@@ -298,15 +319,19 @@ class CeleryBackend(TrialBackend):
     def _resume_trial(self, trial_id: int) -> None:
         self._known[trial_id].is_paused = False
 
-    def _pause_trial(self, trial_id: int, result: dict[str, Any] | None) -> None:
-        known, trial = self._known[trial_id], self._record(trial_id)
-        known.is_paused = True
-        told = trial.attempts[known.attempt - 1] if known.attempt else trial.attempt
-        known.is_ahead = told is not trial.attempt and told.end is AttemptEnd.PAUSED
-        if not known.is_ahead:
+    def _pause_trial(self, trial_id: int, result: _Result | None) -> None:
+        self._stand_at(trial_id, result)
+        self._known[trial_id].is_paused = True
+        if not self._is_ahead(trial_id):
             _try(self._hand(trial_id).pause)
 
-    def _stop_trial(self, trial_id: int, result: dict[str, Any] | None) -> None:
+    def _is_ahead(self, number: int) -> bool:
+        """Whether mqtune's trial was paused where Syne Tune has come to, and resumed already, under an earlier Tuner."""
+        told, trial = self._known[number].attempt, self._record(number)
+        return 0 < told < trial.attempt.number and trial.attempts[told - 1].end is AttemptEnd.PAUSED
+
+    def _stop_trial(self, trial_id: int, result: _Result | None) -> None:
+        self._stand_at(trial_id, result)
         self._known[trial_id].is_stopped = True
         self._trial_dict[trial_id].status = Status.stopped
         self._resuming.pop(trial_id, None)
@@ -357,6 +382,7 @@ class CeleryBackend(TrialBackend):
 
     def _end(self) -> None:
         """Stop what runs, wait until it has ended, and journal the end unless trials may go on."""
+        self._pass_handed()
         tuner = self._open()
         for trial in tuner.busy_trials:
             _try(tuner.trial(trial).stop)
@@ -371,7 +397,9 @@ class CeleryBackend(TrialBackend):
 
     def fetch_status_results(
         self, trial_ids: list[int]
-    ) -> tuple[dict[int, tuple[TheirTrial, str]], list[tuple[int, dict[str, Any]]]]:
+    ) -> tuple[dict[int, tuple[TheirTrial, str]], list[tuple[int, _Result]]]:
+        self._set_share()
+        self._pass_handed()
         asked = dict.fromkeys([*trial_ids, *self._adopted])
         # Else there is nothing to wait for but processes that are ending.
         is_awaited = any(self._status(number) == Status.in_progress for number in asked)
@@ -382,14 +410,73 @@ class CeleryBackend(TrialBackend):
             if left_s <= 0:
                 results = self._new_results(asked)
                 break
+        results += self._look_ahead(asked)
         found = {}
         for number in asked:
             told = self._update(number)
             found[number] = (TheirTrial(number, told.config, told.creation_time), told.status)
         self._adopted = {number for number in self._adopted if self._trial_dict[number].status in BUSY_STATUS}
+        self._handed_at = time.monotonic()
         return found, results
 
-    def _new_results(self, asked: dict[int, None]) -> list[tuple[int, dict[str, Any]]]:
+    def _set_share(self) -> None:
+        """Hand over more results if Syne Tune got done with many soon, and less if that took long."""
+        took_s = time.monotonic() - self._handed_at
+        if took_s > _TURN_S:
+            self._share = max(1, self._share // 2)
+        elif len(self._handed) >= self._share and self._may_look_ahead:
+            self._share = min(2 * self._share, _MOST_RESULTS)
+
+    @property
+    def _may_look_ahead(self) -> bool:
+        """Whether nobody but Syne Tune can end a trial on a report, and none waits for the decision on one."""
+        failures, process = self._settings["failures"], self._settings["process"]
+        return bool(failures.on_odd_report == "warn" and process.sync != "lockstep")
+
+    def _look_ahead(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
+        """Return the results of what was reported behind the one in hand, as far as Syne Tune has come to these trials."""
+        found: list[tuple[int, _Result]] = []
+        if not self._handed or self._missed or self._share == 1:
+            return found
+        counts: dict[int, int] = {}
+        for report in self._open().reports_ahead(self._share - 1):
+            number = self._numbers.get(report.trial)
+            if number not in asked or self._known[number].is_paused:
+                break
+            counts[number] = (counts.get(number) or self._record(number).reports) + 1
+            told = _Told(next(self._places), counts[number], report)
+            if (result := self._take(number, told)) is not None:
+                found.append((number, result))
+                self._last_metric_seen_index[number] += 1
+        return found
+
+    def _stand_at(self, number: int, result: _Result | None) -> None:
+        """Have mqtune's driver stand at the report of a result that was decided on: the trial's later ones were not told."""
+        if not self._handed:
+            return
+        is_told = (each for each in self._handed if each.number == number and each.result is not None)
+        decided = next((each for each in is_told if each.result is result or each.result == result), None)
+        if decided is not None:
+            self._come_to(decided)
+            known = self._known[number]
+            known.reports, known.reached = decided.reports, decided.reached
+            del known.results[decided.results :]
+            self._last_metric_seen_index[number] = decided.results
+        stands, *others = self._handed
+        self._handed = deque([stands, *(each for each in others if each.number != number)])
+
+    def _come_to(self, handed: _Handed) -> None:
+        while self._handed[0] is not handed:
+            self._handed.popleft()
+            self._open().next_report(0)
+
+    def _pass_handed(self) -> None:
+        """Have the driver come past what was handed over: Syne Tune has let these trials go on."""
+        if self._handed:
+            self._come_to(self._handed[-1])
+            self._handed.clear()
+
+    def _new_results(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
         """Return the results that were not fetched; in the order in which they came."""
         found = []
         for number in asked:
@@ -447,6 +534,7 @@ class CeleryBackend(TrialBackend):
         if self._tuner is not None and not self._is_open:
             return False
         tuner = self._open()
+        self._pass_handed()
         if self._missed:
             told = self._missed.popleft()
         else:
@@ -459,7 +547,7 @@ class CeleryBackend(TrialBackend):
                 return False
             told = _Told(next(self._places), tuner.trial(report.trial).record.reports, report)
         if not self._shelve(told):
-            self._take(self._known[self._numbers[told.report.trial]], told)
+            self._take(self._numbers[told.report.trial], told)
         return True
 
     def _shelve(self, told: _Told) -> bool:
@@ -473,19 +561,25 @@ class CeleryBackend(TrialBackend):
     def _unshelve(self, trial: TrialId) -> None:
         self._missed = deque(heapq.merge(self._missed, self._shelved.pop(trial, [])))
 
-    def _take(self, known: _Known, told: _Told) -> None:
-        report = told.report
-        if told.ordinal <= known.reports:
-            return
-        known.reports = told.ordinal
+    def _take(self, number: int, told: _Told) -> _Result | None:
+        """Take a report in, and return its result if it is one for Syne Tune."""
+        known = self._known[number]
+        result = self._result(known, told) if told.ordinal > known.reports else None
+        self._handed.append(_Handed(number, result, len(known.results), known.reports, known.reached))
+        return result
+
+    def _result(self, known: _Known, told: _Told) -> _Result | None:
+        report, known.reports = told.report, told.ordinal
         reached: Any = report.metrics.get(self._time)
         if is_number(reached):
             if report.attempt > known.attempt and reached <= known.reached:
-                return
+                return None
             known.reached = max(reached, known.reached)
         known.attempt = report.attempt
         own = {ST_WORKER_TIME: report.metrics[TIME_TOTAL], ST_WORKER_ITER: len(known.results)}
-        known.results.append({**own, **report.metrics, ST_WORKER_TIMESTAMP: report.timestamp})
+        result = {**own, **report.metrics, ST_WORKER_TIMESTAMP: report.timestamp}
+        known.results.append(result)
+        return result
 
     # What it has printed.
 

@@ -238,6 +238,33 @@ def test_a_decision_is_journaled_at_the_report_in_hand_and_later_ones_are_late(t
     assert repr(bench.experiment.trials) == living
 
 
+def test_who_looks_ahead_sees_what_comes_next_and_a_decision_is_still_that_of_the_report_in_hand(
+    tmp_path: Path,
+) -> None:
+    bench = begun(tmp_path)
+    other = bench.hand.add({"lr": 2.0}).id
+    bench.start(other)
+    bench.driver.next_report(0)
+    bench.report(ONE, 5.0, 4.0, 3.0)
+    bench.report(other, 2.0, 1.0)
+    bench.end(other)
+    bench.report(ONE, 1.0)
+
+    def ahead(count: int = 9) -> list[tuple[str, int]]:
+        return [(report.trial, report.sequence) for report in bench.driver.reports_ahead(count)]
+
+    assert ahead() == []
+    bench.driver.next_report(0)
+    assert (ahead(1), ahead()) == ([(ONE, 2)], [(ONE, 2), (ONE, 3), (other, 1), (other, 2)])
+    bench.driver.next_report(0)
+    assert bench.trial().reports == 2
+    bench.hand.trial(ONE).pause()
+    assert bench.of(DecisionTaken)[-1].cursor.reports == 2
+    assert ahead() == [(other, 1), (other, 2)]
+    assert [bench.driver.next_report(0).sequence for _ in range(2)] == [1, 2]
+    assert ahead() == []
+
+
 def test_a_trial_that_was_lost_runs_again_at_once_however_many_were_added_behind_it(tmp_path: Path) -> None:
     bench = begun(tmp_path, slots=1)
     for _ in range(3):
