@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtune.core.trial import Attempt, CheckpointId, Decision, Report, Trial
@@ -38,6 +39,9 @@ class Callback:
     #: Called in the driver's loop instead, with the live trials: for what reads the experiment as a whole, and is fast.
     #: It holds the driver up for as long as it takes.
     in_loop: bool = False
+
+    def setup(self, folder: Path) -> None:
+        """Called before all else, with the experiment's folder, in the driver's thread; an error ends the run before it begins."""
 
     def on_start(self, experiment: Experiment) -> None:
         """The driver begins, or goes on; *experiment* may be read from now on."""

@@ -236,6 +236,8 @@ class Runner:
         place = self._deployment.open(plan, self.folder, opened, self._interrupts)
         opened.callback(self._end_worker)
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
+        for callback in self._callbacks:
+            callback.setup(self.folder)
         searcher = plan.searcher()
         teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:

@@ -67,7 +67,7 @@ def saved_events(copy: Readable) -> Iterator[Event | Report]:
         CopyIncomplete: some entries could not be written to it.
     """
     # It is iterated twice, which is all that is needed of a list here.
-    return events_in_order(cast("list[tuple[str, bytes]]", _Entries(copy)))
+    return events_in_order(cast("list[tuple[str, bytes]]", Snapshot(copy)))
 
 
 def first_events(copy: Readable) -> Iterator[Event]:
@@ -104,14 +104,15 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
     return experiment
 
 
-class _Entries:
-    """The entries of a journal at the first iteration; later iterations yield the same ones."""
+class Snapshot:
+    """The entries that a journal, or a copy of one, has when it is first read; later reads yield the same ones."""
 
     def __init__(self, copy: Readable) -> None:
         self._copy = copy
         self._count: int | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
+    def read(self) -> Iterator[Entry]:
+        """Yield the entries."""
         if self._count is not None:
             yield from islice(self._copy.read(), self._count)
             return
@@ -120,6 +121,8 @@ class _Entries:
             count += 1
             yield entry
         self._count = count
+
+    __iter__ = read
 
 
 def state_of_folder(folder: Path, outcome: str) -> str:

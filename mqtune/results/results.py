@@ -39,6 +39,7 @@ from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (
     Readable,
+    Snapshot,
     created_event,
     empty_experiment,
     find_experiment,
@@ -219,11 +220,13 @@ class Results:
             MessageVersionError: a later version of mqtune wrote it.
         """
         folder = find_experiment(experiment)
-        events = saved_events(JournalFile(folder / JOURNAL_FILE))
+        # A driver may write more at any moment, of which the fold knows nothing.
+        written = Snapshot(JournalFile(folder / JOURNAL_FILE))
+        events = saved_events(written)
         fold = empty_experiment(created_event(events, folder))
         for event in events:
             fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
-        return cls(fold, folder)
+        return cls(fold, folder, written)
 
     @property
     def name(self) -> str:

@@ -99,6 +99,9 @@ class _Heard(Callback):
         self.problems: list[str] = []
         self._inner = inner
 
+    def setup(self, folder: Path) -> None:
+        self._inner.setup(folder)
+
     def hear(self, method: str, arguments: tuple[Any, ...]) -> None:
         """Pass a call on."""
         # How often there is a step depends on when the driver looks.

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from mqtune.integrations.tensorboard import TensorBoard
 from mqtune.results.callbacks import ErrorLog
 from mqtune.results.display import ProgressDisplay
 from mqtune.testing.callbacks import CallbackContract, NewCallback
@@ -16,6 +17,12 @@ class TestErrorLog(CallbackContract):
     @pytest.fixture
     def new_callback(self) -> NewCallback:
         return ErrorLog
+
+
+class TestTensorBoard(CallbackContract):
+    @pytest.fixture
+    def new_callback(self) -> NewCallback:
+        return TensorBoard
 
 
 class TestProgress(CallbackContract):

@@ -151,7 +151,7 @@ def test_a_model_that_computes_in_python_hands_the_interpreter_over_soon_and_lea
     searcher.suggest(ONE)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
     assert timer_slack() in ("1", "")
-    eventually(lambda: slow.calls)
+    eventually(lambda: ("suggest", ONE) in slow.calls)
     assert timer_slack(cast("threading.Thread", searcher._thread).native_id or "self") in ("5000000", "")
 
 

@@ -106,10 +106,11 @@ def test_what_can_not_be_opened_raises_why() -> None:
 
 def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = opened()
-    is_queued = threading.Event()
+    has_begun, is_queued = threading.Event(), threading.Event()
     errors = []
 
     def fail(*_: object) -> None:
+        has_begun.set()
         is_queued.wait(DEADLINE_S)
         raise ConfigurationError("the disk is gone")
 
@@ -120,6 +121,7 @@ def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, m
 
     monkeypatch.setattr(mqtune.Tuner, "step", fail)
     tuner.do(lambda tuner: tuner.name)
+    assert has_begun.wait(DEADLINE_S)
     waiting = threading.Thread(target=ask)
     waiting.start()
     eventually(lambda: not tuner._calls.empty())

@@ -401,6 +401,20 @@ def test_a_running_experiment_is_loaded_as_far_as_it_has_come(book: Book):
     assert results["0001"].status is TrialStatus.RUNNING
 
 
+def test_what_was_loaded_of_a_running_experiment_stays_as_it_is_when_that_goes_on(book: Book):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0})
+    results = results_of(book)
+    loaded = list(results.reports())
+
+    book.report("0001", {"loss": 0.5})
+    book.run("0002", 5.0)
+    book.save()
+
+    assert list(results.reports()) == loaded
+    assert [report.late for report in loaded] == [False]
+
+
 def test_retries_and_their_budget_are_as_the_driver_had_them(tmp_path: Path):
     book = Book(tmp_path / "retries", max_failures=1)
     for _ in range(2):

@@ -1,0 +1,204 @@
+"""What loggers have in common: they write an experiment's trials into another tool, from its journal."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mqtune.core.callback import Callback
+from mqtune.core.text import flatten
+from mqtune.core.trial import ITERATION, Report, Trial, TrialId
+from mqtune.results.results import Results, json_text
+
+if TYPE_CHECKING:
+    from mqtune.core.experiment import Experiment
+
+#: How often reports are written, in seconds: seldom enough for a tool behind a network, soon enough for who looks at it.
+FLUSH_S: Final = 1.0
+#: The most reports of a trial that wait until they are written, which is some megabytes.
+MOST_WAITING: Final = 1000
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A trial, the number of its reports that the tool has, those that are to follow, and whether it was told of its end."""
+
+    trial: Trial
+    written: int
+    waiting: list[Report] = field(default_factory=list)
+    has_ended: bool = False
+
+
+class TrialLogger(Callback, ABC):
+    """Writes trials into another tool: while an experiment runs, as a callback, or afterwards, by ``write``.
+
+    Each report that the scheduler has seen is written once and in order, also when drivers are killed, when one resumes, or when
+    the tool was away for a while: what is missing comes from the journal's copy. For that a subclass says how many reports of a
+    trial the tool has. Reports that came after a trial was stopped are left out.
+    """
+
+    interval_s = FLUSH_S
+
+    def __init__(self) -> None:
+        self._folder = Path()
+        self._trials: dict[TrialId, _Progress] = {}
+        #: Whether the tool lacks something that only the journal has.
+        self._lacks_some = False
+
+    # What a subclass writes.
+
+    @abstractmethod
+    def open(self, name: str) -> None:
+        """Open what the tool has of the experiment with this name, or make it."""
+
+    @abstractmethod
+    def begin_trial(self, trial: Trial) -> int:
+        """Open what the tool has of a trial, or make it, and return how many of its reports are there already."""
+
+    @abstractmethod
+    def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
+        """Write reports that follow one another.
+
+        Args:
+            trial: the trial as it was at the last of them, or later.
+            reports: at least one.
+            first: the number of the first one, from 1 on over all attempts of the trial.
+        """
+
+    @abstractmethod
+    def end_trial(self, trial: Trial) -> None:
+        """Write how a trial has ended; all its reports are written. A later driver may write it again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is buffered, and close the tool; also when ``open`` has failed."""
+
+    # As a callback.
+
+    def setup(self, folder: Path) -> None:
+        self._folder = folder
+
+    def on_start(self, experiment: Experiment) -> None:
+        self.open(experiment.name)
+        if experiment.trials:
+            self._lacks_some = True
+            self._write_missing(Results.load(self._folder))
+            self._lacks_some = False
+
+    def on_stage(self, trial: Trial) -> None:
+        self._progress(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        progress = self._progress(trial)
+        number = sum(attempt.reports for attempt in trial.attempts[: report.attempt - 1]) + report.sequence
+        self._take(progress, report, number)
+
+    def on_step(self, waiting_for: str) -> None:
+        del waiting_for
+        self._flush_all()
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self._end(self._progress(trial))
+
+    def on_end(self) -> None:
+        try:
+            if self._lacks_some:
+                self._write_missing(Results.load(self._folder))
+            else:
+                self._end_all()
+        finally:
+            self.close()
+
+    # From the journal.
+
+    def write(self, results: Results) -> None:
+        """Write an experiment as far as its journal goes; what the tool has already is not written again.
+
+        Raises:
+            MqtuneError: the tool refuses it, or the journal's copy is incomplete.
+        """
+        try:
+            self.open(results.name)
+            self._write_missing(results)
+        finally:
+            self.close()
+
+    def _write_missing(self, results: Results) -> None:
+        counts: dict[TrialId, int] = {}
+        for result in results:
+            self._progress(result.trial)
+        for recorded in results.reports():
+            if not recorded.late:
+                number = counts[recorded.trial] = counts.get(recorded.trial, 0) + 1
+                self._take(self._trials[recorded.trial], Report(*recorded[:-1]), number)
+        self._end_all()
+
+    # A trial's progress.
+
+    def _progress(self, trial: Trial) -> _Progress:
+        progress = self._trials.get(trial.id)
+        if progress is None:
+            progress = self._trials[trial.id] = _Progress(trial, self.begin_trial(trial))
+        progress.trial = trial
+        return progress
+
+    def _take(self, progress: _Progress, report: Report, number: int) -> None:
+        expected = progress.written + len(progress.waiting) + 1
+        if number > expected:
+            self._lacks_some = True
+        elif number == expected:
+            if len(progress.waiting) >= MOST_WAITING:
+                # While the tool is away this fails, and the report comes from the journal later.
+                self._flush(progress)
+            progress.waiting.append(report)
+
+    def _flush_all(self) -> None:
+        for progress in self._trials.values():
+            self._flush(progress)
+
+    def _flush(self, progress: _Progress) -> None:
+        if progress.waiting:
+            self.write_reports(progress.trial, progress.waiting, progress.written + 1)
+            progress.written += len(progress.waiting)
+            progress.waiting = []
+
+    def _end_all(self) -> None:
+        """Write all that waits, and the end of each trial that has one."""
+        for progress in self._trials.values():
+            if progress.trial.status.is_terminal:
+                self._end(progress)
+            else:
+                self._flush(progress)
+
+    def _end(self, progress: _Progress) -> None:
+        self._flush(progress)
+        if progress.written < progress.trial.reports:
+            self._lacks_some = True
+        elif not progress.has_ended:
+            self.end_trial(progress.trial)
+            progress.has_ended = True
+
+
+def numbers_of(report: Report) -> dict[str, float]:
+    """Return a report's numbers under flat names, truth values as 0 and 1; of text and lists loggers make no curve."""
+    flat = flatten(report.metrics)
+    return {name: float(value) for name, value in flat if isinstance(value, int | float)}
+
+
+def step_of(report: Report, number: int) -> int:
+    """Return a report's place on the axis of its curves: its iteration, or else its number."""
+    iteration = report.metrics.get(ITERATION)
+    return iteration if isinstance(iteration, int) else number
+
+
+def plain_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
+    """Return a config under flat names, such as ``optimizer.lr``; what is neither number nor text is JSON."""
+    return {name: value if _is_plain(value) else json_text(value) for name, value in flatten(config)}  # type: ignore[misc]
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))

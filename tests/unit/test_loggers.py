@@ -1,0 +1,184 @@
+"""What all loggers have in common: each report is in the tool once, whatever happens to drivers, the tool or the queue."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import mqtune
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.integrations import logger
+from mqtune.integrations.logger import TrialLogger
+from mqtune.results import callbacks
+from mqtune.results.results import Results
+from mqtune.schedulers.asha import PromotionASHA
+from mqtune.testing.worlds import WORLDS, World
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text(encoding="utf-8")
+AS_CALLBACK, LATER, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+class Tool:
+    """Another tool: what it has of each trial outlives the loggers that write it."""
+
+    def __init__(self) -> None:
+        self.reports: dict[TrialId, list[Report]] = {}
+        self.ended: dict[TrialId, str] = {}
+        self.is_away = False
+
+    def lose(self, rng: random.Random) -> None:
+        """Forget the last reports of some trials, as if a driver had been killed before it wrote them."""
+        for trial, reports in self.reports.items():
+            if self.ended.pop(trial, "") or rng.random() < 0.5:
+                del reports[rng.randint(0, len(reports)) :]
+
+
+class ToTool(TrialLogger):
+    def __init__(self, tool: Tool) -> None:
+        super().__init__()
+        self._tool = tool
+        self.is_open = False
+
+    def open(self, name: str) -> None:
+        assert name.startswith("contract-")
+        self.is_open = True
+
+    def begin_trial(self, trial: Trial) -> int:
+        return len(self._tool.reports.setdefault(trial.id, []))
+
+    def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
+        if self._tool.is_away:
+            raise ConnectionError("the tool is away")
+        known = self._tool.reports[trial.id]
+        assert first == len(known) + 1
+        known += reports
+
+    def end_trial(self, trial: Trial) -> None:
+        self._tool.ended[trial.id] = trial.status.value
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+
+def run(world: World, new_logger: Callable[[], TrialLogger], *, cut_after: Sequence[int] = ()) -> Results:
+    def arguments() -> dict[str, Any]:
+        return {"scheduler": PromotionASHA(9, grace_period=3), "callbacks": [new_logger()]}
+
+    return world.run(arguments, cut_after=cut_after)
+
+
+def expect_all(tool: Tool, results: Results) -> None:
+    """Expect each report that counts in the tool, in order, and each end."""
+    assert sum(map(len, tool.reports.values())) > 0
+    for result in results:
+        counting = [(r.attempt, r.sequence) for r in results.reports(result.id) if not r.late]
+        assert [(each.attempt, each.sequence) for each in tool.reports[result.id]] == counting
+        assert tool.ended.get(result.id, "") == (result.status.value if result.status.is_terminal else "")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_each_report_is_in_the_tool_once_and_in_order(world: str) -> None:
+    tool = Tool()
+
+    results = run(WORLDS[world], lambda: ToTool(tool))
+
+    expect_all(tool, results)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_killed_drivers_have_not_written_the_next_one_writes(seed: int) -> None:
+    tool, rng = Tool(), random.Random(seed)
+
+    def after_a_kill() -> ToTool:
+        tool.lose(rng)
+        return ToTool(tool)
+
+    results = run(WORLDS["failures"], after_a_kill, cut_after=[15, 25, 10])
+
+    expect_all(tool, results)
+
+
+def test_reports_that_are_dropped_while_a_tool_is_slow_come_from_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "MOST_WAITING", 0)
+    tool = Tool()
+
+    results = run(WORLDS["slow"], lambda: ToTool(tool))
+
+    expect_all(tool, results)
+
+
+@pytest.mark.parametrize("most_waiting", [2, 1000])
+def test_a_tool_that_was_away_gets_what_it_has_missed(most_waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = Tool()
+    tool.is_away = True
+
+    class Returning(ToTool):
+        def on_end(self) -> None:
+            tool.is_away = False
+            super().on_end()
+
+    monkeypatch.setattr(logger, "MOST_WAITING", most_waiting)
+
+    results = run(WORLDS["odd values"], lambda: Returning(tool))
+
+    expect_all(tool, results)
+
+
+def test_an_experiment_that_has_ended_is_written_from_its_journal_once() -> None:
+    results = run(WORLDS["failures"], lambda: ToTool(Tool()))
+    tool = Tool()
+
+    for _ in range(2):
+        to_tool = ToTool(tool)
+        to_tool.write(results)
+        assert not to_tool.is_open
+
+    expect_all(tool, results)
+
+
+# What docs/loggers.md shows.
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run."""
+
+
+def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboardX")
+    monkeypatch.chdir(tmp_path)
+    mqtune.Tuner(
+        train,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_trials=2,
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
+        name="my-experiment",
+        run=mqtune.Run(progress=False),
+    ).run()
+
+    exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": {"x": mqtune.uniform(0, 1)}})
+
+    assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
+
+
+def test_the_pages_own_logger_writes_each_report_once(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(OWN, names)
+
+    results = run(WORLDS["failures"], lambda: names["Lines"](tmp_path), cut_after=[20, 20])
+
+    for result in results:
+        path = tmp_path / results.name / result.id
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        assert [line.split(" ")[0] for line in lines] == [str(number + 1) for number in range(result.trial.reports)]
