@@ -44,8 +44,8 @@ class TrialLogger(Callback, ABC):
     interval_s = FLUSH_S
 
     def __init__(self) -> None:
-        self._folder = Path()
-        self._trials: dict[TrialId, _Progress] = {}
+        self._experiment_folder = Path()
+        self._progress_by_trial: dict[TrialId, _Progress] = {}
         #: Whether the tool lacks something that only the journal has.
         self._lacks_some = False
 
@@ -80,34 +80,34 @@ class TrialLogger(Callback, ABC):
     # As a callback.
 
     def setup(self, folder: Path) -> None:
-        self._folder = folder
+        self._experiment_folder = folder
 
     def on_start(self, experiment: Experiment) -> None:
         self.open(experiment.name)
         if experiment.trials:
             self._lacks_some = True
-            self._write_missing(Results.load(self._folder))
+            self._write_missing(Results.load(self._experiment_folder))
             self._lacks_some = False
 
     def on_stage(self, trial: Trial) -> None:
-        self._progress(trial)
+        self._progress_of(trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        progress = self._progress(trial)
+        progress = self._progress_of(trial)
         number = sum(attempt.reports for attempt in trial.attempts[: report.attempt - 1]) + report.sequence
-        self._take(progress, report, number)
+        self._take_report(progress, report, number)
 
     def on_step(self, waiting_for: str) -> None:
         del waiting_for
-        self._flush_all()
+        self._write_all_waiting()
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._end(self._progress(trial))
+        self._end_once(self._progress_of(trial))
 
     def on_end(self) -> None:
         try:
             if self._lacks_some:
-                self._write_missing(Results.load(self._folder))
+                self._write_missing(Results.load(self._experiment_folder))
             else:
                 self._end_all()
         finally:
@@ -130,37 +130,37 @@ class TrialLogger(Callback, ABC):
     def _write_missing(self, results: Results) -> None:
         counts: dict[TrialId, int] = {}
         for result in results:
-            self._progress(result.trial)
+            self._progress_of(result.trial)
         for recorded in results.reports():
             if not recorded.late:
                 number = counts[recorded.trial] = counts.get(recorded.trial, 0) + 1
-                self._take(self._trials[recorded.trial], Report(*recorded[:-1]), number)
+                self._take_report(self._progress_by_trial[recorded.trial], Report(*recorded[:-1]), number)
         self._end_all()
 
     # A trial's progress.
 
-    def _progress(self, trial: Trial) -> _Progress:
-        progress = self._trials.get(trial.id)
+    def _progress_of(self, trial: Trial) -> _Progress:
+        progress = self._progress_by_trial.get(trial.id)
         if progress is None:
-            progress = self._trials[trial.id] = _Progress(trial, self.begin_trial(trial))
+            progress = self._progress_by_trial[trial.id] = _Progress(trial, self.begin_trial(trial))
         progress.trial = trial
         return progress
 
-    def _take(self, progress: _Progress, report: Report, number: int) -> None:
+    def _take_report(self, progress: _Progress, report: Report, number: int) -> None:
         expected = progress.written + len(progress.waiting) + 1
         if number > expected:
             self._lacks_some = True
         elif number == expected:
             if len(progress.waiting) >= MOST_WAITING:
                 # While the tool is away this fails, and the report comes from the journal later.
-                self._flush(progress)
+                self._write_waiting(progress)
             progress.waiting.append(report)
 
-    def _flush_all(self) -> None:
-        for progress in self._trials.values():
-            self._flush(progress)
+    def _write_all_waiting(self) -> None:
+        for progress in self._progress_by_trial.values():
+            self._write_waiting(progress)
 
-    def _flush(self, progress: _Progress) -> None:
+    def _write_waiting(self, progress: _Progress) -> None:
         if progress.waiting:
             self.write_reports(progress.trial, progress.waiting, progress.written + 1)
             progress.written += len(progress.waiting)
@@ -168,14 +168,14 @@ class TrialLogger(Callback, ABC):
 
     def _end_all(self) -> None:
         """Write all that waits, and the end of each trial that has one."""
-        for progress in self._trials.values():
+        for progress in self._progress_by_trial.values():
             if progress.trial.status.is_terminal:
-                self._end(progress)
+                self._end_once(progress)
             else:
-                self._flush(progress)
+                self._write_waiting(progress)
 
-    def _end(self, progress: _Progress) -> None:
-        self._flush(progress)
+    def _end_once(self, progress: _Progress) -> None:
+        self._write_waiting(progress)
         if progress.written < progress.trial.reports:
             self._lacks_some = True
         elif not progress.has_ended:

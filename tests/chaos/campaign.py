@@ -314,8 +314,8 @@ class Campaign:
             if not worker.lives and not worker.is_given_up:
                 worker.is_given_up = True
                 log = self.world.log_of_worker(worker)
-                # One that is started while the Redis is away says so, and is started again.
-                if not log.strip().startswith("mqtune: "):
+                # One that is started while the Redis is away, or full, says so, and is started again.
+                if " ready." in log or not log.strip().splitlines()[-1].startswith("mqtune: "):
                     self.wrong("worker", f"worker {worker.name} ended with {worker.process.returncode}: {_tail(log)}")
         for seat in range(self.world.seats):
             if seat not in seated and seat not in self._seats:

@@ -176,9 +176,9 @@ def test_the_pages_own_logger_writes_each_report_once(tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     exec(OWN, names)
 
-    results = run(WORLDS["failures"], lambda: names["Lines"](tmp_path), cut_after=[20, 20])
+    results = run(WORLDS["failures"], lambda: names["Lines"](tmp_path / "lines"), cut_after=[20, 20])
 
     for result in results:
-        path = tmp_path / results.name / result.id
+        path = tmp_path / "lines" / results.name / result.id
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         assert [line.split(" ")[0] for line in lines] == [str(number + 1) for number in range(result.trial.reports)]

