@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 #: The verbs by what they are for. Each is ``command`` in the module of its name, or one of ``COMMANDS`` in that of several verbs.
 SECTIONS: Final = {
-    "Look": ("list", "show", "trials", "watch", "logs", "compare", "optuna-dashboard"),
+    "Look": ("list", "show", "trials", "watch", "plot", "logs", "compare", "optuna-dashboard"),
     "Steer": (
         *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
         *("add", "set", "end"),

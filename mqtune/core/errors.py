@@ -126,6 +126,10 @@ class MessageVersionError(MqtuneError):
     """A message was written by a version of mqtune that this one can't read."""
 
 
+class NothingToDraw(MqtuneError):
+    """The experiment has nothing for this plot, or nothing yet."""
+
+
 class MetricMissing(MqtuneError):
     """The metric that the experiment optimises does not appear in the reports."""
 

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mqtune.results.plots.plots import Plots
+
 logger = logging.getLogger(__name__)
 
 
@@ -556,9 +558,21 @@ class Results:
         Raises:
             ConfigurationError: Optuna is not installed.
         """
+        # Its error says what to install.
+        import_module("mqtune.integrations.optuna")
         study_of = import_module("mqtune.integrations.optuna_study").study_of
         events = saved_events(self._copy)
         return study_of(created_event(events, self.folder), events)
+
+    @property
+    def plot(self) -> Plots:
+        """The experiment's pictures: ``results.plot.curves().save("curves.png")``.
+
+        Raises:
+            ConfigurationError: neither Matplotlib nor Plotly is installed.
+        """
+        plots: Plots = import_module("mqtune.results.plots.plots").Plots(self)
+        return plots
 
     def dataframe(self, rows: Rows = "trials", *, library: Library = "pandas") -> Any:
         """Return a data frame of pandas, or of polars, with one row per trial, attempt or report.

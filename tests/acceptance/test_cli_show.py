@@ -279,6 +279,7 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
 
         listed = run("list")
         driven_shown = run("show", "driven-there")
+        drawn = run("plot", "driven-there", "-o", str(tmp_path / "curves.png"))
         driven.stop_all()
         eventually(lambda: driven.step(0.1) or driven.is_finished)
 
@@ -287,6 +288,8 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     assert "finished" in rows["done-there"]
     assert "running" in rows["driven-there"]
     assert driven_shown.startswith("driven-there · running · started 20")
+    assert "driven-there: learning curves · 1 trial (1 running)" in drawn
+    assert (tmp_path / "curves.png").stat().st_size
     shown = run("show", "done-there")
     assert shown.startswith("done-there · finished · started 20")
     assert f"best loss={done.best.value:.4g} in trial {done.best.id}" in shown

@@ -47,6 +47,8 @@ ALONE: Final = {
     "optuna_dashboard": {"integrations/"},
     "syne_tune": {"integrations/"},
     "rich": {"results/", "cli/"},
+    "matplotlib": {"results/plots/by_matplotlib.py"},
+    "plotly": {"results/plots/by_plotly.py"},
 }
 #: What never enters a trial's process: it would cost each spare its start, and memory.
 NOT_IN_TRIALS: Final = (
@@ -59,6 +61,8 @@ NOT_IN_TRIALS: Final = (
     "optuna",
     "ax",
     "syne_tune",
+    "matplotlib",
+    "plotly",
     "asyncio",
     "multiprocessing",
 )

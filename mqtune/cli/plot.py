@@ -1,0 +1,44 @@
+"""``mqtune plot``: a picture of an experiment, to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mqtune.cli.output import broker_option
+from mqtune.cli.place import complete_experiment, find_place, newest_place, opened
+from mqtune.core.text import printable
+
+#: As ``mqtune.results.plots.plots.KINDS``, whose import takes NumPy's.
+KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
+
+
+@click.command("plot")
+@click.argument("name", required=False, shell_complete=complete_experiment)
+@click.argument("kind", required=False, type=click.Choice(KINDS))
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file: .png, .svg, .pdf, or .html for a page to zoom in; by default KIND.png.",
+)
+@broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
+def command(name: str | None, kind: str | None, path: Path | None, broker: str | None) -> None:
+    """Draw an experiment that is running or has ended: NAME, or its folder; by default the newest.
+
+    Without KIND, it is what the file is called, as of curves.png, or else history. Needs pip install 'mqtune[plot]'.
+    """
+    # --help needs none of it.
+    from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415
+
+    kind = kind or (path.stem if path is not None and path.stem in KINDS else "history")
+    path = path or Path(f"{kind}.png")
+    # Before a long journal is read.
+    require(drawn_by(path))
+    with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
+        picture = view.results.plot.draw(kind)
+        picture.save(path)
+    click.echo(f"{path}: {printable(picture.title)} · {picture.note}")

@@ -1,0 +1,76 @@
+"""Importances of parameters, by Optuna's fANOVA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, Protocol
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.importance import FanovaImportanceEvaluator
+from optuna.trial import create_trial
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.integrations.optuna import quiet
+
+#: So that the same trials give the same picture.
+_SEED: Final = 0
+
+
+class Fitted(Protocol):
+    """A parameter, with its place in each trial, or NaN; *names* of places that are no numbers."""
+
+    @property
+    def places(self) -> list[float]:
+        """The place of each trial."""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether places are spread by their logarithms."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of places."""
+
+
+def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[float]:
+    """Return the share of the variance of *values* that each parameter explains; all of them make 1, or 0 if none explains any.
+
+    A place that is NaN counts as the median of the others, or of names as one of its own.
+
+    Raises:
+        ConfigurationError: scikit-learn, which has the forest, is not installed.
+    """
+    distributions = {str(number): _distribution(each) for number, each in enumerate(parameters)}
+    columns = [_filled(each) for each in parameters]
+    with quiet():
+        study = optuna.create_study()
+        study.add_trials(
+            create_trial(
+                value=value,
+                params={name: column[row] for name, column in zip(distributions, columns, strict=True)},
+                distributions=distributions,
+            )
+            for row, value in enumerate(values)
+        )
+        try:
+            shares = optuna.importance.get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=_SEED))
+        except ImportError as error:
+            raise ConfigurationError(f"importances need scikit-learn: pip install 'mqtune[plot]' ({error})") from None
+    return [shares[name] for name in distributions]
+
+
+def _filled(parameter: Fitted) -> list[float]:
+    missing: float = (
+        len(parameter.names) if parameter.names else median(p for p in parameter.places if not math.isnan(p))
+    )
+    return [missing if math.isnan(place) else place for place in parameter.places]
+
+
+def _distribution(parameter: Fitted) -> BaseDistribution:
+    filled = _filled(parameter)
+    if parameter.names:
+        return CategoricalDistribution(sorted(set(filled)))
+    return FloatDistribution(min(filled), max(filled), log=parameter.is_log)

@@ -1,0 +1,1 @@
+"""Pictures of an experiment, drawn by Matplotlib or Plotly."""

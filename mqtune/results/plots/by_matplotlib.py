@@ -1,0 +1,128 @@
+"""Draws pictures by Matplotlib, without its global state and for any number of threads."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from mqtune.core.codec import Body
+from mqtune.results.plots.picture import GRID, TEXT, Axis, Panel, Picture, Series
+
+#: Pixels of the picture's size to an inch, and of a file to one of those.
+_DPI: Final = 100
+_SHARPNESS: Final = 1.5
+#: The height of title and legend, in pixels.
+_AROUND: Final = 110
+_MARKERS: Final = {
+    "": "",
+    "circle": "o",
+    "x": "x",
+    "triangle-down": "v",
+    "square": "s",
+    "diamond": "D",
+    "star": "*",
+}
+
+
+def figure_of(picture: Picture) -> Figure:
+    """Return a picture as a figure."""
+    width, height = picture.size
+    figure = Figure(figsize=(width / _DPI, (height + _AROUND) / _DPI), dpi=_DPI, layout="constrained")
+    rows = math.ceil(len(picture.panels) / picture.columns)
+    places = list(figure.subplots(rows, picture.columns, squeeze=False).flat)
+    for axes, panel in zip(places, picture.panels, strict=False):
+        _draw(axes, panel, size=10 if len(picture.panels) == 1 else 8)
+    for axes in places[len(picture.panels) :]:
+        axes.set_axis_off()
+    figure.suptitle(_plain(f"{picture.title}\n{picture.note}"), x=0.02, ha="left", fontsize=10, color=TEXT)
+    handles = _handles(picture)
+    if len(handles) > 1:
+        figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    return figure
+
+
+def content_of(picture: Picture, format: str) -> bytes:  # noqa: A002 - as in Matplotlib
+    """Return a picture as a file's content."""
+    file = io.BytesIO()
+    figure_of(picture).savefig(file, format=format, dpi=_DPI * _SHARPNESS, facecolor="white")
+    return file.getvalue()
+
+
+def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
+    for each in panel.series:
+        _draw_series(axes, each)
+    for x, y, text in panel.texts:
+        axes.annotate(
+            _plain(text),
+            (x, y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=size - 1,
+            color=TEXT,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            zorder=5,
+        )
+    axes.set_title(_plain(panel.title), fontsize=size + 1, color=TEXT)
+    axes.grid(color=GRID)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=size - 1, colors=TEXT)
+    axes.spines[["top", "right"]].set_visible(False)
+    for name, axis in (("x", panel.x), ("y", panel.y)):
+        _set_axis(axes, name, axis, size)
+
+
+def _set_axis(axes: Axes, name: str, axis: Axis, size: int) -> None:
+    getattr(axes, f"set_{name}label")(_plain(axis.label), fontsize=size, color=TEXT)
+    if axis.is_log:
+        getattr(axes, f"set_{name}scale")("log")
+    if axis.ends is not None:
+        getattr(axes, f"set_{name}lim")(*axis.ends)
+    if axis.ticks:
+        places, names = zip(*axis.ticks, strict=True)
+        shown = getattr(axes, f"{name}axis")
+        shown.set_major_locator(FixedLocator(places))
+        shown.set_minor_locator(NullLocator())
+        getattr(axes, f"set_{name}ticklabels")(list(map(_plain, names)))
+        if name == "x" and sum(map(len, names)) > size * 5:
+            axes.tick_params(axis="x", labelrotation=30)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    look = series.look
+    if look.is_bar:
+        axes.barh(series.y, series.x, color=look.color, height=0.7)
+        return
+    axes.plot(series.x, series.y, **_style(series))
+
+
+def _style(series: Series) -> Body:
+    look = series.look
+    return {
+        "color": look.color,
+        "linewidth": look.width,
+        "linestyle": ("--" if look.is_dashed else "-") if look.width else "",
+        "marker": _MARKERS[look.marker],
+        "markersize": look.size,
+        "alpha": look.opacity,
+        "solid_capstyle": "butt",
+    }
+
+
+def _handles(picture: Picture) -> dict[str, Line2D]:
+    named = [each for panel in picture.panels for each in panel.series if each.name]
+    # The first of a name speaks for the others.
+    return {
+        each.name: Line2D([], [], label=_plain(each.name), **{**_style(each), "alpha": 1}) for each in reversed(named)
+    }
+
+
+def _plain(text: str) -> str:
+    """Return a text that Matplotlib takes for no formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,142 @@
+"""Draws pictures by Plotly: as plain values, which a page draws with plotly.js, as a figure, or as a page of its own."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from mqtune.results.frames import Row
+from mqtune.results.plots.picture import GRID, TEXT, Axis, Panel, Picture, Series
+
+#: The height of title and legend, in pixels, and the share of the width or height that is left between panels.
+_TOP, _BOTTOM = 70, 110
+_GAP: Final = 0.09
+
+
+def plain(picture: Picture) -> Row:
+    """Return a picture as the data and layout of a figure, in values that JSON has; Plotly need not be here."""
+    width, height = picture.size
+    layout: Row = {
+        "title": {"text": f"{_text(picture.title)}<br><sup>{_text(picture.note)}</sup>", "x": 0.02},
+        "width": width,
+        "height": height + _TOP + _BOTTOM,
+        "margin": {"t": _TOP, "b": _BOTTOM, "l": 70, "r": 20},
+        "font": {"color": TEXT, "size": 12 if len(picture.panels) == 1 else 10},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom"},
+    }
+    data: list[Row] = []
+    annotations: list[Row] = []
+    named: set[str] = set()
+    for number, panel in enumerate(picture.panels):
+        suffix = str(number + 1) if number else ""
+        left, right, bottom, top = _place(picture, number)
+        layout[f"xaxis{suffix}"] = {**_axis(panel.x), "domain": [left, right], "anchor": f"y{suffix}"}
+        layout[f"yaxis{suffix}"] = {**_axis(panel.y), "domain": [bottom, top], "anchor": f"x{suffix}"}
+        annotations += _annotations(panel, suffix, (left + right) / 2, top)
+        for each in panel.series:
+            is_new = bool(each.name) and each.name not in named
+            named.add(each.name)
+            data.append({**_trace(each), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
+    layout |= {"annotations": annotations, "showlegend": len(named - {""}) > 1}
+    return {"data": data, "layout": layout}
+
+
+def figure_of(picture: Picture) -> Any:
+    """Return a picture as a ``plotly.graph_objects.Figure``."""
+    return import_module("plotly.graph_objects").Figure(plain(picture))
+
+
+def content_of(picture: Picture, _: str) -> bytes:
+    """Return a picture as a page that holds all it needs, plotly.js too."""
+    page: str = import_module("plotly.io").to_html(figure_of(picture), include_plotlyjs=True)
+    return page.encode()
+
+
+def _place(picture: Picture, number: int) -> tuple[float, float, float, float]:
+    """Return the ends of a panel in shares of the whole: left, right, bottom and top."""
+    rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
+    row, column = divmod(number, columns)
+    wide, high = (1 + _GAP) / columns - _GAP, (1 + _GAP) / rows - _GAP
+    left, top = column * (wide + _GAP), 1 - row * (high + _GAP)
+    # Titles of panels and labels below them need some of it.
+    return left, left + wide, max(0.0, top - high + (_GAP / 2 if rows > 1 else 0)), top
+
+
+def _axis(axis: Axis) -> Row:
+    found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
+    if axis.is_log:
+        found |= {"type": "log", "exponentformat": "power", "dtick": 1}
+    if axis.ends is not None:
+        found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
+    if axis.ticks:
+        places, names = zip(*axis.ticks, strict=True)
+        found |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
+    return found
+
+
+def _annotations(panel: Panel, suffix: str, middle: float, top: float) -> Iterator[Row]:
+    if panel.title:
+        yield {
+            "text": f"<b>{_text(panel.title)}</b>",
+            "xref": "paper",
+            "yref": "paper",
+            "x": middle,
+            "y": top,
+            "yanchor": "bottom",
+            "showarrow": False,
+        }
+    for x, y, text in panel.texts:
+        at = {
+            "x": math.log10(x) if panel.x.is_log else x,
+            "y": math.log10(y) if panel.y.is_log else y,
+        }
+        yield {
+            "text": _text(text),
+            "xref": f"x{suffix}",
+            "yref": f"y{suffix}",
+            "xanchor": "left",
+            "xshift": 5,
+            "bgcolor": "rgba(255,255,255,0.8)",
+            "showarrow": False,
+            **at,
+        }
+
+
+def _trace(series: Series) -> Row:
+    look = series.look
+    trace = {
+        "name": _text(series.name),
+        "legendgroup": _text(series.name),
+        "x": _numbers(series.x),
+        "y": _numbers(series.y),
+        "opacity": look.opacity,
+        "text": list(map(_text, series.labels)),
+    }
+    if look.is_bar:
+        return {**trace, "type": "bar", "orientation": "h", "marker": {"color": look.color}}
+    mode = "+".join(["lines"] * bool(look.width) + ["markers"] * bool(look.marker))
+    dash = "dash" if look.is_dashed else "solid"
+    return {
+        **trace,
+        "type": "scatter",
+        "mode": mode,
+        "line": {"color": look.color, "width": look.width, "dash": dash},
+        "marker": {"color": look.color, "size": look.size, "symbol": look.marker or "circle"},
+        "connectgaps": False,
+    }
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    """Return numbers as JSON has them, which has no NaN."""
+    return [float(each) if math.isfinite(each) else None for each in values]
+
+
+def _text(text: str) -> str:
+    """Return a text in which Plotly finds no markup but the ends of lines."""
+    return html.escape(text, quote=False).replace("\n", "<br>")

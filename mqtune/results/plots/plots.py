@@ -1,0 +1,649 @@
+"""The pictures of an experiment: over time, trial by trial, parameter by parameter, and as its workers ran it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
+from mqtune.results.display import ranked, short_value
+from mqtune.results.plots.data import (
+    MOST_LINES,
+    MOST_POINTS,
+    Curve,
+    Parameter,
+    Read,
+    chosen,
+    copies_of,
+    curves_of,
+    is_wide,
+    joined,
+    parameters_of,
+    spread,
+    time_attr_of,
+    value_of,
+)
+from mqtune.results.plots.picture import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Axis,
+    Look,
+    Panel,
+    Picture,
+    Series,
+    label,
+    require,
+)
+from mqtune.results.plots.timeline import Bar, Run, bars, slot_names, slots
+from mqtune.schedulers.halving import levels_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+#: The most trials with a point of their own.
+_MOST_DOTS: Final = 2_000
+#: The most rows of a timeline or a lineage that can be told apart, the height of one and of what is around them, in pixels.
+_MOST_ROWS: Final = 60
+_ROW_PX, _AROUND_PX = 22, 90
+#: The most panels, each for a parameter.
+_MOST_PANELS: Final = 12
+#: The fewest trials that an importance may rest on, those up to which chance has a large part in it, and the most that are
+#: taken: the forest takes some 5 s for them.
+_FEWEST, _FEW, _MOST_FITTED = 4, 30, 500
+
+_LOOKS: Final[Mapping[TrialStatus, Look]] = {
+    TrialStatus.COMPLETED: Look(BLUE, marker="circle"),
+    TrialStatus.EARLY_STOPPED: Look(ORANGE, marker="x"),
+    TrialStatus.RUNNING: Look(GREEN, marker="diamond"),
+    TrialStatus.PAUSED: Look(PURPLE, marker="square"),
+    TrialStatus.FAILED: Look(VERMILION, marker="triangle-down"),
+}
+_OTHER: Final = Look(GREY, marker="circle")
+_BEST: Final = Look(BLACK, width=2)
+#: Shares of the trials by rank, the best first, and the colours of their lines, from dark to light.
+_TIERS: Final = (
+    (0.1, BLACK, "best 10 %"),
+    (0.25, BLUE, "next 15 %"),
+    (0.5, SKY, "next 25 %"),
+    (1.0, "#C8C8C8", "the rest"),
+)
+
+
+class _Unit(NamedTuple):
+    name: str
+    seconds: float
+
+
+def _unit_of(span_s: float) -> _Unit:
+    """Return the unit in which a time is readable."""
+    units = (_Unit("s", 1), _Unit("min", 60), _Unit("h", 3_600), _Unit("days", 86_400))
+    return max((unit for unit in units if unit.seconds * 3 <= max(3, span_s)), key=lambda unit: unit.seconds)
+
+
+class Plots:
+    """The pictures of an experiment as it is now; each method makes one, as data for Matplotlib or Plotly.
+
+    Values that are NaN or infinite have no place in a picture, and are left out. Of many trials and reports some are drawn, the best ones among
+    them, so that a picture has a few thousand points; its note says so.
+
+    Each method raises NothingToDraw where the experiment has nothing for it, and CopyIncomplete as ``Results.reports``, of which all but
+    ``pareto``, ``parallel``, ``slices``, ``importances`` and ``timeline`` read all.
+
+    Args:
+        results: of the experiment.
+
+    Raises:
+        ConfigurationError: neither Matplotlib nor Plotly is installed.
+    """
+
+    def __init__(self, results: Read) -> None:
+        require("matplotlib", "plotly")
+        self._results = results
+        self._experiment = results.experiment
+
+    def draw(self, kind: str) -> Picture:
+        """Return the picture of this name, such as "curves".
+
+        Raises:
+            ConfigurationError: there is none.
+            NothingToDraw: as the method of this name.
+        """
+        if kind not in KINDS:
+            raise ConfigurationError(f"there is no plot {kind!r}; there are {', '.join(KINDS)}")
+        picture: Picture = getattr(self, kind)()
+        return picture
+
+    # Over time.
+
+    def history(self) -> Picture:
+        """Return the best value so far over time, and the best one of each trial when it was reported; a panel for each metric."""
+        panels = [self._history_of(metric) for metric in self._experiment.objective.metrics]
+        return self._picture("best so far", panels, self._trials())
+
+    def _history_of(self, metric: str) -> Panel:
+        curves = {id_: curve for id_, curve in self._curves(metric).items() if not self._given_up(id_)}
+        at = np.concatenate([np.frombuffer(curve.at) for curve in curves.values()])
+        value = np.concatenate([np.frombuffer(curve.value) for curve in curves.values()])
+        start = self._start(at.min())
+        unit = _unit_of(at.max() - start)
+        dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], _MOST_DOTS)
+        places = {trial.id: self._best_place(curves[trial.id].value, metric) for trial in dots}
+        series = self._by_status(
+            [trial for trial in dots if places[trial.id] is not None],
+            lambda trial: (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds,
+            lambda trial: curves[trial.id].value[places[trial.id] or 0],
+        )
+        x, y = _steps(at, value, is_min=self._mode(metric) == "min")
+        line = Series("best so far", [(each - start) / unit.seconds for each in x], y, _BEST)
+        is_log = is_wide([each for one in series for each in one.y] + y)
+        return Panel(
+            Axis(f"time since the start ({unit.name})"), Axis(self._value_label(metric), is_log), [*series, line]
+        )
+
+    def _best_place(self, values: Sequence[float], metric: str) -> int | None:
+        if all(map(math.isnan, values)):
+            return None
+        return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
+
+    def curves(self) -> Picture:
+        """Return the learning curve of each trial by the scheduler's time, with marks where trials were stopped or failed.
+
+        A panel for each metric. Where a trial began again from an older checkpoint, its curve does too.
+        """
+        panels, trials = [], self._trials()
+        for metric in self._experiment.objective.metrics:
+            curves = self._curves(metric)
+            trials = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_LINES)
+            panels.append(self._curves_panel(metric, trials, curves))
+        return self._picture("learning curves", panels, trials)
+
+    def _curves_panel(self, metric: str, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+        most = max(2, MOST_POINTS // len(trials) // len(self._experiment.objective.metrics))
+        lines = {trial.id: self._thinned(curves[trial.id], metric, most) for trial in trials}
+        series = []
+        for status in TrialStatus:
+            group = [trial for trial in trials if trial.status is status and trial.id in lines]
+            look = _LOOKS.get(status, _OTHER)
+            if group:
+                thin = Look(look.color, width=1, opacity=0.7)
+                series.append(joined(_in_words(status), thin, [(trial.id, *lines[trial.id]) for trial in group]))
+            if group and status in (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED):
+                ends = [(trial.id, x[-1], y[-1]) for trial in group for x, y in [lines[trial.id]] if x]
+                names, x, y = map(list, zip(*ends, strict=True)) if ends else ([], [], [])
+                series.append(Series(f"{_in_words(status)} here", x, y, look, names))
+        best = self._experiment.best
+        if best is not None and best.id in lines:
+            series.append(Series(f"best: trial {best.id}", *lines[best.id], _BEST, [best.id] * len(lines[best.id][0])))
+        is_log = is_wide([each for one in series for each in one.y])
+        return Panel(Axis(label(time_attr_of(self._results))), Axis(label(metric), is_log), series)
+
+    def _thinned(self, curve: Curve, metric: str, most: int) -> tuple[list[float], list[float]]:
+        """Return some points of a curve: the first, the last and the best among them; a NaN where it goes back."""
+        there = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
+        kept = {there[place] for place in spread(len(there), most)}
+        if (best := self._best_place(curve.value, metric)) is not None:
+            kept.add(best)
+        x: list[float] = []
+        y: list[float] = []
+        for place in sorted(kept):
+            if x and curve.time[place] < x[-1]:
+                x.append(math.nan)
+                y.append(math.nan)
+            x.append(curve.time[place])
+            y.append(curve.value[place])
+        return x, y
+
+    # Parameter by parameter.
+
+    def slices(self, metric: str | None = None) -> Picture:
+        """Return the best value of each trial against each of its parameters; a panel for each parameter.
+
+        A trial without a parameter, as there may be where a choice brings others with it, is not in that panel.
+
+        Args:
+            metric: one of the experiment's; by default its first.
+
+        Raises:
+            ConfigurationError: the experiment has no such metric.
+        """
+        metric = self._metric(metric)
+        trials = chosen(self._results, self._valued(metric), _MOST_DOTS // 2)
+        parameters = parameters_of(self._results, trials)
+        if not parameters:
+            raise self._nothing("slices", "its trials have no parameter that differs")
+        panels = [self._slice(metric, trials, each) for each in self._first(parameters)]
+        more = _more(len(parameters), len(panels), "parameters")
+        return self._picture(f"{metric} by parameter", panels, trials, more)
+
+    def _slice(self, metric: str, trials: Sequence[Trial], parameter: Parameter) -> Panel:
+        place = dict(zip((trial.id for trial in trials), parameter.places, strict=True))
+        there = [trial for trial in trials if not math.isnan(place[trial.id])]
+        values = {trial.id: value_of(self._results, trial, metric) for trial in there}
+        series = self._by_status(there, lambda trial: place[trial.id], lambda trial: values[trial.id])
+        ends = (-0.5, len(parameter.names) - 0.5) if parameter.names else None
+        x = Axis(label(parameter.name), parameter.is_log, parameter.ticks, ends)
+        return Panel(x, Axis(label(metric), is_wide(list(values.values()))), series)
+
+    def parallel(self) -> Picture:
+        """Return each trial as a line across its parameters and its values, the best ones the darkest.
+
+        Each parameter has an axis of its own, from its least value in any trial to its greatest.
+        """
+        metrics = self._experiment.objective.metrics
+        trials = self._valued(metrics[0])
+        every = parameters_of(self._results, trials)
+        parameters = every[:_MOST_PANELS]
+        for metric in metrics:
+            values = [value_of(self._results, trial, metric) for trial in trials]
+            parameters.append(Parameter(metric, values, is_wide(values)))
+        kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
+        order = {trial.id: place for place, trial in enumerate(ranked(self._experiment))}
+        rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
+        heights = [_heights(each) for each in parameters]
+        series = []
+        for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
+            span = rows[math.ceil(begin * len(rows)) : math.ceil(share * len(rows))]
+            lines = [(trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in span]
+            if lines:
+                series.append(
+                    joined(name, Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3), lines)
+                )
+        texts = [(float(x), *text) for x, each in enumerate(parameters) for text in _scale(each)]
+        ticks = [(float(x), label(each.name) + (" (log)" if each.is_log else "")) for x, each in enumerate(parameters)]
+        x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4))
+        panel = Panel(
+            x,
+            Axis("share of the range", ends=(-0.05, 1.05), ticks=[(0, "low"), (1, "high")]),
+            series[::-1],
+            texts=texts,
+        )
+        more = _more(len(every), len(parameters) - len(metrics), "parameters")
+        return self._picture("parallel coordinates", [panel], [trials[number] for _, number in rows], more)
+
+    def importances(self, metric: str | None = None) -> Picture:
+        """Return how much of the differences between trials each parameter explains: fANOVA (Hutter, Hoos and Leyton-Brown, 2014), by Optuna.
+
+        It rests on all trials with a value, those that were stopped early too, each with how far it came as one parameter more. For
+        a parameter that a trial lacks, the forest takes the middle of those that others have.
+
+        Args:
+            metric: one of the experiment's; by default its first.
+
+        Raises:
+            ConfigurationError: Optuna or scikit-learn is not installed, or the experiment has no such metric.
+        """
+        metric = self._metric(metric)
+        valued = self._valued(metric)
+        # Evenly: the best ones alone would hide what makes others bad.
+        trials = [valued[place] for place in spread(len(valued), _MOST_FITTED)]
+        parameters = parameters_of(self._results, trials)
+        if len(trials) < _FEWEST or not parameters:
+            raise self._nothing("importances", f"it takes {_FEWEST} trials with a value and a parameter that differs")
+        time_attr = time_attr_of(self._results)
+        budget = Parameter("", [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials])
+        fitted = [*parameters, *([budget] if len(set(budget.places)) > 1 else [])]
+        values = [value_of(self._results, trial, metric) for trial in trials]
+        if len(set(values)) == 1:
+            raise self._nothing("importances", f"all values of {metric!r} are the same")
+        # Its error says what to install.
+        import_module("mqtune.integrations.optuna")
+        shares = import_module("mqtune.integrations.optuna_importances").importances(fitted, values)
+        # How far a trial came explains most of it under a scheduler that stops trials; the question is about parameters.
+        explained = sum(shares[: len(parameters)]) or 1.0
+        panel = _bar_chart(
+            f"share of what parameters explain of {label(metric)} (fANOVA)",
+            {each.name: share / explained for share, each in zip(shares, parameters, strict=False)},
+        )
+        came = f"how far they came explains {shares[-1]:.0%} of all" if len(fitted) > len(parameters) else ""
+        few = "few: chance has a large part in this" if len(trials) < _FEW else ""
+        return self._picture(f"importance for {metric}", [panel], trials, came, few, rows=len(parameters))
+
+    def pareto(self) -> Picture:
+        """Return the trials by two metrics, and those that no other beats; of more metrics, a panel for each pair."""
+        metrics = self._experiment.objective.metrics
+        if len(metrics) == 1:
+            raise self._nothing("pareto", f"it has one metric, {metrics[0]!r}")
+        trials = chosen(self._results, [t for t in self._valued(metrics[0]) if t.point], _MOST_DOTS)
+        pairs = [(x, y) for place, x in enumerate(metrics) for y in metrics[place + 1 :]]
+        panels = [self._pair(x, y, trials) for x, y in self._first(pairs)]
+        return self._picture("Pareto front", panels, trials, _more(len(pairs), len(panels), "pairs"))
+
+    def _pair(self, x: str, y: str, trials: Sequence[Trial]) -> Panel:
+        front = sorted(self._experiment.pareto_front, key=lambda trial: value_of(self._results, trial, x))
+        ahead = {trial.id for trial in front}
+        points = {
+            trial.id: (value_of(self._results, trial, x), value_of(self._results, trial, y))
+            for trial in (*trials, *front)
+        }
+        rest = [trial for trial in trials if trial.id not in ahead]
+        series = self._by_status(rest, lambda trial: points[trial.id][0], lambda trial: points[trial.id][1])
+        xs, ys = [points[trial.id][0] for trial in front], [points[trial.id][1] for trial in front]
+        # Between two of the front nothing is known: of three metrics a line would say that there is.
+        width = 1 if len(self._experiment.objective.metrics) == 2 else 0  # noqa: PLR2004 - a pair
+        look = Look(BLACK, width=width, marker="star", size=11, is_dashed=True)
+        series.append(Series("Pareto front", xs, ys, look, [trial.id for trial in front]))
+        return Panel(
+            Axis(self._value_label(x), is_wide([p[0] for p in points.values()])),
+            Axis(self._value_label(y), is_wide([p[1] for p in points.values()])),
+            series,
+        )
+
+    # As workers and schedulers had it.
+
+    def timeline(self) -> Picture:
+        """Return when each attempt ran on which worker, and how it ended; a row for each slot.
+
+        A row is what a worker's attempts need side by side: the journal has workers, and no slots.
+        """
+        runs = [
+            Run(trial.id, attempt, attempt.started_at, attempt.ended_at or math.inf)
+            for trial in self._trials()
+            for attempt in list(trial.attempts)
+            if attempt.started_at is not None
+        ]
+        if not runs:
+            raise self._nothing("timeline", "no attempt has begun")
+        runs.sort(key=lambda run: run.begin)
+        places = slots(runs)
+        rows = {slot: float(row) for row, slot in enumerate(sorted(set(places))[:_MOST_ROWS])}
+        start, now = self._start(runs[0].begin), max(self._now(), runs[-1].begin)
+        unit = _unit_of(now - start)
+        those = [
+            Bar(
+                run.trial,
+                run.attempt.end,
+                rows[slot],
+                (run.begin - start) / unit.seconds,
+                (min(run.end, now) - start) / unit.seconds,
+            )
+            for slot, run in zip(places, runs, strict=True)
+            if slot in rows
+        ]
+        panel = Panel(Axis(f"time since the start ({unit.name})"), _rows_axis(slot_names(rows)), list(bars(those)))
+        drawn = _more(len(set(places)), len(rows), "slots") or f"{len(runs):,} attempts on {len(rows)} slots"
+        return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
+
+    def rungs(self) -> Picture:
+        """Return the metric of each trial at each rung that it came to, and whether it went on from there.
+
+        For schedulers by successive halving. A trial counts at a rung with its first report whose time has reached it; with brackets,
+        also at rungs where its own bracket did not judge it.
+        """
+        metric = self._metric(None)
+        levels = self._levels()
+        curves = {id_: c for id_, c in self._curves(metric).items() if any(not math.isnan(v) for v in c.value)}
+        entries = {id_: _entries(curve, levels) for id_, curve in curves.items()}
+        drawn = chosen(self._results, [self._experiment.trials[id_] for id_ in entries], MOST_LINES)
+        paths = [
+            (t.id, [float(rung) for rung, _ in entries[t.id]], [value for _, value in entries[t.id]]) for t in drawn
+        ]
+        series = [joined("", Look("#C8C8C8", width=1), paths)]
+        ends: dict[str, list[tuple[str, float, float]]] = {name: [] for name in _OUTCOMES}
+        for id_, x, y in paths:
+            for place, (rung, value) in enumerate(zip(x, y, strict=True)):
+                went_on = place < len(x) - 1 or curves[id_].time[-1] > levels[int(rung)]
+                ends[self._outcome(id_, went_on=went_on)].append((id_, rung, value))
+        for name, points in ends.items():
+            if points:
+                ids, x, y = map(list, zip(*points, strict=True))
+                series.append(Series(name, x, y, _OUTCOMES[name], ids))
+        came = Counter(rung for each in entries.values() for rung, _ in each)
+        ticks = [(float(rung), f"{level:g}\n{came[rung]:,} trials") for rung, level in enumerate(levels)]
+        is_log = is_wide([value for each in entries.values() for _, value in each])
+        x_axis = Axis(f"rung ({label(time_attr_of(self._results))})", ticks=ticks, ends=(-0.5, len(levels) - 0.5))
+        return self._picture("rungs", [Panel(x_axis, Axis(label(metric), is_log), series)], drawn)
+
+    def _outcome(self, id_: TrialId, *, went_on: bool) -> str:
+        if went_on:
+            return "went on"
+        status = self._experiment.trials[id_].status
+        return _STAYED.get(status, "runs on")
+
+    def _levels(self) -> list[float]:
+        scheduler = self._results.definition["scheduler"]
+        try:
+            return levels_of(
+                scheduler["scheduler"], scheduler["grace_period"], scheduler["max_t"], scheduler["reduction_factor"]
+            )
+        except KeyError:
+            raise self._nothing("rungs", f"its scheduler is {scheduler['scheduler']!r}, which has no rungs") from None
+
+    def lineage(self) -> Picture:
+        """Return which trial copied which, and when by the scheduler's time; a row for each trial.
+
+        For population-based training. The way that led to where the best trial is, is drawn thick (``Results.policy``).
+        """
+        trials = [trial for trial in self._trials() if trial.attempts]
+        if not any(attempt.source for trial in trials for attempt in trial.attempts):
+            raise self._nothing("lineage", "no trial has gone on from another's checkpoint")
+        metric = self._experiment.objective.metrics[0]
+        curves = self._curves(metric)
+        drawn = chosen(self._results, [trial for trial in trials if trial.id in curves], _MOST_ROWS)
+        rows = {trial.id: float(place) for place, trial in enumerate(drawn)}
+        ends = {id_: max(curves[id_].time) for id_ in rows}
+        series = [
+            joined("trial", Look(SKY, width=2), [(id_, [0.0, ends[id_]], [row, row]) for id_, row in rows.items()])
+        ]
+        copies = [
+            (f"{trial} from {source}", time, rows[source], rows[trial])
+            for trial, source, time in copies_of(self._results)
+            if trial in rows and source in rows
+        ]
+        lines = [(name, [time, time], [begin, end]) for name, time, begin, end in copies]
+        series.append(joined("", Look(GREY, width=1, opacity=0.6), lines))
+        series.append(
+            Series(
+                "copied another trial",
+                [time for _, time, _, _ in copies],
+                [end for *_, end in copies],
+                Look(ORANGE, marker="diamond"),
+                [name for name, *_ in copies],
+            )
+        )
+        best = next(iter(ranked(self._experiment)))
+        if best.id in rows:
+            series.append(self._descent(best, rows, ends[best.id]))
+        names = [self._row_label(trial, metric) for trial in drawn]
+        x = Axis(label(time_attr_of(self._results)), ends=(0, max(ends.values()) * 1.03))
+        panel = Panel(x, _rows_axis(names), series)
+        return self._picture("lineage", [panel], drawn, f"{len(copies)} copies", rows=len(rows))
+
+    def _descent(self, best: Trial, rows: Mapping[TrialId, float], end: float) -> Series:
+        steps = self._results.policy(best.id)
+        x: list[float] = []
+        y: list[float] = []
+        for step, until in zip(steps, [*(step.time for step in steps[1:]), end], strict=True):
+            if step.trial in rows:
+                x += [step.time, until]
+                y += [rows[step.trial]] * 2
+        return Series(f"how trial {best.id}, the best, came about", x, y, Look(BLACK, width=3))
+
+    def _row_label(self, trial: Trial, metric: str) -> str:
+        return f"{trial.id} ({label(metric)} {short_value(value_of(self._results, trial, metric))})"
+
+    # What they share.
+
+    def _trials(self) -> list[Trial]:
+        return list(self._experiment.trials.values())
+
+    def _curves(self, metric: str) -> dict[TrialId, Curve]:
+        curves = curves_of(self._results, metric)
+        if not any(not math.isnan(value) for curve in curves.values() for value in curve.value):
+            raise self._no_value(metric)
+        return curves
+
+    def _valued(self, metric: str) -> list[Trial]:
+        found = [trial for trial in self._trials() if not math.isnan(value_of(self._results, trial, metric))]
+        if not found:
+            raise self._no_value(metric)
+        return found
+
+    def _no_value(self, metric: str) -> NothingToDraw:
+        why = f"none of its {len(self._experiment.trials)} trials has a finite value of {metric!r}"
+        return self._nothing("", why if self._experiment.trials else "it has no trials yet")
+
+    def _nothing(self, kind: str, why: str) -> NothingToDraw:
+        return NothingToDraw(
+            f"experiment {self._experiment.name!r} has nothing to draw{f' for {kind}' * bool(kind)}: {why}"
+        )
+
+    def _metric(self, metric: str | None) -> str:
+        objective = self._experiment.objective
+        if metric is not None and metric not in objective.metrics:
+            raise ConfigurationError(f"metric={metric!r}: experiment {self._experiment.name!r} optimises {objective}")
+        return objective.metrics[0] if metric is None else metric
+
+    def _mode(self, metric: str) -> str:
+        return self._experiment.objective.mode_of(metric) or "min"
+
+    def _value_label(self, metric: str) -> str:
+        return f"{label(metric)} ({'lower' if self._mode(metric) == 'min' else 'higher'} is better)"
+
+    def _given_up(self, id_: TrialId) -> bool:
+        return self._experiment.trials[id_].is_abandoned
+
+    def _first(self, things: Sequence[T]) -> Sequence[T]:
+        return things[:_MOST_PANELS]
+
+    def _start(self, first: float) -> float:
+        return min(float(first), self._experiment.created_at or math.inf)
+
+    def _now(self) -> float:
+        """Return the newest time that the journal has: an attempt that has not ended runs up to then."""
+        times = [trial.history[-1].at for trial in self._trials() if trial.history]
+        return max([0.0, *times, *(trial.last_timestamp for trial in self._trials())])
+
+    def _by_status(
+        self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
+    ) -> list[Series]:
+        """Return a series of points for the trials of each status."""
+        found = []
+        for status in TrialStatus:
+            if group := [trial for trial in trials if trial.status is status]:
+                ids = [trial.id for trial in group]
+                look = _LOOKS.get(status, _OTHER)
+                found.append(Series(_in_words(status), list(map(x, group)), list(map(y, group)), look, ids))
+        return found
+
+    def _picture(
+        self, title: str, panels: Sequence[Panel], drawn: Sequence[Trial], *notes: str, rows: int | None = None
+    ) -> Picture:
+        """Return a picture that says on which trials it rests."""
+        total, counts = len(self._experiment.trials), Counter(trial.status for trial in drawn)
+        statuses = ", ".join(f"{counts[status]:,} {_in_words(status)}" for status in TrialStatus if counts[status])
+        number = f"{len(drawn):,} of {total:,} trials" if len(drawn) < total else f"{total:,} trial{'s' * (total != 1)}"
+        note = " · ".join(filter(None, [f"{number} ({statuses})", *notes]))
+        height = None if rows is None else max(180, _AROUND_PX + _ROW_PX * rows)
+        return Picture(f"{label(self._experiment.name)}: {label(title)}", note, panels, height)
+
+
+#: The names of the pictures: those of the methods.
+KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
+
+#: What became of a trial at a rung, and how it is drawn.
+_OUTCOMES: Final[Mapping[str, Look]] = {
+    "went on": Look(BLUE, marker="circle"),
+    "stopped there": Look(ORANGE, marker="x"),
+    "waits there": Look(PURPLE, marker="square"),
+    "completed": Look(GREEN, marker="diamond"),
+    "failed": Look(VERMILION, marker="triangle-down"),
+    "runs on": _OTHER,
+}
+_STAYED: Final[Mapping[TrialStatus, str]] = {
+    TrialStatus.EARLY_STOPPED: "stopped there",
+    TrialStatus.ABANDONED: "stopped there",
+    TrialStatus.PAUSED: "waits there",
+    TrialStatus.COMPLETED: "completed",
+    TrialStatus.FAILED: "failed",
+}
+
+
+def _in_words(status: TrialStatus) -> str:
+    return status.value.replace("_", " ")
+
+
+def _more(total: int, drawn: int, what: str) -> str:
+    return f"{drawn} of {total:,} {what}" if drawn < total else ""
+
+
+def _number(value: object, otherwise: float) -> float:
+    return value if is_number(value) and math.isfinite(value) else otherwise
+
+
+def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool) -> tuple[list[float], list[float]]:
+    """Return the corners of the best value so far, up to the last report."""
+    there = ~np.isnan(value)
+    order = np.argsort(at[there], kind="stable")
+    times, values = at[there][order], value[there][order]
+    best = (np.minimum if is_min else np.maximum).accumulate(values)
+    changes = np.flatnonzero(np.diff(best, prepend=math.nan))
+    changes = changes[spread(len(changes), _MOST_DOTS)]
+    x = np.append(np.repeat(times[changes], 2)[1:], at.max())
+    return list(x), list(np.repeat(best[changes], 2))
+
+
+def _bar_chart(title: str, shares: Mapping[str, float]) -> Panel:
+    """Return shares as bars, the largest on top."""
+    names = sorted(shares, key=lambda name: shares[name])
+    rows, sizes = list(map(float, range(len(names)))), [shares[name] for name in names]
+    texts = [f"{size:.0%}" for size in sizes]
+    bars = Series("", sizes, rows, Look(BLUE, is_bar=True), texts)
+    x = Axis(title, ends=(0, max(0.1, sizes[-1] * 1.1)))
+    return Panel(x, _rows_axis(names), [bars], texts=list(zip(sizes, rows, texts, strict=True)))
+
+
+def _span(parameter: Parameter) -> tuple[float, float]:
+    if parameter.names:
+        return 0.0, len(parameter.names) - 1.0
+    there = [place for place in parameter.places if not math.isnan(place)]
+    return min(there), max(there)
+
+
+def _heights(parameter: Parameter) -> list[float]:
+    """Return the places of trials as shares of the parameter's range."""
+    low, high = _span(parameter)
+    of: Callable[[float], float] = math.log if parameter.is_log else float
+    if low == high:
+        return [place if math.isnan(place) else 0.5 for place in parameter.places]
+    return [(of(place) - of(low)) / (of(high) - of(low)) for place in parameter.places]
+
+
+def _scale(parameter: Parameter) -> Iterator[tuple[float, str]]:
+    """Yield the heights and the names of some places on a parameter's axis of a parallel picture."""
+    low, high = _span(parameter)
+    if low == high:
+        yield 0.5, label(parameter.names[0]) if parameter.names else short_value(low)
+    elif parameter.names:
+        yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
+    else:
+        middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
+        yield from zip((0.0, 0.5, 1.0), map(short_value, (low, middle, high)), strict=True)
+
+
+def _rows_axis(names: Sequence[str]) -> Axis:
+    return Axis("", ticks=[(float(row), label(name)) for row, name in enumerate(names)], ends=(-0.6, len(names) - 0.4))
+
+
+def _entries(curve: Curve, levels: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the rungs that a trial came to, each with its value there; a report that skips rungs enters the highest."""
+    found: list[tuple[int, float]] = []
+    for time, value in zip(curve.time, curve.value, strict=True):
+        rung = bisect_right(levels, time) - 1
+        if not math.isnan(value) and rung > (found[-1][0] if found else -1):
+            found.append((rung, value))
+    return found

@@ -1,0 +1,101 @@
+"""What a timeline is made of: attempts on slots, and the bars that they are drawn as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from mqtune.core.trial import Attempt, AttemptEnd, TrialId
+from mqtune.results.plots.data import MOST_LINES, MOST_POINTS, joined, spread
+from mqtune.results.plots.picture import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
+
+#: The colours of how attempts ended; None for those that have not.
+_ENDS: Final[Mapping[AttemptEnd | None, str]] = {
+    AttemptEnd.COMPLETED: BLUE,
+    AttemptEnd.STOPPED: ORANGE,
+    AttemptEnd.PAUSED: PURPLE,
+    AttemptEnd.FAILED: VERMILION,
+    AttemptEnd.LOST: BLACK,
+    AttemptEnd.HANDED_BACK: GREY,
+    None: GREEN,
+}
+#: The part of the whole time that is left free behind a bar, so that it ends where another begins.
+_GAP: Final = 1 / 800
+
+
+class Run(NamedTuple):
+    """An attempt that has begun, and when it began and ended, in seconds since the epoch."""
+
+    trial: TrialId
+    attempt: Attempt
+    begin: float
+    end: float
+
+
+class Slot(NamedTuple):
+    """One of as many places of a worker as it had attempts side by side."""
+
+    worker: str
+    number: int
+
+
+def slots(runs: Iterable[Run]) -> list[Slot]:
+    """Return a slot for each attempt, in the order of their begins: the first of its worker that is free."""
+    free: dict[str, list[float]] = {}
+    found = []
+    for run in runs:
+        ends = free.setdefault(run.attempt.worker, [])
+        number = next((number for number, end in enumerate(ends) if end <= run.begin), len(ends))
+        ends[number : number + 1] = [run.end]
+        found.append(Slot(run.attempt.worker, number))
+    return found
+
+
+def slot_names(rows: Mapping[Slot, float]) -> list[str]:
+    """Return the names of slots: their workers, with a number where a worker has several."""
+    several = {slot.worker for slot in rows if slot.number}
+    return [f"{slot.worker} · {slot.number + 1}" if slot.worker in several else slot.worker for slot in rows]
+
+
+class Bar(NamedTuple):
+    """An attempt of a timeline, from its begin to its end in the picture's unit, and how it ended."""
+
+    trial: TrialId
+    ended: AttemptEnd | None
+    row: float
+    begin: float
+    end: float
+
+
+def bars(drawn: Sequence[Bar]) -> Iterator[Series]:
+    """Yield the attempts by how they ended, and marks where they failed or were lost, which may have been too short to be seen."""
+    span = max(bar.end for bar in drawn) - min(bar.begin for bar in drawn)
+    # Of many, those that are less than a hair apart are drawn as one.
+    hair = span * 3 * len({bar.row for bar in drawn}) * len(_ENDS) / MOST_POINTS if 3 * len(drawn) > MOST_POINTS else 0
+    for end, color in _ENDS.items():
+        those = [bar for bar in drawn if bar.ended is end]
+        if those:
+            lines = list(_merged(those, hair, gap=span * _GAP))
+            yield joined(
+                f"attempt {'running' if end is None else end.value.replace('_', ' ')}", Look(color, width=11), lines
+            )
+        if those and end in (AttemptEnd.FAILED, AttemptEnd.LOST):
+            marked = [those[place] for place in spread(len(those), MOST_LINES)]
+            look, ids = Look(color, marker="triangle-down", size=8), [bar.trial for bar in marked]
+            yield Series("", [bar.end for bar in marked], [bar.row for bar in marked], look, ids)
+
+
+def _merged(bars: Sequence[Bar], hair: float, gap: float) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Yield lines, those of a row that are less than *hair* apart as one; *gap* is left free behind each."""
+    groups: list[list[Bar]] = []
+    last: dict[float, list[Bar]] = {}
+    for bar in bars:
+        if hair and bar.row in last and bar.begin - last[bar.row][-1].end < hair:
+            last[bar.row].append(bar)
+        else:
+            last[bar.row] = [bar]
+            groups.append(last[bar.row])
+    for group in groups:
+        begin, end = group[0].begin, group[-1].end
+        name = group[0].trial if len(group) == 1 else f"{len(group)} attempts"
+        yield name, [begin, max(begin, end - gap)], [group[0].row] * 2

@@ -1,0 +1,343 @@
+"""Pictures: what is in them, that both libraries draw them, and what they make of odd, few and many trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from book import ASHA, Book
+
+import mqtune
+from mqtune.core.errors import ConfigurationError, NothingToDraw
+from mqtune.core.trial import AttemptEnd
+from mqtune.results.plots.data import MOST_POINTS
+from mqtune.results.plots.picture import Picture
+from mqtune.results.plots.plots import KINDS
+from mqtune.results.results import Results
+
+NAN, INF = math.nan, math.inf
+#: With a name that is markup for one library, a formula for the other, and several lines.
+EVIL = "</script><script>alert(1)</script> $\\frac{ <b>\n"
+
+
+def results_of(book: Book) -> Results:
+    return Results.load(book.save())
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "trials-of-mine", scheduler=ASHA)
+
+
+def points(picture: Picture) -> dict[str, list[tuple[float, float]]]:
+    """What is drawn, by series."""
+    found = defaultdict(list)
+    for row in picture._rows():
+        found[row["series"]].append((row["x"], row["y"]))
+    return found
+
+
+def curve(config: dict[str, Any]):
+    noise = random.Random(str(config))
+    for epoch in range(1, 10):
+        loss = abs(math.log10(config["lr"]) + 2) + 2 / epoch + noise.random() / 9
+        yield 60.0 * (1 + noise.random()), {"loss": loss, "size": config["width"] + noise.random()}
+
+
+SPACE: dict[str, Any] = {
+    "lr": mqtune.loguniform(1e-4, 1),
+    "width": mqtune.randint(8, 256),
+    "opt": mqtune.choice([{"name": "sgd", "momentum": mqtune.uniform(0, 1)}, {"name": "adam"}]),
+}
+
+
+def tuned(name: str, **arguments: Any) -> Results:
+    options = {"metric": "loss", "mode": "min", "max_trials": 12, "seed": 1, **arguments}
+    backend = mqtune.Simulated(curve, slots=4)
+    return mqtune.Tuner(curve, SPACE, name=name, backend=backend, run=mqtune.Run(progress=False), **options).run()
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MQTUNE_HOME", str(tmp_path_factory.mktemp("home")))
+        mutations = {"lr": mqtune.loguniform(1e-4, 1)}
+        return {
+            "promotion": tuned("promotion", scheduler=mqtune.PromotionASHA(9)),
+            "pbt": tuned("pbt", max_trials=4, scheduler=mqtune.PBT(2, mutations)),
+            "several": tuned("several", metric=["loss", "size"], mode=["min", "max"]),
+        }
+
+
+#: An experiment that has something for each kind.
+HAS = {**dict.fromkeys(KINDS, "promotion"), "lineage": "pbt", "pareto": "several"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_picture_is_drawn_by_both_libraries_and_kept_by_a_notebook(
+    experiments: dict[str, Results], kind: str, tmp_path: Path
+):
+    picture = experiments[HAS[kind]].plot.draw(kind)
+
+    picture.save(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    # It checks each name and value of the data and the layout.
+    figure = picture.figure("plotly")
+    assert sum(len(trace.x) for trace in figure.data) >= len(picture.dataframe()) > 0
+    bundle = picture._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    json.dumps(bundle["application/vnd.plotly.v1+json"], allow_nan=False)
+    assert "trials" in picture.note
+    for panel in picture.panels:
+        assert panel.x.label or panel.x.ticks
+        assert panel.y.label or panel.y.ticks
+
+
+@pytest.mark.parametrize("kind", ["history", "curves", "parallel", "slices", "importances"])
+def test_of_several_metrics_each_is_drawn(experiments: dict[str, Results], kind: str):
+    picture = experiments["several"].plot.draw(kind)
+
+    words = [*(panel.y.label for panel in picture.panels), *(name for p in picture.panels for _, name in p.x.ticks)]
+    both = {"history", "curves", "parallel"}
+    assert kind not in both or {"loss", "size"} <= {word.split()[0] for word in words if word}
+    picture.figure("matplotlib")
+    with pytest.raises(ConfigurationError, match="speed"):
+        experiments["several"].plot.slices("speed")
+
+
+def test_the_best_so_far_leaves_out_what_is_no_number_late_or_given_up(tmp_path: Path):
+    book = Book(tmp_path / "up", mode="max")
+    book.stage("0001")
+    book.report("0001", {"loss": NAN}, {"loss": 2.0}, {"loss": INF}, {"other": 1})
+    book.report("0001", {"loss": 1.0})
+    book.report("0001", {"loss": 3.0})
+    book.decide("0001")
+    book.report("0001", {"loss": 99.0})
+    book.end("0001", AttemptEnd.STOPPED)
+    book.stage("0002")
+    book.report("0002", {"loss": 50.0})
+    book.decide("0002", "abandon")
+    book.end("0002", AttemptEnd.STOPPED)
+    book.run("0003")
+
+    found = points(results_of(book).plot.history())
+
+    assert found["best so far"] == [(3.0, 2.0), (5.0, 2.0), (5.0, 3.0), (5.0, 3.0)]
+    assert found["early stopped"] == [(5.0, 3.0)]
+    assert {*found} == {"best so far", "early stopped"}
+
+
+def test_curves_say_where_trials_were_stopped_and_begin_again_where_trials_did(book: Book):
+    book.stage("0001")
+    book.report("0001", *({"loss": each, "training_iteration": n} for n, each in enumerate([3.0, 2.0, 1.5], 1)))
+    book.end("0001", AttemptEnd.LOST)
+    # From a checkpoint of the first report.
+    book.stage("0001")
+    book.report("0001", {"loss": 2.5, "training_iteration": 2})
+    book.decide("0001")
+    book.end("0001", AttemptEnd.STOPPED)
+    book.run("0002", 1.0, 0.5)
+
+    picture = results_of(book).plot.curves()
+
+    found = points(picture)
+    assert found["early stopped"] == [(1, 3.0), (2, 2.0), (3, 1.5), (2, 2.5)]
+    line = next(each for each in picture.panels[0].series if each.name == "early stopped")
+    assert math.isnan(line.y[3])
+    assert found["early stopped here"] == [(2, 2.5)]
+    assert found["best: trial 0002"] == [(1, 1.0), (2, 0.5)]
+
+
+def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out(experiments: dict[str, Results]):
+    results = experiments["promotion"]
+
+    panels = {panel.x.label: panel for panel in results.plot.slices().panels}
+
+    assert {*panels} == {"lr", "width", "opt.name", "opt.momentum"}
+    assert panels["lr"].x.is_log
+    assert not panels["width"].x.is_log
+    assert [name for _, name in panels["opt.name"].x.ticks] == ["adam", "sgd"]
+    with_momentum = sum("momentum" in result.config["opt"] for result in results)
+    assert 0 < sum(len(each.x) for each in panels["opt.momentum"].series) == with_momentum < len(results)
+
+
+def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(experiments: dict[str, Results]):
+    picture = experiments["several"].plot.importances()
+
+    rows = [name for _, name in picture.panels[0].y.ticks]
+    sizes = {rows[int(y)]: x for x, y in points(picture)[""]}
+    assert max(sizes, key=lambda name: sizes[name]) == "lr"
+    assert math.isclose(sum(sizes.values()), 1)
+    # It says on how many it rests, and uses those that were stopped, each with how far it came.
+    picture = experiments["promotion"].plot.importances()
+    assert "12 trials (1 completed, 11 early stopped)" in picture.note
+    assert "chance" in picture.note
+    assert "how far they came explains" in picture.note
+
+
+def test_a_trial_that_was_promoted_is_told_from_one_that_was_not(experiments: dict[str, Results]):
+    results = experiments["promotion"]
+
+    found = points(results.plot.rungs())
+
+    assert len([rung for rung, _ in found["went on"] if rung == 0]) == 4
+    assert len([rung for rung, _ in found["stopped there"] if rung == 0]) == 8
+    assert [y for _, y in found["completed"]] == [results.best.value]
+    with pytest.raises(NothingToDraw, match=r"'pbt'.*no rungs"):
+        experiments["pbt"].plot.rungs()
+
+
+def test_the_timeline_has_a_row_for_each_slot_and_the_end_of_each_attempt(book: Book):
+    for trial in ("0001", "0002"):
+        book.stage(trial)
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="bad")
+    book.stage("0003")
+    book.end("0002", AttemptEnd.PAUSED)
+
+    picture = results_of(book).plot.timeline()
+
+    # Entries are a second apart, the experiment is the first, and each attempt is staged before it starts.
+    gap = 6 / 800
+    rows = points(picture)
+    assert [name for _, name in picture.panels[0].y.ticks] == ["w1@host · 1", "w1@host · 2"]
+    assert rows["attempt failed"] == [(2, 0), (pytest.approx(5 - gap), 0)]
+    assert rows["attempt paused"] == [(4, 1), (pytest.approx(8 - gap), 1)]
+    assert rows["attempt running"] == [(7, 0), (pytest.approx(8 - gap), 0)]
+    assert rows[""] == [(5, 0)]
+
+
+def test_the_lineage_has_each_copy_and_how_the_best_came_about(experiments: dict[str, Results]):
+    results = experiments["pbt"]
+    copies = [attempt.source for result in results for attempt in result.attempts if attempt.source]
+
+    found = points(results.plot.lineage())
+
+    assert len(found["copied another trial"]) == len(copies) > 0
+    steps = results.policy(results.best.id)
+    assert len(found[f"how trial {results.best.id}, the best, came about"]) == 2 * len(steps)
+    with pytest.raises(NothingToDraw, match="another's checkpoint"):
+        experiments["promotion"].plot.lineage()
+
+
+def test_the_front_is_told_from_the_others(experiments: dict[str, Results]):
+    results = experiments["several"]
+
+    found = points(results.plot.pareto())
+
+    front = {(result.values["loss"], result.values["size"]) for result in results.pareto_front}
+    assert {*found["Pareto front"]} == front
+    assert len(found["completed"]) == len(results) - len(front)
+    with pytest.raises(NothingToDraw, match="one metric, 'loss'"):
+        experiments["pbt"].plot.pareto()
+
+
+# Few, odd and many.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_experiment_without_trials_or_without_values_says_so(book: Book, tmp_path: Path, kind: str):
+    with pytest.raises(NothingToDraw, match="trials-of-mine"):
+        results_of(book).plot.draw(kind)
+    bad = Book(tmp_path / "bad", scheduler=ASHA)
+    bad.run("0001", NAN, INF)
+    bad.stage("0002", start=False)
+
+    if kind != "timeline":
+        with pytest.raises(NothingToDraw, match="'bad'"):
+            results_of(bad).plot.draw(kind)
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"importances", "lineage", "pareto"}))
+def test_one_trial_is_drawn(book: Book, kind: str, tmp_path: Path):
+    book.run("0001", -1e300, INF, 1e300, config={"lr": 0.1, "layers": [3, 4], "name": EVIL, EVIL: True, "none": None})
+
+    picture = results_of(book).plot.draw(kind)
+
+    picture.save(tmp_path / "picture.svg")
+    assert "alert(1)" not in json.dumps(picture.figure("plotly").to_plotly_json()["layout"]) or kind != "history"
+
+
+def test_what_a_trial_calls_things_is_neither_markup_nor_a_formula(tmp_path: Path):
+    book = Book(tmp_path / "evil", metric=EVIL)
+    for number in range(6):
+        book.stage(f"{number}", {EVIL: number, "c": f"{EVIL}{number}"})
+        book.report(f"{number}", {EVIL: float(number)})
+        book.end(f"{number}")
+    plot = results_of(book).plot
+
+    for picture in (plot.history(), plot.parallel(), plot.slices()):
+        picture.save(tmp_path / "picture.svg")
+        picture.save(tmp_path / "picture.html")
+        page = (tmp_path / "picture.html").read_text()
+        assert "<script>alert" not in page
+        assert "<b>\\n" not in page
+        # Nothing is fetched from elsewhere.
+        assert 'src="http' not in page
+
+
+def test_of_many_trials_and_reports_some_are_drawn_and_the_best_is_among_them(book: Book):
+    count = 2_500
+    for number in range(count):
+        losses = (1 + (number * 7919 % count) / count + 1 / epoch for epoch in range(1, 9))
+        book.run(f"{number:04}", *losses, config={"lr": 10 ** (-4 * number / count), "kind": f"k{number % 50}"})
+    results = results_of(book)
+    began = time.process_time()
+
+    for kind in ("history", "curves", "parallel", "slices", "timeline", "rungs"):
+        picture = results.plot.draw(kind)
+        rows = list(picture._rows())
+        assert 0 < len(rows) <= 1.2 * MOST_POINTS, kind
+        assert kind == "timeline" or results.best.id in {row["label"] for row in rows}, kind
+        picture.figure("matplotlib")
+    assert "200 of 2,500 trials" in results.plot.curves().note
+
+    # 20,000 reports are read four times; it takes some 2 s.
+    assert time.process_time() - began < 20
+
+
+# What there is to draw with.
+
+
+def test_without_a_library_the_error_says_what_to_install(book: Book, monkeypatch: pytest.MonkeyPatch):
+    book.run("0001", 1.0)
+    results = results_of(book)
+    monkeypatch.setattr("mqtune.results.plots.picture.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'mqtune\[plot\]'"):
+        results.plot  # noqa: B018
+
+
+@pytest.mark.parametrize("missing", ["optuna", "sklearn.ensemble"])
+def test_importances_without_their_library_say_what_to_install(book: Book, missing: str):
+    for number in range(1, 6):
+        book.run(f"{number}", float(number), config={"lr": number})
+    # In a process of its own: what has been imported here has found it.
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None;"
+        f"from mqtune import Results; Results.load({str(book.save())!r}).plot.importances()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert re.search(r"ConfigurationError: .*pip install 'mqtune\[(optuna|plot)\]'", done.stderr)
+
+
+def test_names_that_say_nothing_are_refused(book: Book, tmp_path: Path):
+    book.run("0001", 1.0)
+    plot = results_of(book).plot
+
+    with pytest.raises(ConfigurationError, match="there are history, curves"):
+        plot.draw("curvess")
+    with pytest.raises(ConfigurationError, match=r"ends in \.png, \.svg"):
+        plot.curves().save(tmp_path / "curves.jpeg")
+    with pytest.raises(ConfigurationError, match="plotly"):
+        plot.curves().figure("bokeh")
