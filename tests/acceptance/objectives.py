@@ -9,12 +9,6 @@ from pathlib import Path
 import optuna
 
 
-def quadratic(trial: optuna.Trial) -> float:
-    x = trial.suggest_float("x", -100, 100)
-    y = trial.suggest_categorical("y", [-1, 0, 1])
-    return x**2 + y
-
-
 def by_run(trial: optuna.Trial) -> float:
     """All kinds of parameters, some of which others call for; what it was given comes back as attributes."""
     kind = trial.suggest_categorical("kind", ["none", None, True, 2, 2.5])
@@ -46,7 +40,7 @@ def slow(trial: optuna.Trial) -> float:
     x = trial.suggest_float("x", 0, 1)
     for step in range(10):
         trial.report(x, step)
-        time.sleep(0.1)
+        time.sleep(0.06)
     y = trial.suggest_float("y", 0, 1)
     return x + y
 
@@ -83,14 +77,9 @@ def two(trial: optuna.Trial) -> tuple[float, float]:
         except NotImplementedError:
             continue
         raise AssertionError
-    return 4 * x**2, (x - 5) ** 2
-
-
-def stops(trial: optuna.Trial) -> float:
-    x = trial.suggest_float("x", 0, 1)
     if trial.number == 3:
         trial.study.stop()
-    return x
+    return 4 * x**2, (x - 5) ** 2
 
 
 def stoppable(trial: optuna.Trial) -> float:
