@@ -21,7 +21,7 @@ SECTIONS: Final = {
         *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
         *("add", "set", "end"),
     ),
-    "Keep": ("export",),
+    "Keep": ("export", "doctor"),
     "Fleet": ("worker", "workers", "queues", "top", "drain", "acl"),
     "Begin": ("demo",),
 }

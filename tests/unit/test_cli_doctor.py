@@ -1,0 +1,109 @@
+"""``mqtune doctor``: each problem is found, and has its way out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mqtune.backends.local.server import EmbeddedServer
+from mqtune.cli import doctor, group
+from mqtune.core.events import WorkerInfo
+from mqtune.core.version import __version__
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
+
+
+def findings(*options: str, code: int = 0) -> dict[str, dict[str, str]]:
+    done = CliRunner().invoke(group, ["doctor", "--json", *options])
+    assert done.exit_code == code, done.output
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    assert all(each["way_out"] for each in found.values() if each["state"] != "ok")
+    return found
+
+
+@pytest.mark.usefixtures("server_binary")
+def test_a_machine_that_is_well_has_no_problem() -> None:
+    found = findings()
+
+    assert found["mqtune"]["text"].startswith(__version__)
+    assert found["server"]["state"] == "ok"
+    assert "problem" not in {each["state"] for each in found.values()}
+
+
+def test_a_server_is_looked_at_and_one_without_workers_is_a_warning(redis_server: EmbeddedServer) -> None:
+    found = findings("--broker", redis_server.url)
+
+    assert found["broker"]["state"] == found["account"]["state"] == found["clock"]["state"] == "ok"
+    assert found["workers"] == {
+        "check": "workers",
+        "state": "warning",
+        "text": "none is connected",
+        "way_out": "start one on each machine, in the folder of your code: mqtune worker",
+    }
+
+
+def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:
+    shown = CliRunner().invoke(group, ["doctor", "--broker", "redis://127.0.0.1:1"])
+
+    assert shown.exit_code == 1
+    assert "PROBLEM  broker: no Redis answers at redis://127.0.0.1:1" in shown.stdout
+    assert "→ docs/workers.md" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "named", "problem"),
+    [
+        ("def train(config): ...", "its_code:train", ""),
+        ("def train(config): ...", "its_code.py:train", ""),
+        ("import no_such_module", "its_code:train", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)", "its_code:train", "SystemExit: 3"),
+        ("train = 3", "its_code:train", "its_code:train is no function or class"),
+        ("", "its_code:train", "AttributeError"),
+    ],
+)
+def test_a_trainable_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, named: str, problem: str
+) -> None:
+    (tmp_path / "its_code.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "its_code", raising=False)
+
+    found = {each.check: each for each in [doctor._trainable(named)]}["trainable"]
+
+    assert found.state == ("problem" if problem else "ok")
+    assert problem in found.text
+
+
+def test_what_a_server_says_of_its_memory_is_judged() -> None:
+    full = {"used_memory": 95, "maxmemory": 100, "maxmemory_policy": "allkeys-lru", "aof_enabled": 0}
+
+    assert [(each.check, each.state) for each in doctor._memory(full)] == [
+        ("memory", "warning"),
+        ("eviction", "problem"),
+        ("persistence", "warning"),
+    ]
+    assert [each.state for each in doctor._memory({"used_memory": 95, "maxmemory": 0, "aof_enabled": 1})] == ["ok"]
+    assert [doctor._clock(seconds).state for seconds in (-3600.0, 0.1, 60.0)] == ["warning", "ok", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("version", "note", "state"),
+    [(__version__, "", None), ("0.0.9", "", "problem"), (__version__, "GPU 0 is full", "warning")],
+)
+def test_a_worker_of_another_version_is_a_problem(version: str, note: str, state: str | None) -> None:
+    info = WorkerInfo(
+        name="w@h", host="h", pid=1, version=version, queue="q", gpus=0, cpus=1, slots=1, devices=[], code_root="/",
+        joined_at=0.0, note=note,
+    )  # fmt: skip
+
+    found = doctor._worker(info)
+
+    assert (found and found.state) == state
