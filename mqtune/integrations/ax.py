@@ -28,9 +28,11 @@ try:
     # One of its modules says on import which database it could use.
     logging.disable(logging.INFO)
     import torch
+    from ax.adapter.data_utils import DataLoaderConfig
     from ax.adapter.registry import Generators
     from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+    from ax.core.data import Data, DataRow
     from ax.core.trial_status import TrialStatus as Status
     from ax.exceptions.core import DataRequiredError, OptimizationComplete, SearchSpaceExhausted
     from ax.exceptions.generation_strategy import GenerationStrategyRepeatedPoints, MaxParallelismReachedException
@@ -89,7 +91,17 @@ class _Record:
     trial: Any
     step: int = -1
     values: tuple[float, ...] = ()
-    has_data: bool = False
+    #: The step of the values that Ax has, or is about to have.
+    told: int = -1
+
+    @property
+    def has_data(self) -> bool:
+        return self.told >= 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its step is the first at or beyond a power of two, or one that was reported again."""
+        return not self.has_data or self.step == self.told or self.step.bit_length() > self.told.bit_length()
 
     @property
     def has_diverged(self) -> bool:
@@ -106,13 +118,17 @@ class AxSearcher(Searcher):
     What Ax has of a trial is what its rules make of it: RUNNING until it ends, also when it was lost and runs again;
     COMPLETED, or EARLY_STOPPED, which a paused one is meanwhile, with the value at its last step; FAILED; ABANDONED, which is
     never suggested again. Without any value, a completed or paused one is FAILED and a stopped one ABANDONED. A trial whose
-    last value is not finite has diverged: it is ABANDONED. Ax is told of the newest value of each trial when it is asked, as
-    it models no others, and telling it of each report takes milliseconds.
+    last value is not finite has diverged: it is ABANDONED.
+
+    Ax has a trial's values at the steps 1, 2, 4, 8 and so on, and its last one. Once trials have been stopped early or paused, the
+    strategies that Ax has a name for model config and time together, from all of these, and suggest for the latest time that
+    any trial has come to, as MOBSTER does; before, and otherwise, Ax models the last of them. Time is taken as its logarithm.
 
     With several metrics Ax looks for their Pareto front. Of a report counts all that is optimised and constrained, or nothing.
 
-    Requires ax-platform 1.3 or later. Source: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
-    Optimization", 2020.
+    Requires ax-platform 1.3 or later. Sources: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
+    Optimization", 2020; Klein et al., "Model-based Asynchronous Hyperparameter and Neural Architecture Search",
+    arXiv:2003.10865, section 4.
 
     Args:
         strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, which takes many times
@@ -146,8 +162,8 @@ class AxSearcher(Searcher):
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, _Record] = {}
-        #: Those with a value that Ax hasn't.
-        self._untold: dict[int, _Record] = {}
+        #: Values that Ax is to be told, all at once as that takes milliseconds each time.
+        self._untold: list[DataRow] = []
         #: Suggestions whose trial is not staged yet, oldest first.
         self._asked: deque[_Record] = deque()
         self._tried: set[str] = set()
@@ -224,9 +240,7 @@ class AxSearcher(Searcher):
 
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
-        record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,))
-        self._untold[record.trial.index] = record
-        self._mark(record, trial.status)
+        self._mark(_Record(trial.config, self._begun(trial.config), trial.step, (trial.value,)), trial.status)
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.
@@ -255,7 +269,7 @@ class AxSearcher(Searcher):
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
-        with quiet(), one_thread(), _uncompiled(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
+        with quiet(), one_thread(), uncompiled(), with_rng_seed(self._own_seed + len(self._experiment.trials)):
             ((run,),) = strategy.gen(self._experiment, n=1)
         return run
 
@@ -276,15 +290,22 @@ class AxSearcher(Searcher):
                 allow_exceeding_initialization_budget=True,
             )
         for node in self._client._generation_strategy._nodes:
-            self._place(node)
+            self._place(node, over_time=bool(stopped))
         return self._client._generation_strategy
 
-    def _place(self, node: Any) -> None:
-        """Have a new node of a strategy go on with the Sobol sequence behind what was taken of it."""
+    def _place(self, node: Any, *, over_time: bool) -> None:
+        """Have a new node of a strategy go on with the Sobol sequence behind what was taken of it.
+
+        Args:
+            node: the node.
+            over_time: whether its model is to have each trial's values at all times, and not the last one alone.
+        """
         place = {"seed": self._own_seed, "init_position": len(self._experiment.trials)}
         for spec in node.generator_specs:
             if spec.generator_enum is Generators.SOBOL:
                 spec.generator_kwargs |= place
+            elif over_time:
+                spec.generator_kwargs["data_loader_config"] = DataLoaderConfig(latest_rows_per_group=None)
         # What is asked where a model repeats itself. Ax has one for all strategies of a process, without a seed.
         spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
         node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
@@ -338,18 +359,35 @@ class AxSearcher(Searcher):
         values = [value for name in self._names if is_number(value := report.metrics.get(name))]
         step, record = report.metrics.get(ITERATION, trial.reports), self._records[trial.id]
         is_whole = len(values) == len(self._names) and isinstance(step, int)
-        if record.trial is not None and is_whole and step >= record.step:
+        if record.trial is not None and is_whole and step >= max(record.step, 0):
             record.step, record.values = step, tuple(map(float, values))
-            self._untold[record.trial.index] = record
+            if record.is_due:
+                self._note(record)
+
+    def _note(self, record: _Record) -> None:
+        """Have Ax told of a record's newest values."""
+        if record.has_diverged:
+            return
+        trial, record.told = record.trial, record.step
+        for name, value in zip(self._names.values(), record.values, strict=True):
+            metric = self._experiment.metrics[name]
+            self._untold.append(
+                DataRow(
+                    trial.index,
+                    trial.arm.name,
+                    name,
+                    metric.signature,
+                    value,
+                    math.nan,
+                    step=math.log2(1 + record.step),
+                )
+            )
 
     def _tell(self) -> None:
         """Tell Ax of the values that it hasn't."""
-        while self._untold:
-            _, record = self._untold.popitem()
-            if not record.has_diverged:
-                values = dict(zip(self._names.values(), record.values, strict=True))
-                self._client.attach_data(record.trial.index, values, progression=record.step)
-                record.has_data = True
+        if self._untold:
+            self._experiment.attach_data(Data(data_rows=self._untold))
+            self._untold = []
 
     def on_trial_pause(self, trial: Trial) -> None:
         """Count it as stopped early: it may never go on, and is not pending any more."""
@@ -375,9 +413,11 @@ class AxSearcher(Searcher):
             )
 
     def _mark(self, record: _Record, status: TrialStatus) -> None:
-        self._tell()
         if record.trial is None:
             return
+        if record.told < record.step:
+            self._note(record)
+        self._tell()
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:
@@ -497,7 +537,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
+def uncompiled() -> Iterator[None]:
     """Have BoTorch do without the kernel that it compiles where there are several metrics.
 
     A process that is killed meanwhile leaves a lock in the user's home, at which every later one waits for ever.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from mqtune.backends.base import Backend
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.resources import Resources
-from mqtune.core.trial import ITERATION, Trial, is_number
+from mqtune.core.trial import ITERATION, Trial, TrialStatus, is_number
 from mqtune.driver.settings import Checkpoints, Failures, Local, Process
+from mqtune.integrations.ax import uncompiled
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 from mqtune.trainable.spec import AnyTrainable
 from mqtune.tuner import LOOK_S, BackgroundTuner
@@ -31,6 +33,9 @@ except ImportError as error:
 #: What Ax raises where it suggests nothing before another trial has ended, and where it suggests nothing more.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)
 _NO_MORE: Final = (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete)
+
+#: The clients' experiments that a call has in hand, by their identities.
+_in_hand: Final[dict[int, object]] = {}
 
 
 def run_client(
@@ -74,14 +79,14 @@ def run_client(
         process: likewise.
 
     Raises:
-        ConfigurationError: the client has no experiment, or no objective.
+        ConfigurationError: the client has no experiment, or no objective; another call runs it; or an argument can't be meant.
+        MetricMissing: a trial has completed, and none has ever reported a metric that is optimised or constrained. What still
+            runs is stopped.
         as ``Tuner.run``.
     """
-    if client._maybe_experiment is None or client._experiment.optimization_config is None:
-        raise ConfigurationError(
-            "run_client: the client has no objective; call configure_experiment(…) and configure_optimization(…) before"
-        )
-    with MqtuneRunner(
+    file = None if save_to is None else Path(save_to)
+    _check(client, max_trials, parallelism, ahead, file)
+    runner = MqtuneRunner(
         trainable,
         backend=backend,
         name=name,
@@ -89,9 +94,53 @@ def run_client(
         failures=failures,
         checkpoints=checkpoints,
         process=process,
-    ) as runner:
-        loop = _Loop(client, runner, save_to=None if save_to is None else Path(save_to), stops_early=early_stopping)
-        loop.run(max_trials, parallelism, ahead)
+    )
+    with _alone(client), runner:
+        try:
+            _Loop(client, runner, save_to=file, stops_early=early_stopping).run(max_trials, parallelism, ahead)
+        except MetricMissing:
+            runner.stop_all(client._experiment, "the metric is never reported")
+            raise
+
+
+def _check(client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None) -> None:
+    """Check the arguments, before anything runs.
+
+    Raises:
+        ConfigurationError: one of them can't be meant.
+    """
+    if not isinstance(client, Client):
+        raise ConfigurationError(f"run_client: {client!r:.80} is no ax.api.client.Client")
+    if client._maybe_experiment is None or client._experiment.optimization_config is None:
+        raise ConfigurationError(
+            "run_client: the client has no objective; call configure_experiment(…) and configure_optimization(…) before"
+        )
+    for name, value, least in (("max_trials", max_trials, 1), ("parallelism", parallelism, 1), ("ahead", ahead, 0)):
+        is_left_out = value is None and name == "parallelism"
+        if not is_left_out and not (isinstance(value, int) and value >= least):
+            raise ConfigurationError(f"run_client: {name}={value!r} is no whole number from {least} on")
+    if save_to is not None and not save_to.absolute().parent.is_dir():
+        raise ConfigurationError(
+            f"run_client: save_to={str(save_to)!r}: there is no folder {save_to.absolute().parent}"
+        )
+
+
+@contextlib.contextmanager
+def _alone(client: Client) -> Iterator[None]:
+    """Have the client's experiment in hand.
+
+    Raises:
+        ConfigurationError: another call has.
+    """
+    me, key = object(), id(client._experiment)
+    if _in_hand.setdefault(key, me) is not me:
+        raise ConfigurationError(
+            "run_client: another call runs this client; wait for that, or give a higher max_trials there"
+        )
+    try:
+        yield
+    finally:
+        del _in_hand[key]
 
 
 class _Loop:
@@ -134,7 +183,8 @@ class _Loop:
 
     def _ask(self) -> None:
         try:
-            found = self._client.get_next_trials(1)
+            with uncompiled():
+                found = self._client.get_next_trials(1)
         except _NOT_NOW:
             found = {}
         except _NO_MORE:
@@ -213,6 +263,7 @@ class _Loop:
                 self._client.mark_trial_abandoned(index)
             case _ if self._lacks_data(index, record):
                 self._client.mark_trial_abandoned(index)
+                self._check_metrics(record)
             case Status.COMPLETED:
                 self._client.complete_trial(index)
             case _:
@@ -224,6 +275,21 @@ class _Loop:
         last = [value for name in names if is_number(value := record.last_metrics.get(name))]
         known = self._experiment.lookup_data(trial_indices=[index]).metric_names
         return not names <= known or not all(map(math.isfinite, last))
+
+    def _check_metrics(self, record: Trial) -> None:
+        """Check that what is optimised or constrained is ever reported.
+
+        Raises:
+            MetricMissing: this trial has completed by itself, and no trial has reported a number for one of the metrics.
+        """
+        had = {name for report in self._driven.reports(record) for name in report.metrics}
+        missing = sorted(self._experiment.optimization_config.metric_names - self._experiment.data.metric_names - had)
+        is_by_hand = record.history[-1].by == "user"
+        if missing and record.status is TrialStatus.COMPLETED and not is_by_hand:
+            raise MetricMissing(
+                f"run_client: no trial has reported {missing[0]!r}; trial {record.id}, which has completed, reported "
+                f"{', '.join(sorted(had)) or 'nothing'}: correct the name in configure_optimization(…), or in the trainable"
+            )
 
     def _save(self) -> None:
         """Save the client, in one step: who reads the file has the one before or this one."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import math
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,6 +17,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from mqtune.backends.base import Backend
+from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InvalidTransition, MqtuneError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus, is_number
@@ -69,6 +72,11 @@ _ERROR_CHARS: Final = 800
 #: The part of an experiment's name that Ax's may take, behind which is the time that tells it from others.
 _NAME_CHARS: Final = 60
 _GROUPS: Final = {"resources": Resources, "failures": Failures, "checkpoints": Checkpoints, "process": Process}
+
+#: How long nothing may run before it is said why: longer than a local worker takes to start.
+_IDLE_S: Final = 10.0
+
+logger = logging.getLogger(__name__)
 
 #: What drives the experiments of this process, by backend and name: runners that are equal, such as copies that Ax makes,
 #: share it, as an experiment has one driver.
@@ -292,7 +300,9 @@ class MqtuneRunner(Runner):
 
     def _tuner(self, name: str) -> Tuner:
         groups = {group: getattr(self, group) for group in _GROUPS}
-        return Tuner(self.trainable, backend=self.backend, name=name, run=Run(progress=False), **groups)
+        return Tuner(
+            self.trainable, backend=self.backend, name=name, run=Run(progress=False, callbacks=[_SaysWhy()]), **groups
+        )
 
     def arms(self, trial: BaseTrial) -> dict[str, Trial | None]:
         """Return the mqtune trial of each arm of a trial by the arm's name; None where there is none.
@@ -302,6 +312,23 @@ class MqtuneRunner(Runner):
         """
         driven = self.driven(trial.experiment)
         return {arm.name: driven.find(_key(trial, arm)) for arm in trial.arms}
+
+
+class _SaysWhy(Callback):
+    """Warns where nothing can run, as for want of a worker: Ax's loops only wait. Each reason is given once."""
+
+    interval_s = 1.0
+
+    def __init__(self) -> None:
+        self._reason, self._since = "", time.monotonic()
+        self._said = {""}
+
+    def on_step(self, waiting_for: str) -> None:
+        if waiting_for != self._reason:
+            self._reason, self._since = waiting_for, time.monotonic()
+        elif waiting_for not in self._said and time.monotonic() - self._since > _IDLE_S:
+            self._said.add(waiting_for)
+            logger.warning("nothing runs: %s", waiting_for)
 
 
 class MqtuneMetric(MapMetric):

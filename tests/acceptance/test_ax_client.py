@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import trainables
+from waiting import eventually
 
 import mqtune
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import BrokerRefused, ConfigurationError, MetricMissing
 
 pytest.importorskip("ax")
 
@@ -75,12 +80,125 @@ def test_all_trials_run_each_with_its_whole_curve_and_the_worse_are_stopped_earl
 
 def test_a_trial_that_fails_or_lacks_the_metric_is_what_ax_calls_that(client: Client, fleet: str) -> None:
     client.attach_trial({"x": 0.9})
+    # What it reported before counts, so that the name of the metric is right.
     run_client(client, trainables.fails_above_a_half, 1, backend=fleet, name=f"fails-{os.getpid()}")
     client.attach_trial({"x": 0.9})
     run_client(client, trainables.reports_something_else, 2, backend=fleet, name=f"lacks-{os.getpid()}")
 
     assert statuses(client) == ["FAILED", "ABANDONED"]
     assert "0.9 is too much" in client._experiment.trials[0].status_reason
+
+
+@pytest.mark.parametrize(
+    ("objective", "constraints", "missing"), [("-accurate", None, "accurate"), ("-loss", ["memory <= 3"], "memory")]
+)
+def test_a_metric_that_is_never_reported_ends_the_run_with_the_first_trial_that_completes(
+    client: Client, fleet: str, objective: str, constraints: list[str] | None, missing: str
+) -> None:
+    client.configure_optimization(objective, constraints)
+
+    with pytest.raises(
+        MetricMissing, match=rf"no trial has reported '{missing}'; .* reported epoch, loss, .*correct the"
+    ):
+        run_client(client, trainables.steady, 8, backend=fleet)
+
+    assert statuses(client).count("ABANDONED") == 1
+    assert len(statuses(client)) < 8
+    (experiment,) = [
+        each
+        for each in mqtune.Client(fleet).experiments()
+        if each.name == client._experiment.trials[0].run_metadata["mqtune_experiment"]
+    ]
+    eventually(lambda: not experiment.trials(mqtune.TrialStatus.RUNNING, mqtune.TrialStatus.STAGED), 60.0)
+
+
+def test_several_metrics_need_no_kernel_whose_lock_later_runs_wait_at(
+    client: Client, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda *_, **__: pytest.fail("compiled"))
+    client.configure_optimization("-loss, epoch")
+    client.configure_generation_strategy("fast", initialization_budget=2, initialize_with_center=False)
+
+    run_client(client, trainables.steady, 4, 1, backend=fleet, ahead=0, early_stopping=False)
+
+    assert statuses(client) == ["COMPLETED"] * 4
+    assert client._experiment.trials[3].generator_run._generation_node_name == "MBM"
+
+
+def test_a_client_that_another_call_runs_is_refused_meanwhile(client: Client, fleet: str) -> None:
+    first = threading.Thread(target=run_client, args=(client, trainables.learns, 3), kwargs={"backend": fleet})
+    first.start()
+    eventually(lambda: client._experiment.trials, 60.0)
+
+    with pytest.raises(ConfigurationError, match="another call runs this client"):
+        run_client(client, trainables.learns, 3, backend=fleet)
+    first.join()
+    run_client(client, trainables.learns, 4, backend=fleet)
+
+    assert len(statuses(client)) == 4
+
+
+def test_trials_that_the_client_has_count_and_those_that_run_go_first(client: Client, fleet: str) -> None:
+    client.complete_trial(client.attach_trial({"x": 0.1}), {"loss": 1.0})
+    client.mark_trial_failed(client.attach_trial({"x": 0.2}))
+    client.attach_trial({"x": 0.3})
+
+    run_client(client, trainables.learns, 4, backend=fleet, early_stopping=False)
+
+    assert statuses(client) == ["COMPLETED", "FAILED", "COMPLETED", "COMPLETED"]
+    assert {index: len(steps) for index, steps in curves(client).items()} == {0: 1, 2: 30, 3: 30}
+
+
+def test_that_there_is_no_worker_is_said(
+    client: Client, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mqtune.integrations.ax_runner._IDLE_S", 0.0)
+    monkeypatch.setattr("mqtune.integrations.ax_client.time", _Impatient(lambda: "nothing runs" in caplog.text))
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        run_client(client, trainables.learns, 1, backend=broker, resources=mqtune.Resources(tags={"nowhere"}))
+
+    assert caplog.text.count("nothing runs: no worker offers a slot with") == 1
+
+
+class _Impatient:
+    """The time, with somebody who presses Ctrl-C in a pause once he has seen enough."""
+
+    def __init__(self, enough: Callable[[], bool]) -> None:
+        self._enough = enough
+        self.monotonic = time.monotonic
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        if self._enough():
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"max_trials": 0}, "max_trials=0 is no whole number from 1 on"),
+        ({"max_trials": "3"}, "max_trials='3' is no whole number from 1 on"),
+        ({"parallelism": 0}, "parallelism=0 is no whole number from 1 on"),
+        ({"ahead": -1}, "ahead=-1 is no whole number from 0 on"),
+        ({"save_to": "/nowhere/at all.json"}, "there is no folder /nowhere"),
+        ({"client": "mine"}, "'mine' is no ax.api.client.Client"),
+    ],
+)
+def test_arguments_that_can_not_be_meant_are_refused_before_anything_runs(
+    client: Client, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"run_client: .*{told}"):
+        run_client(**{"client": client, "trainable": trainables.learns, "max_trials": 1, **arguments})
+    assert statuses(client) == []
+
+
+def test_a_password_that_is_wrong_is_said_at_once(client: Client, broker: str) -> None:
+    scheme, _, place = broker.partition("://")
+    with pytest.raises(BrokerRefused, match="refuses the login"):
+        run_client(client, trainables.learns, 1, backend=f"{scheme}://:wrong@{place.rpartition('@')[2]}")
+    assert statuses(client) == []
 
 
 def test_a_client_without_an_objective_is_refused_before_anything_runs() -> None:

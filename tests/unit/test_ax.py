@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Story:
     def report(self, trial: Trial, *losses: object) -> Trial:
         for loss in losses:
             trial.reports += 1
-            metrics = {**(loss if isinstance(loss, dict) else {"val/loss": loss}), "training_iteration": trial.reports}
+            metrics = {"training_iteration": trial.reports, **(loss if isinstance(loss, dict) else {"val/loss": loss})}
             trial.last_metrics = metrics
             self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, 0.0, metrics))
         return trial
@@ -106,9 +107,13 @@ class Story:
         found = []
         for index, trial in self.searcher._experiment.trials.items():
             last = rows[rows["trial_index"] == index]
-            value, step = (None, 0) if last.empty else (float(last["mean"].iloc[-1]), int(last["step"].iloc[-1]))
+            value, step = (None, 0) if last.empty else (float(last["mean"].iloc[-1]), step_of(last["step"].iloc[-1]))
             found.append((trial.status, value, step))
         return found
+
+
+def step_of(progression: float) -> int:
+    return round(2**progression - 1)
 
 
 @pytest.fixture
@@ -174,22 +179,23 @@ def test_a_trial_that_has_diverged_is_abandoned(story: Story, status: TrialStatu
     assert story.begin().config
 
 
-def test_of_each_trial_that_has_reported_the_newest_value_is_told_when_ax_is_asked(story: Story) -> None:
+def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(story: Story) -> None:
     first, second = story.begin(), story.begin()
-    story.report(first, *range(100))
-    story.report(second, 7.0)
-    told: list[tuple[int, int | None]] = []
-    attach = story.searcher._client.attach_data
+    story.report(first, *range(1, 101))
+    story.report(second, {"val/loss": 10.0, "training_iteration": 10})
+    story.searcher._tell()
 
-    def telling(index: int, values: dict[str, float], progression: int | None = None) -> None:
-        told.append((index, progression))
-        attach(index, values, progression)
+    def told() -> dict[int, list[int]]:
+        rows = story.searcher._experiment.data._data_rows
+        assert all(row.mean == step_of(row.step) for row in rows)
+        return {index: [step_of(row.step) for row in rows if row.trial_index == index] for index in (0, 1)}
 
-    story.searcher._client.attach_data = telling
-    story.begin()
-    story.begin()
-
-    assert sorted(told) == [(0, 100), (1, 1)]
+    assert told() == {0: [1, 2, 4, 8, 16, 32, 64], 1: [10]}
+    story.end(first, TrialStatus.EARLY_STOPPED)
+    for step in (14, 20, 24):
+        story.report(second, {"val/loss": float(step), "training_iteration": step})
+    story.end(second)
+    assert told() == {0: [1, 2, 4, 8, 16, 32, 64, 100], 1: [10, 20, 24]}
 
 
 def test_a_report_of_an_earlier_step_counts_for_less(story: Story) -> None:
@@ -503,6 +509,41 @@ def test_a_client_or_a_strategy_of_another_experiment_is_refused_with_the_way_ou
     ):
         AxSearcher(strategy).check_space(SPACE)
     bound(strategy.clone_reset())
+
+
+def bowl(config: Config) -> float:
+    return 2 * (config["x"] - 0.3) ** 2 + 2 * (config["y"] + 0.2) ** 2
+
+
+def curve(config: Config) -> Iterator[tuple[float, dict[str, float]]]:
+    """Curves that come down to the bowl at paces of their own, so that they cross."""
+    for step in range(1, 10):
+        yield 1.0, {"loss": bowl(config) + 2 * step ** -(1 + config["y"] / 2)}
+
+
+def test_a_model_of_config_and_time_finds_what_random_search_does_not_where_most_trials_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    def least(searcher: Any, seed: int) -> float:
+        results = mqtune.Tuner(
+            train,
+            {"x": mqtune.uniform(-1, 1), "y": mqtune.uniform(-1, 1)},
+            metric="loss",
+            mode="min",
+            searcher=searcher,
+            scheduler=mqtune.ASHA(9),
+            max_trials=16,
+            seed=seed,
+            name=f"{searcher}-{seed}",
+            backend=mqtune.Simulated(curve, slots=4),
+            run=mqtune.Run(progress=False),
+        ).run()
+        return min(bowl(trial.config) for trial in results if trial.status is TrialStatus.COMPLETED)
+
+    # Of random search half of the seeds come to 0.1; a model of the last values alone came to 0.06 with this one.
+    assert least("ax", 1) < 0.03 < statistics.median(least("random", seed) for seed in range(9))
 
 
 def test_users_are_not_told_of_the_client(capfd: pytest.CaptureFixture[str]) -> None:
