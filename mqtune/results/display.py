@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -168,6 +169,43 @@ def _cell(column: _Column, experiment: Experiment, trial: Trial) -> Text:
     style = _STYLES.get(trial.status, "") if column.head == "status" else ""
     # Text, because a config may hold what rich would take for markup in a string.
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
+
+
+#: The width of what a notebook shows, in characters: what fits into most of them.
+_NOTEBOOK_WIDTH: Final = 110
+_PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
+
+
+def experiment_html(experiment: Experiment) -> str:
+    """Return an experiment as a notebook shows it: how its trials stand, and the best of them; all text of others is escaped."""
+    trials = ranked(experiment)
+    lines: list[Text | Table] = [Text(f"{printable(experiment.name)} · {counts_text(experiment)}", style="bold")]
+    if best := best_text(experiment):
+        lines.append(Text(best, style="green", no_wrap=True, overflow="ellipsis"))
+    if trials:
+        lines += [Text(), trial_table(experiment, trials[:ROWS_MOST], width=_NOTEBOOK_WIDTH)]
+    if len(trials) > ROWS_MOST:
+        lines.append(Text(f"… and {len(trials) - ROWS_MOST} more: results.dataframe()"))
+    return _html(*lines)
+
+
+def trial_html(trial: Trial, values: Mapping[str, object]) -> str:
+    """Return a trial as a notebook shows it: its status and the values that it is ranked by, its config, and why it failed."""
+    shown = ", ".join(f"{printable(name)}={short_value(value)}" for name, value in values.items())
+    lines = [Text(f"trial {trial.id} · {trial.status.value.replace('_', ' ')} · {shown}", style="bold")]
+    if trial.reason:
+        lines.append(Text(printable(trial.reason), style=_STYLES.get(trial.status, "")))
+    lines += [
+        Text(f"  {printable(name)} = {short_value(value)}")
+        for name, value in islice(flatten(trial.config), _CONFIG_ENTRIES)
+    ]
+    return _html(*lines)
+
+
+def _html(*parts: Text | Table) -> str:
+    console = Console(record=True, file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
+    console.print(Group(*parts))
+    return console.export_html(inline_styles=True, code_format=_PRE)
 
 
 #: The time between redraws: nobody reads numbers faster, and it costs some 2 % of a core.

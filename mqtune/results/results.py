@@ -191,6 +191,12 @@ class TrialResult:
         shown = ", ".join(f"{name}={value:.6g}" for name, value in values.items())
         return f"<trial {self.id} {self.status.name}: {shown}, config={self.config}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        values = self.values or {"value": self.value}
+        shown: str = import_module("mqtune.results.display").trial_html(self.trial, values)
+        return shown
+
 
 class Results:
     """The results of an experiment; those of a running tuner are always up to date.
@@ -276,6 +282,11 @@ class Results:
         if front := experiment.pareto_front:
             ahead = f"; {len(front)} on the Pareto front"
         return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        shown: str = import_module("mqtune.results.display").experiment_html(self.experiment)
+        return shown
 
     def __len__(self) -> int:
         return len(self.experiment.trials)

@@ -123,7 +123,8 @@ class TrainableSpec:
         if file is None or not Path(file).is_file():
             raise TrainableNotFound(
                 f"trainable {name!r} is in no file (it came from python -c, standard input, a notebook or an interactive "
-                "session), so workers can't import it; put it into one, such as train.py, and run or import that"
+                "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a notebook "
+                "the line %%writefile train.py at the top of its cell does it, and then `from train import …`"
             )
         script, root = _below_root(Path(file))
         return cls(name, script=script, kind=kind), root

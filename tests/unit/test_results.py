@@ -613,6 +613,28 @@ def test_rows_and_libraries_that_there_are_none_of_are_refused(book: Book):
         results.dataframe(library="numpy")
 
 
+def test_a_notebook_shows_results_and_trials_and_nothing_in_them_is_markup(tmp_path: Path):
+    evil = "<script>alert(1)</script>&[bold]"
+    book = Book(tmp_path / "mine", metric=evil)
+    book.stage("0001", {evil: evil, "lr": 0.25})
+    book.report("0001", {evil: 0.5})
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error=f"ValueError: {evil}")
+    for number in range(2, 14):
+        book.stage(f"{number:04}")
+    results = results_of(book)
+
+    shown, trial = results._repr_html_(), results["0001"]._repr_html_()
+
+    assert "mine · 13 trials: 12 running, 1 failed" in shown
+    assert "and 3 more" in shown
+    assert "failed" in trial
+    assert "lr = 0.25" in trial
+    for page in (shown, trial):
+        assert "<script" not in page
+        assert "&lt;script&gt;alert(1)&lt;/script" in page
+    assert "0 trials" in results_of(Book(tmp_path / "none"))._repr_html_()
+
+
 def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
     book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
