@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Metrics
 from mqtune.trainable import reporting
@@ -232,12 +233,12 @@ class WorkerTrial(BaseTrial):
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: object) -> None:
-        """Set a user attribute of plain values; as Optuna's."""
-        self.tell("set_user_attr", key=key, attr=value)
+        """Set a user attribute of plain values; TypeError for others, as with Optuna's databases."""
+        self.tell("set_user_attr", key=key, attr=_as_plain(value))
 
     def set_system_attr(self, key: str, value: object) -> None:
-        """Set a system attribute of plain values; as Optuna's."""
-        self.tell("set_system_attr", key=key, attr=value)
+        """Set a system attribute of plain values; TypeError for others, as with Optuna's databases."""
+        self.tell("set_system_attr", key=key, attr=_as_plain(value))
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
@@ -286,6 +287,17 @@ def _as_number(value: Any) -> float | str | None:
     with contextlib.suppress(TypeError, ValueError):
         return float(value)
     return repr(value)
+
+
+def _as_plain(value: object) -> object:
+    """Return an attribute as any storage takes it; the study's would refuse it where no objective can catch that.
+
+    Raises:
+        TypeError: it has values that JSON has not.
+    """
+    plain: object = decode_value(encode_value(value))
+    json.dumps(plain)
+    return plain
 
 
 def _shown(trial: WorkerTrial) -> dict[str, object]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
 from mqtune.core.trial import Metrics, TrialId
-from mqtune.integrations.optuna_optimize import StudyTrials
+from mqtune.integrations.optuna_optimize import MARK, StudyTrials
 from mqtune.integrations.optuna_trial import ASKED, CALL, TOOK, as_trainable
 from mqtune.trainable import reporting
 
@@ -153,6 +155,29 @@ def test_more_parameters_than_an_answer_holds(monkeypatch: pytest.MonkeyPatch) -
     wire.run(many)
     assert 1 < len(wire.run(many)) < 81
     assert [len(trial.params) for trial in study.trials] == [80, 80]
+
+
+def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
+    wire = Wire(monkeypatch, study)
+
+    def setting(trial: optuna.Trial) -> float:
+        for set_attr in (trial.set_user_attr, trial.set_system_attr):
+            with pytest.raises(TypeError, match="bytes is not JSON serializable"):
+                set_attr("raw", {"deep": [b"\xff"]})
+            with pytest.raises(TypeError):
+                set_attr("object", object())
+            # Those of NumPy are numbers, also where Optuna takes floats alone.
+            set_attr("accuracy", {"top": (np.float32(0.5), np.int64(3))})
+        return trial.suggest_float("x", 0, 1)
+
+    wire.run(setting)
+
+    (trial,) = study.trials
+    assert trial.user_attrs["accuracy"] == trial.system_attrs["accuracy"] == {"top": [0.5, 3]}
+    assert trial.user_attrs.keys() | trial.system_attrs.keys() == {"accuracy", MARK}
 
 
 def test_constraints_are_the_studys_where_optuna_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
