@@ -10,9 +10,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -171,8 +172,8 @@ def _cell(column: _Column, experiment: Experiment, trial: Trial) -> Text:
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: The width of what a notebook shows, in characters: what fits into most of them.
-_NOTEBOOK_WIDTH: Final = 110
+#: The width of what a notebook shows, in characters, as rich has it.
+_NOTEBOOK_WIDTH: Final = 115
 _PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
@@ -202,7 +203,7 @@ def trial_html(trial: Trial, values: Mapping[str, object]) -> str:
     return _html(*lines)
 
 
-def _html(*parts: Text | Table) -> str:
+def _html(*parts: Text | Table | Group) -> str:
     console = Console(record=True, file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
     console.print(Group(*parts))
     return console.export_html(inline_styles=True, code_format=_PRE)
@@ -230,9 +231,9 @@ class ProgressConsole(Console):
 
 
 class ProgressDisplay(Callback):
-    """Shows a running experiment: a live table in a terminal, otherwise a line every ten seconds.
+    """Shows a running experiment: a live table in a terminal or a notebook's cell, otherwise a line every ten seconds.
 
-    It draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
+    Outside a notebook it draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
     to standard error. When the reader is gone, it stops drawing and the experiment goes on. The work for one step does not
     grow with the number of trials that have ended.
 
@@ -259,10 +260,13 @@ class ProgressDisplay(Callback):
         self._folder = folder
         self._console = console if console is not None else _console()
         self._clock = clock
-        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._is_live = is_terminal or self._console.is_jupyter
         self.interval_s = REDRAW_S if self._is_live else LINE_CHECK_S
         self._experiment: Experiment | None = None
         self._live: Live | None = None
+        #: The cell's output, where it is drawn in a notebook.
+        self._cell: Any = None
         self._began_at = 0.0
         self._shown_at = -math.inf
         self._line = ""
@@ -326,6 +330,7 @@ class ProgressDisplay(Callback):
             self._stop_live()
 
     def _stop_live(self) -> None:
+        self._cell = None
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(OSError):
@@ -339,6 +344,9 @@ class ProgressDisplay(Callback):
 
     def _redraw(self, experiment: Experiment, now: float, *, final: bool = False) -> None:
         self._shown_at = now
+        if self._console.is_jupyter:
+            self._draw_in_cell(self._picture(experiment, final=final))
+            return
         if self._live is None:
             # What the script prints goes above the table, unless it is redirected.
             self._live = Live(
@@ -349,6 +357,14 @@ class ProgressDisplay(Callback):
             )
             self._live.start()
         self._live.update(self._picture(experiment, final=final), refresh=True)
+
+    def _draw_in_cell(self, picture: Group) -> None:
+        """Draw in the output of a notebook's cell, in place of what was drawn there before."""
+        page = import_module("IPython.display").HTML(_html(picture))
+        if self._cell is None:
+            self._cell = import_module("IPython.display").display(page, display_id=True)
+        else:
+            self._cell.update(page)
 
     def _picture(self, experiment: Experiment, *, final: bool) -> Group:
         head = f"{experiment.name} · {self._elapsed()} · {experiment.reports} reports"

@@ -5,6 +5,7 @@ import itertools
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,32 @@ def lines(tmp_path: Path) -> Watched:
 
 def test_it_stays_off_the_hot_path():
     assert ProgressDisplay.on_report is Callback.on_report
+
+
+# In a notebook; test_notebook.py has a real one.
+
+
+def test_a_cell_has_one_output_that_is_drawn_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[str] = []
+    cell = SimpleNamespace(update=lambda page: drawn.append(f"over: {page}"))
+    module = SimpleNamespace(HTML=str, display=lambda page, display_id: drawn.append(page) or cell)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=module))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    watched = Watched(tmp_path / "mine")
+    console = ProgressConsole(file=io.StringIO(), force_jupyter=True, _environ={})
+    watched.progress = ProgressDisplay(console=console, clock=lambda: watched.now)
+    watched.progress.on_start(watched.experiment)
+    watched.book.stage("0001", {"kind": "<b>bold</b>"})
+
+    watched.step()
+    watched.book.report("0001", {"loss": 0.25})
+    watched.end()
+
+    assert len(drawn) == 2
+    assert "1 running" in drawn[0]
+    assert drawn[1].startswith("over: <pre")
+    assert "best loss=0.25" in drawn[1]
+    assert "<b>" not in "".join(drawn)
 
 
 # In a terminal.

@@ -1,0 +1,59 @@
+"""A notebook in a real kernel: the live table, what stands at the end of a cell, and the interrupt button."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# They bring 50 MB of what nothing else here needs.
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+FILE = """%%writefile train.py
+def train(config):
+    for epoch in range(1, 200_000):
+        yield 60.0, {"loss": config["lr"] / epoch}
+        if epoch == config["epochs"]:
+            break
+"""
+TUNE = """
+import mqtune
+from train import train
+space = {"lr": mqtune.uniform(0, 1), "epochs": EPOCHS}
+results = mqtune.Tuner(
+    train, space, metric="loss", mode="min", max_trials=12, name="NAME", backend=mqtune.Simulated(train)
+).run()
+"""
+INTERRUPT = "import _thread, os, signal, threading; threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_notebook_tunes_shows_and_can_be_interrupted(tmp_path: Path):
+    cells = [
+        FILE,
+        TUNE.replace("EPOCHS", "3").replace("NAME", "quick"),
+        "results",
+        "results.plot.curves()",
+        f"{INTERRUPT}\n{TUNE.replace('EPOCHS', '100_000').replace('NAME', 'long')}",
+        "print(results.outcome)",
+        "def mine(config): ...\nmqtune.Tuner(mine, space, metric='loss', mode='min')",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+
+    nbclient.NotebookClient(
+        book, timeout=60, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+
+    def outputs(cell: int) -> list[dict[str, Any]]:
+        return book.cells[cell].outputs
+
+    # One output, which was drawn over.
+    (live,) = outputs(1)
+    assert "12/12 trials: 12 completed" in live.data["text/html"]
+    assert "12 trials: 12 completed" in outputs(2)[0].data["text/html"]
+    assert {"image/png", "application/vnd.plotly.v1+json"} <= {*outputs(3)[0].data}
+    assert outputs(5)[0].text == "interrupted\n"
+    assert "%%writefile" in outputs(6)[0].evalue
