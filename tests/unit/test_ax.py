@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
+from simulation import Killed, Simulation
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.driver.settings import Limits
 from mqtune.search.base import WAIT, Searcher
 from mqtune.search.domains import Domain
 from mqtune.search.points import PointsFirst, searcher_of
@@ -52,10 +55,12 @@ LINE = Space({"x": mqtune.uniform(-1, 1)})
 SMALL = {"random_search": SPACE, "fast": Space({"x": mqtune.uniform(-1, 1), "act": mqtune.choice(["relu", "tanh"])})}
 
 
-def bound(strategy: Any = "random_search", space: Space = SPACE, *, seed: int = 1, mode: str = "min") -> AxSearcher:
+def bound(
+    strategy: Any = "random_search", space: Space = SPACE, *, seed: int = 1, metric: str = "val/loss", mode: str = "min"
+) -> AxSearcher:
     searcher = AxSearcher(strategy)
     searcher.check_space(space)
-    searcher.bind(space, seed, metric="val/loss", mode=mode)
+    searcher.bind(space, seed, metric=metric, mode=mode)
     return searcher
 
 
@@ -334,6 +339,47 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
 
     assert str(first.model) == str(second.model)
     assert [first.begin().config for _ in range(2)] == [second.begin().config for _ in range(2)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_drivers_that_are_killed_ask_nothing_twice_lose_nothing_and_come_to_the_same_end(seed: int) -> None:
+    def new() -> AxSearcher:
+        searcher = bound("fast", simulation.SPACE, metric="loss")
+        suggest = searcher.suggest
+
+        def once(trial: TrialId) -> Any:
+            assert trial not in run.experiment.trials
+            asked.append(trial)
+            return suggest(trial)
+
+        searcher.suggest = once  # type: ignore[method-assign]
+        return searcher
+
+    def tried() -> list[Any]:
+        assert all(trial.status.is_terminal for trial in run.experiment.trials.values())
+        return [(trial.config, trial.status, trial.reports) for trial in run.experiment.trials.values()]
+
+    def begun() -> Simulation:
+        workers = mqtune.Simulated(simulation.noisy_curve(9, seed), slots=2, seed=seed, keep_journal=True)
+        return Simulation(workers, lambda: mqtune.ASHA(9), new, limits=Limits(max_trials=8))
+
+    asked: list[TrialId] = []
+    run = begun()
+    run.run()
+    uncut, asked_once = tried(), len(asked)
+    assert len(uncut) == asked_once == 8
+
+    numbers, run = random.Random(seed), begun()
+    asked.clear()
+    killed = 0
+    while killed < 4:
+        with pytest.raises(Killed):
+            run.run(kill_at=numbers.randint(1, 14))
+        killed += 1
+    run.run()
+    assert tried() == uncut
+    # What was asked for just before a driver died is asked for again.
+    assert len(asked) <= asked_once + killed
 
 
 def test_a_strategy_of_the_users_counts_its_own_trials_and_waits_for_their_results() -> None:
