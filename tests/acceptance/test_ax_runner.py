@@ -54,6 +54,8 @@ from mqtune.integrations.ax_runner import MqtuneMetric, MqtuneRunner, registry_b
 # Of what Ax does by itself.
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")]
 
+#: Stops the worse half, by their curves.
+STOPS: Final = PercentileEarlyStoppingStrategy(percentile_threshold=50.0, min_curves=2, min_progression=2)
 #: Longer than anything takes here, on a machine that runs other tests.
 DONE_S: Final = 60.0
 
@@ -139,11 +141,10 @@ def test_axs_loop_runs_its_trials_with_every_report_and_what_waits_in_a_queue_ru
 
 def test_axs_early_stopping_stops_trials_by_their_curves(new: New) -> None:
     experiment = new("dawdles")
-    strategy = PercentileEarlyStoppingStrategy(percentile_threshold=50.0, min_curves=2, min_progression=2)
     for x in (0.1, 0.2, 0.9):
         trial_of(experiment, x)
 
-    loop(experiment, early_stopping_strategy=strategy).run_n_trials(0)
+    loop(experiment, early_stopping_strategy=STOPS).run_n_trials(0)
 
     assert [trial.status.name for trial in experiment.trials.values()] == ["COMPLETED", "COMPLETED", "EARLY_STOPPED"]
     assert "percentile" in experiment.trials[2].status_reason
@@ -181,6 +182,26 @@ def test_a_trial_that_ax_runs_again_is_the_one_that_runs_and_one_that_it_has_for
     trial.arm._parameters["x"] = 0.25
     assert runner.run(trial)["mqtune_trials"] == {"0_0": "0002"}
     eventually(lambda: driven.do(lambda tuner: tuner.get_trials()[0].status.name) == "ABANDONED", DONE_S)
+
+
+def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial_is_doubled(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, run, calls = new("steady"), MqtuneRunner._run, itertools.count(1)
+
+    def fails_once(runner: MqtuneRunner, tuner: mqtune.Tuner, trial: Trial) -> dict[str, Any]:
+        found = run(runner, tuner, trial)
+        if next(calls) == 2:
+            raise ConnectionError("the network blinked")
+        return found
+
+    monkeypatch.setattr(MqtuneRunner, "_run", fails_once)
+    loop(experiment, max_pending_trials=3, run_trials_in_batches=True).run_n_trials(3)
+
+    assert next(calls) == 6
+    assert {trial.status for trial in experiment.trials.values()} == {Status.COMPLETED}
+    found = experiment.runner.driven(experiment).do(lambda tuner: [each.config for each in tuner.get_trials()])
+    assert found == [trial.arm.parameters for trial in experiment.trials.values()]
 
 
 def test_a_trial_that_fails_says_why_and_keeps_what_it_reported(new: New) -> None:
@@ -365,7 +386,7 @@ KILLED: Final = """
 import os, signal, sys
 import trainables
 from ax.storage.json_store.save import save_experiment
-from test_ax_runner import experiment_of, loop
+from test_ax_runner import STOPS, experiment_of, loop
 from mqtune.integrations.ax_runner import MqtuneRunner, registry_bundle
 
 path, broker = sys.argv[1:]
@@ -376,12 +397,12 @@ def save(orchestrator):
     if curves:
         os.kill(os.getpid(), signal.SIGKILL)
 
-experiment = experiment_of(MqtuneRunner(trainables.learns, backend=broker, name=f"killed-{os.getpid()}"))
-loop(experiment, max_pending_trials=3).run_n_trials(4, idle_callback=save)
+experiment = experiment_of(MqtuneRunner(trainables.dawdles, backend=broker, name=f"killed-{os.getpid()}"))
+loop(experiment, max_pending_trials=3, early_stopping_strategy=STOPS).run_n_trials(4, idle_callback=save)
 """
 
 
-def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_on(
+def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_on_and_stops_the_worse(
     fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "ax.json")
@@ -393,11 +414,16 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
     assert Status.RUNNING in {trial.status for trial in loaded.trials.values()}
 
     with loaded.runner:
-        loop(loaded).run_n_trials(1)
+        loop(loaded, early_stopping_strategy=STOPS).run_n_trials(1)
         found = loaded.runner.driven(loaded).do(lambda tuner: tuner.get_trials())
 
-    assert {trial.status for trial in loaded.trials.values()} == {Status.COMPLETED}
-    assert {len(curve) for curve in losses(loaded).values()} == {30}
+    # By Sobol's sequence the second has the highest x, and takes 12 s where nobody stops it.
+    assert loaded.trials[1].status is Status.EARLY_STOPPED
+    assert {trial.status for trial in loaded.trials.values()} == {Status.COMPLETED, Status.EARLY_STOPPED}
+    assert {index: len(curve) for index, curve in losses(loaded).items()} == {
+        index: trial.reports for index, trial in enumerate(found)
+    }
+    assert found[0].reports == 30
     assert [(trial.config, len(trial.attempts)) for trial in found] == [
         (trial.arm.parameters, 1) for trial in loaded.trials.values()
     ]
