@@ -165,6 +165,8 @@ def test_parameters_are_on_their_own_scale_and_a_trial_without_one_is_left_out(e
     assert {*panels} == {"lr", "width", "opt.name", "opt.momentum"}
     assert panels["lr"].x.is_log
     assert not panels["width"].x.is_log
+    # A fixed distance of ticks would leave an axis of less than a decade without any.
+    assert "dtick" not in results.plot.slices().figure("plotly").layout.xaxis.to_plotly_json()
     assert [name for _, name in panels["opt.name"].x.ticks] == ["adam", "sgd"]
     with_momentum = sum("momentum" in result.config["opt"] for result in results)
     assert 0 < sum(len(each.x) for each in panels["opt.momentum"].series) == with_momentum < len(results)

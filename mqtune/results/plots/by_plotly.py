@@ -71,7 +71,7 @@ def _place(picture: Picture, number: int) -> tuple[float, float, float, float]:
 def _axis(axis: Axis) -> Row:
     found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
     if axis.is_log:
-        found |= {"type": "log", "exponentformat": "power", "dtick": 1}
+        found |= {"type": "log", "exponentformat": "power"}
     if axis.ends is not None:
         found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
     if axis.ticks:
