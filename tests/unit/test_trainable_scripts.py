@@ -737,6 +737,7 @@ print(j.dumps(described, sort_keys=True), flush=True)
 #: How scripts end; each ends otherwise.
 ENDINGS = {
     "well": "",
+    "code": "sys.exit(3)",
     "text": "sys.exit('this is\\nwhy')",
     "error": "def fails(): raise KeyError(1) from ValueError(2)\nfails()",
     "interrupt": "raise KeyboardInterrupt",
@@ -751,6 +752,9 @@ class Last:
 last = Last()
 file = open("unflushed", "w")
 file.write("text")
+# Not the script's own: no end of the script has to take that apart.
+signal.left = open("left", "w")
+signal.left.write("in a package")
 """
 
 
@@ -760,15 +764,15 @@ def test_a_script_can_not_tell_a_fork_from_an_interpreter_of_its_own(trial: Tria
     seen = []
     for attempt, kind in enumerate((ForkedTrial, TrialProcess), 1):
         own = tmp_path / "own"
+        files = own / "unflushed", own / "left"
         one = trial(code, {"lr": 0.5}, attempt=attempt, kind=kind, working_dir=str(own))
         said = one.wait()
         lines = (
             one.stdout().replace(f"attempt-{attempt}", "attempt").replace(f'T": "{attempt}"', 'T": "1"').splitlines()
         )
-        seen.append(
-            (json.loads(lines[0]), lines[1:], one.stderr(), said, one.exit_code, (own / "unflushed").read_text())
-        )
-        (own / "unflushed").unlink()
+        seen.append((json.loads(lines[0]), lines[1:], one.stderr(), said, one.exit_code, *map(Path.read_text, files)))
+        for file in files:
+            file.unlink()
 
     assert seen[0][0] == seen[1][0]
     assert seen[0] == seen[1]

@@ -8,16 +8,19 @@ again in each trial. Imports after which a fork is not the same as a fresh inter
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
+import gc
 import importlib
 import importlib.util
+import io
 import os
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -37,6 +40,9 @@ _OUTPUTS: Final = (1, 2)
 _SIGNALS: Final = (signal.SIGTERM, STOP_SIGNAL)
 #: The origins of modules that are in no file.
 _IN_PYTHON: Final = ("built-in", "frozen")
+#: The modules that Python needs at its end.
+_NEEDED: Final = {"sys", "builtins", "__main__"}
+_BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 
 
@@ -106,6 +112,7 @@ class WarmScript:
         face: what it sees, but for its arguments, and a main module that nobody else has.
         handlers: the handlers that its imports have left, for the signals that a trial's process handles itself.
         printed: what its imports have printed, on standard output and error.
+        shared: all modules that its fork begins with.
     """
 
     path: Path
@@ -113,6 +120,7 @@ class WarmScript:
     face: _Face
     handlers: Mapping[int, Any]
     printed: tuple[bytes, ...]
+    shared: dict[str, ModuleType] = field(default_factory=dict)
 
     def start(
         self, arguments: list[str], environment: Mapping[str, str], output: int, channel: Channel, ours: Channel
@@ -142,6 +150,7 @@ class WarmScript:
 
     def _run(self, arguments: list[str], environment: Mapping[str, str], channel: int, mask: set[int]) -> None:
         """Be the script; nothing of the trial's process is on the stack any more."""
+        self.shared.update(sys.modules)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         for fd in _open_files():
@@ -159,9 +168,30 @@ class WarmScript:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             exec(self.code, vars(main))  # noqa: S102 - it is what a trial is for
+        except SystemExit as ending:
+            # Python would print any other code first.
+            if isinstance(ending.code, int | None):
+                self._spare_shared()
+            raise
         except BaseException:
             sys.excepthook = partial(_show_error, sys.excepthook)
             raise
+        self._spare_shared()
+
+    def _spare_shared(self) -> None:
+        """Have the script's end take apart no module that it has not imported itself: it would copy all of their memory.
+
+        They stay alive, as the zygote has frozen what refers to them. Python's own first steps at its end are taken before.
+        """
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for each in gc.get_objects():
+            # One that a shared module refers to is not closed any more.
+            if issubclass(type(each), _BUFFERED):
+                with contextlib.suppress(Exception):
+                    each.flush()
+        for name in self.shared.keys() - _NEEDED:
+            sys.modules.pop(name, None)
 
 
 #: The script of this process and those forked from it; None unless ``warm_up`` was called.
