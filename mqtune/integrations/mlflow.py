@@ -1,0 +1,144 @@
+"""An experiment in MLflow: each trial a run below the experiment's; needs the extra ``mlflow``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
+from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
+
+try:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.exceptions import MlflowException
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"MLflow can't be imported ({error}); pip install 'mqtune[mlflow]'") from error
+
+#: Tags by which a logger finds what an earlier one has made, and how many reports that has written.
+_EXPERIMENT_TAG: Final = "mqtune.experiment"
+_TRIAL_TAG: Final = "mqtune.trial"
+_REPORTS_TAG: Final = "mqtune.reports"
+#: By this tag MLflow shows a run below another.
+_PARENT_TAG: Final = "mlflow.parentRunId"
+#: The most metrics and params that MLflow takes at once, and the most characters of a param's value.
+_MOST_METRICS: Final = 1000
+_MOST_PARAMS: Final = 100
+_MOST_CHARS: Final = 6000
+#: What MLflow allows in a name, reversed.
+_NOT_ALLOWED: Final = re.compile(r"[^\w\-. /]", re.ASCII)
+_MS: Final = 1000
+#: What MLflow calls a trial's end.
+_ENDS: Final = {TrialStatus.FAILED: "FAILED", TrialStatus.ABANDONED: "KILLED"}
+
+
+class MLflow(TrialLogger):
+    """Writes an experiment as a run of MLflow, and each trial as a run below it, with its config as params and its numbers as metrics.
+
+    Runs are found again by their tags, so that a later driver, or a later ``write``, adds to them. A run says how many reports it has with
+    the same request that brings them, so that none is there twice. Trials that were stopped early have the status FINISHED, as
+    MLflow has no other, and a tag ``mqtune.status``. What MLflow doesn't allow in a name becomes ``_``.
+
+    Args:
+        tracking_uri: where the server or database is; by default as MLflow says (``MLFLOW_TRACKING_URI``).
+        experiment: the name of MLflow's experiment; by default that of mqtune's.
+
+    Raises:
+        ConfigurationError: MLflow refuses the place; from the run's begin.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, *, experiment: str = "") -> None:
+        super().__init__()
+        self._tracking_uri = tracking_uri
+        self._named = experiment
+        self._place = ""
+        self._parent = ""
+        self._runs: dict[TrialId, str] = {}
+        self._connected: MlflowClient | None = None
+
+    def setup(self, folder: Path) -> None:
+        super().setup(folder)
+        try:
+            self._client.search_experiments(max_results=1)
+        except MlflowException as error:
+            raise ConfigurationError(f"MLflow can't be used: {error}") from error
+
+    def open(self, name: str) -> None:
+        self._place = self._place_named(self._named or name)
+        found = self._found(f"tags.`{_EXPERIMENT_TAG}` = '{name}'")
+        self._parent = (found[0] if found else self._made(name, {_EXPERIMENT_TAG: name})).info.run_id
+        self._client.update_run(self._parent, status="RUNNING")
+
+    def begin_trial(self, trial: Trial) -> int:
+        found = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
+        if found:
+            self._runs[trial.id] = found[0].info.run_id
+            return int(found[0].data.tags.get(_REPORTS_TAG, 0))
+        tags = {_PARENT_TAG: self._parent, _TRIAL_TAG: trial.id}
+        began_at = trial.attempts[0].staged_at if trial.attempts else None
+        self._runs[trial.id] = self._made(trial.id, tags, began_at).info.run_id
+        self._write_params(trial)
+        return 0
+
+    def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
+        batch: list[Metric] = []
+        last = first - 1
+        for number, report in enumerate(reports, first):
+            metrics = _metrics_of(report, number)
+            if batch and len(batch) + len(metrics) > _MOST_METRICS:
+                self._write_metrics(trial, batch, last)
+                batch = []
+            batch += metrics
+            last = number
+        self._write_metrics(trial, batch, last)
+
+    def end_trial(self, trial: Trial) -> None:
+        run = self._runs[trial.id]
+        self._client.set_tag(run, "mqtune.status", trial.status.value)
+        if trial.reason:
+            self._client.set_tag(run, "mqtune.reason", trial.reason)
+        ended_at = trial.attempts[-1].ended_at if trial.attempts else None
+        self._client.set_terminated(run, _ENDS.get(trial.status, "FINISHED"), ended_at and int(ended_at * _MS))
+
+    def close(self) -> None:
+        if self._parent:
+            self._client.set_terminated(self._parent)
+            self._parent = ""
+
+    @property
+    def _client(self) -> MlflowClient:
+        # It is made late, as it may connect.
+        if self._connected is None:
+            self._connected = MlflowClient(self._tracking_uri)
+        return self._connected
+
+    def _place_named(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found else self._client.create_experiment(name))
+
+    def _found(self, condition: str) -> Sequence[Any]:
+        return list(self._client.search_runs([self._place], filter_string=condition, max_results=1))
+
+    def _made(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Any:
+        began_ms = None if began_at is None else int(began_at * _MS)
+        return self._client.create_run(self._place, began_ms, tags=dict(tags), run_name=name)
+
+    def _write_params(self, trial: Trial) -> None:
+        params = [Param(_allowed(name), str(value)[:_MOST_CHARS]) for name, value in plain_config(trial.config).items()]
+        for begin in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
+
+    def _write_metrics(self, trial: Trial, metrics: Sequence[Metric], reports: int) -> None:
+        self._client.log_batch(self._runs[trial.id], metrics=metrics, tags=[RunTag(_REPORTS_TAG, str(reports))])
+
+
+def _metrics_of(report: Report, number: int) -> list[Metric]:
+    step, at_ms = step_of(report, number), int(report.timestamp * _MS)
+    return [Metric(_allowed(name), value, at_ms, step) for name, value in numbers_of(report).items()]
+
+
+def _allowed(name: str) -> str:
+    return _NOT_ALLOWED.sub("_", name)

@@ -1,0 +1,110 @@
+"""Trials as runs of MLflow, in a database of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+
+mlflow = pytest.importorskip("mlflow")
+# What it imports warns of what it uses itself.
+pytestmark = pytest.mark.filterwarnings("default")
+
+from mqtune.integrations.mlflow import MLflow  # noqa: E402 - it needs mlflow
+
+New = Callable[[], MLflow]
+
+
+def objective(config: dict[str, Any]) -> None:
+    """Never run: its workers are simulated."""
+
+
+def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, object] | Exception]]:
+    for epoch in range(1, 4):
+        yield 1.0, {"loss": math.nan if epoch == 1 else config["x"] / epoch, "val": {"top@5": 0.5}, "note": "text"}
+    if config["x"] > 0.8:
+        yield 1.0, RuntimeError("bad luck")
+
+
+def tuner(backend: mqtune.Simulated, logger: MLflow) -> mqtune.Tuner:
+    return mqtune.Tuner(
+        objective,
+        {"x": mqtune.grid_search([0.5, 0.9]), "layers": {"widths": mqtune.choice([[32, 8]])}},
+        metric="loss",
+        mode="min",
+        name="mine",
+        backend=backend,
+        run=mqtune.Run(progress=False, callbacks=[logger]),
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database, which takes seconds to make."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+    """The runs of this test's experiment by their names."""
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    client = mlflow.MlflowClient(place)
+
+    def runs() -> dict[str, Any]:
+        found = client.search_runs([client.get_experiment_by_name(tmp_path.name).experiment_id])
+        return {run.info.run_name: run for run in found}
+
+    return runs
+
+
+def test_each_trial_is_a_run_below_the_experiments_with_params_metrics_and_its_end(
+    place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]]
+) -> None:
+    results = tuner(mqtune.Simulated(curve), MLflow(place, experiment=tmp_path.name)).run()
+
+    found = runs()
+    assert sorted(found) == ["0001", "0002", "mine"]
+    good, failed = found["0001"], found["0002"]
+    assert good.data.tags["mlflow.parentRunId"] == found["mine"].info.run_id
+    assert good.data.params == {"x": "0.5", "layers.widths": "[32, 8]"}
+    history = mlflow.MlflowClient(place).get_metric_history(good.info.run_id, "loss")
+    assert [point.step for point in history] == [1, 2, 3]
+    assert [point.timestamp for point in history] == [int(r.timestamp * 1000) for r in results.reports("0001")]
+    assert good.data.metrics["val.top_5"] == 0.5
+    assert [run.info.status for run in (good, failed, found["mine"])] == ["FINISHED", "FAILED", "FINISHED"]
+    assert failed.data.tags["mqtune.status"] == "failed"
+
+
+def test_later_drivers_and_a_later_write_add_no_point_twice(
+    place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]]
+) -> None:
+    def logger() -> MLflow:
+        return MLflow(place, experiment=tmp_path.name)
+
+    backend = mqtune.Simulated(curve, keep_journal=True)
+    first = tuner(backend, logger())
+    for _ in range(4):
+        first.step(1.0)
+    first.close()
+
+    results = tuner(backend, logger()).run()
+    logger().write(results)
+
+    found = runs()
+    assert sorted(found) == ["0001", "0002", "mine"]
+    for trial in ("0001", "0002"):
+        history = mlflow.MlflowClient(place).get_metric_history(found[trial].info.run_id, "loss")
+        assert [point.step for point in history] == [1, 2, 3]
+
+
+def test_a_place_that_can_not_be_used_is_said_before_anything_runs(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    with pytest.raises(ConfigurationError, match="MLflow can't be used"):
+        tuner(mqtune.Simulated(curve), MLflow("nonsense://here")).run()

@@ -1,0 +1,121 @@
+"""Trials as runs of Weights & Biases, offline, read back from its files."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import mqtune
+
+wandb = pytest.importorskip("wandb")
+# What it imports warns of what it uses itself.
+pytestmark = pytest.mark.filterwarnings("default")
+
+from wandb.proto import wandb_internal_pb2  # noqa: E402 - it needs wandb
+
+from mqtune.integrations.wandb import WandB  # noqa: E402 - as above
+
+
+def objective(config: dict[str, Any]) -> None:
+    """Never run: its workers are simulated."""
+
+
+def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, object] | Exception]]:
+    for epoch in range(1, 4):
+        yield 1.0, {"loss": math.nan if epoch == 1 else config["x"] / epoch, "val": {"accuracy": 0.5}, "note": "text"}
+    if config["x"] > 0.8:
+        yield 1.0, RuntimeError("bad luck")
+
+
+def tuner(backend: mqtune.Simulated, logger: WandB) -> mqtune.Tuner:
+    return mqtune.Tuner(
+        objective,
+        {"x": mqtune.grid_search([0.5, 0.9])},
+        metric="loss",
+        mode="min",
+        name="mine",
+        backend=backend,
+        run=mqtune.Run(progress=False, callbacks=[logger]),
+    )
+
+
+#: W&B's files are logs as LevelDB has them: blocks of records, each with a checksum, a length, and whether it is a whole one, or the
+#: first, a middle or the last part of one that spans blocks. The file's own header is part of the first block.
+_BLOCK: Final = 32 * 1024
+_HEAD: Final = struct.Struct("<IHB")
+_WHOLE, _LAST = 1, 4
+
+
+def written_in(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file."""
+    data, at, record = path.read_bytes(), _HEAD.size, b""
+    while at + _HEAD.size <= len(data):
+        if _BLOCK - at % _BLOCK < _HEAD.size:
+            at += _BLOCK - at % _BLOCK
+            continue
+        _, length, part = _HEAD.unpack_from(data, at)
+        at += _HEAD.size + length
+        record += data[at - length : at]
+        if part in (_WHOLE, _LAST):
+            yield record
+            record = b""
+
+
+def records(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what the files of all runs say, each with the name of its run."""
+    # Its service writes the last of them when the process ends, or now.
+    wandb.teardown()
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        name = ""
+        for data in written_in(path):
+            record = wandb_internal_pb2.Record.FromString(data)
+            name = record.run.display_name or name
+            yield name, record
+
+
+def steps(folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    """Return the step and loss of each point, by the run's name."""
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for name, record in records(folder):
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+            found.setdefault(name, []).append((record.history.step.num, json.loads(items["loss"])))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
+    yield
+    wandb.teardown()
+
+
+def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: Path) -> None:
+    tuner(mqtune.Simulated(curve), WandB(mode="offline", folder=tmp_path)).run()
+
+    found = steps(tmp_path)
+    assert [step for step, _ in found["0001"]] == [1, 2, 3]
+    assert math.isnan(found["0001"][0][1])
+    assert found["0001"][2][1] == pytest.approx(0.5 / 3)
+    groups = {record.run.run_group for _, record in records(tmp_path) if record.HasField("run")}
+    assert groups == {"mine"}
+    exits = {name: record.exit.exit_code for name, record in records(tmp_path) if record.HasField("exit")}
+    assert exits == {"0001": 0, "0002": 1}
+
+
+def test_a_later_driver_writes_what_belongs_to_trials_that_had_not_ended(tmp_path: Path) -> None:
+    backend = mqtune.Simulated(curve, keep_journal=True)
+    first = tuner(backend, WandB(mode="offline", folder=tmp_path / "first"))
+    for _ in range(4):
+        first.step(1.0)
+    first.close()
+
+    tuner(backend, WandB(mode="offline", folder=tmp_path / "second")).run()
+
+    assert [step for step, _ in steps(tmp_path / "second")["0002"]] == [1, 2, 3]
