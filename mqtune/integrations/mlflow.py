@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
@@ -13,7 +13,7 @@ from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, st
 
 try:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.exceptions import MlflowException
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"MLflow can't be imported ({error}); pip install 'mqtune[mlflow]'") from error
@@ -119,10 +119,10 @@ class MLflow(TrialLogger):
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
 
-    def _found(self, condition: str) -> Sequence[Any]:
+    def _found(self, condition: str) -> Sequence[Run]:
         return list(self._client.search_runs([self._place], filter_string=condition, max_results=1))
 
-    def _made(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Any:
+    def _made(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Run:
         began_ms = None if began_at is None else int(began_at * _MS)
         return self._client.create_run(self._place, began_ms, tags=dict(tags), run_name=name)
 
