@@ -258,6 +258,17 @@ def test_an_experiment_without_trials_or_without_values_says_so(book: Book, tmp_
             results_of(bad).plot.draw(kind)
 
 
+def test_an_experiment_without_a_metric_says_so(tmp_path: Path):
+    book = Book(tmp_path / "open", metric="", accept_no_report=True)
+    book.run("0001", 1.0)
+    plot = results_of(book).plot
+
+    for kind in ("history", "slices", "pareto"):
+        with pytest.raises(NothingToDraw, match="it has no metric"):
+            plot.draw(kind)
+    assert "1 attempts" in plot.timeline().note
+
+
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"importances", "lineage", "pareto"}))
 def test_one_trial_is_drawn(book: Book, kind: str, tmp_path: Path):
     book.run("0001", -1e300, INF, 1e300, config={"lr": 0.1, "layers": [3, 4], "name": EVIL, EVIL: True, "none": None})

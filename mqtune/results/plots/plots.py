@@ -317,7 +317,7 @@ class Plots:
         """Return the trials by two metrics, and those that no other beats; of more metrics, a panel for each pair."""
         metrics = self._experiment.objective.metrics
         if len(metrics) == 1:
-            raise self._nothing("pareto", f"it has one metric, {metrics[0]!r}")
+            raise self._nothing("pareto", f"it has one metric, {metrics[0]!r}" if metrics[0] else "it has no metric")
         trials = chosen(self._results, [t for t in self._valued(metrics[0]) if t.point], _MOST_DOTS)
         pairs = [(x, y) for place, x in enumerate(metrics) for y in metrics[place + 1 :]]
         panels = [self._pair(x, y, trials) for x, y in self._first(pairs)]
@@ -494,6 +494,8 @@ class Plots:
         return found
 
     def _no_value(self, metric: str) -> NothingToDraw:
+        if not metric:
+            return self._nothing("", "it has no metric; results.dataframe('reports') has all that was reported")
         why = f"none of its {len(self._experiment.trials)} trials has a finite value of {metric!r}"
         return self._nothing("", why if self._experiment.trials else "it has no trials yet")
 
