@@ -93,6 +93,8 @@ class _Record:
     values: tuple[float, ...] = ()
     #: The step of the values that Ax has, or is about to have.
     told: int = -1
+    #: Whether all that is known is how it ended: at no step, for which Ax takes the latest one of all trials.
+    is_end: bool = False
 
     @property
     def has_data(self) -> bool:
@@ -240,7 +242,9 @@ class AxSearcher(Searcher):
 
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
-        self._mark(_Record(trial.config, self._begun(trial.config), trial.step, (trial.value,)), trial.status)
+        is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1
+        record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
+        self._mark(record, trial.status)
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.
@@ -369,19 +373,10 @@ class AxSearcher(Searcher):
         if record.has_diverged:
             return
         trial, record.told = record.trial, record.step
+        step = math.nan if record.is_end else math.log2(1 + record.step)
         for name, value in zip(self._names.values(), record.values, strict=True):
-            metric = self._experiment.metrics[name]
-            self._untold.append(
-                DataRow(
-                    trial.index,
-                    trial.arm.name,
-                    name,
-                    metric.signature,
-                    value,
-                    math.nan,
-                    step=math.log2(1 + record.step),
-                )
-            )
+            signature = self._experiment.metrics[name].signature
+            self._untold.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
 
     def _tell(self) -> None:
         """Tell Ax of the values that it hasn't."""

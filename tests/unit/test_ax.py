@@ -18,7 +18,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.settings import Limits
-from mqtune.search.base import WAIT, Searcher
+from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.domains import Domain
 from mqtune.search.points import PointsFirst, searcher_of
 from mqtune.search.space import Space
@@ -118,7 +118,7 @@ class Story:
 
 
 def step_of(progression: float) -> int:
-    return round(2**progression - 1)
+    return 0 if math.isnan(progression) else round(2**progression - 1)
 
 
 @pytest.fixture
@@ -201,6 +201,16 @@ def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(sto
         story.report(second, {"val/loss": float(step), "training_iteration": step})
     story.end(second)
     assert told() == {0: [1, 2, 4, 8, 16, 32, 64, 100], 1: [10, 20, 24]}
+
+
+def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_is_of_its_step(story: Story) -> None:
+    config = story.begin().config
+    story.searcher.learn(PastTrial(config, 1.0))
+    story.searcher.learn(PastTrial(config, 2.0, 3, TrialStatus.EARLY_STOPPED))
+    story.searcher.learn(PastTrial(config, 3.0, 27))
+
+    assert [str(row.step) for row in story.searcher._experiment.data._data_rows[:2]] == ["nan", "2.0"]
+    assert story.model[-1] == (Status.COMPLETED, 3.0, 27)
 
 
 def test_a_report_of_an_earlier_step_counts_for_less(story: Story) -> None:
