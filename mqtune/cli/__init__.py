@@ -21,7 +21,7 @@ SECTIONS: Final = {
         *("stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail"),
         *("add", "set", "end"),
     ),
-    "Keep": ("export", "doctor"),
+    "Keep": ("export", "delete", "doctor"),
     "Fleet": ("worker", "workers", "queues", "top", "drain", "acl"),
     "Begin": ("demo",),
 }

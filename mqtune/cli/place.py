@@ -176,15 +176,26 @@ def steered(place: Place) -> Iterator[ExperimentHandle]:
     """
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with contextlib.ExitStack() as stack:
-        url = place.broker
-        if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
-            url = stack.enter_context(_own_server(place.folder))
-        if not url:
-            raise ConfigurationError(
-                f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
-            )
-        yield stack.enter_context(Client(url)).experiment(place.name)
+    with server_of(place) as url, Client(url) as there:
+        yield there.experiment(place.name)
+
+
+@contextlib.contextmanager
+def server_of(place: Place) -> Iterator[str]:
+    """Yield the URL of the server that has an experiment; one of its own is started if it does not run.
+
+    Raises:
+        ConfigurationError: the experiment is on a broker, and which is not known.
+    """
+    if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
+        with _own_server(place.folder) as url:
+            yield url
+    elif place.broker:
+        yield place.broker
+    else:
+        raise ConfigurationError(
+            f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
+        )
 
 
 @contextlib.contextmanager

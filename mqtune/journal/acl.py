@@ -123,7 +123,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         ),
         # One blocking read hears of both.
         Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
-        Rule("zadd", (EXPERIMENTS,)),
+        Rule("zadd zrem", (EXPERIMENTS,)),
         Rule("publish", channels=(kept.metrics, control_channel("*"))),
         # Questions for output of trials, and the answers.
         Rule("rpush pexpire", (kept.asked("*"),)),

@@ -426,6 +426,25 @@ class RedisJournal(Journal):
         names += [keys.trial(trial) for trial in trials]
         self._unless_stale(lambda: self._run("erase", names, [self._epoch]))
 
+    def forget(self, trials: Sequence[TrialId]) -> None:
+        """Delete the experiment with all its keys, and its name, of which this driver has the lock.
+
+        A driver that was frozen meanwhile and goes on puts it back: for it the server has lost the experiment.
+
+        Raises:
+            DriverFenced: another driver has taken the experiment over.
+            AccessDenied: the account may not delete.
+        """
+        self.erase(trials)
+
+        def delete() -> None:
+            with self._client.pipeline() as pipe:
+                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal)
+                pipe.zrem(EXPERIMENTS, self.experiment)
+                pipe.execute()
+
+        self._retrying(delete)
+
     def _upload(self, key: str, entries: Iterable[Entry]) -> None:
         """Write entries, at least one, to a stream of their own, in place of what that has."""
         self._client.delete(key)
