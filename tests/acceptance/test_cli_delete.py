@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import trainables
 from accounts import Accounts
 from click.testing import CliRunner
+from terminal import terminal
 
 import mqtune
 from mqtune.checkpoints import open_store
@@ -118,3 +120,15 @@ def test_a_drivers_account_may_delete_and_an_operators_may_not(tune: Tune, fleet
     assert "make it again with what `mqtune acl` of this version prints" in refused
     assert done.endswith("guarded is deleted\n")
     assert keys_of(fleet, "guarded") == []
+
+
+def test_ctrl_c_at_the_question_deletes_nothing(tune: Tune, fleet: str, mqtune_home: Path):
+    tune("steady", name="spared", max_trials=1).run()
+
+    with terminal([sys.executable, "-m", "mqtune", "delete", "spared"]) as screen:
+        screen.wait_for("Nothing brings it back", 30)
+        screen.press(b"\x03")
+        assert screen.wait(30) == 130
+
+    assert keys_of(fleet, "spared")
+    assert (mqtune_home / "spared").is_dir()
