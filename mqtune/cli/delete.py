@@ -36,6 +36,9 @@ def command(name: str, broker: str | None, *, dry_run: bool, here: bool, yes: bo
     """
     place = find_place(name, broker)
     _check_folder(place)
+    if yes and not dry_run and place.name != name and place.folder != Path(name):
+        # What was done twice by a script would otherwise delete another one, whose name begins alike.
+        raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes give the whole name")
     if here:
         _delete_folder(place, dry_run=dry_run, yes=yes)
         return

@@ -59,6 +59,9 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert "would delete  doomed: 2 trials on its server" in planned
     assert f"2 checkpoints in file://{store}/doomed\n" in planned
     assert done.endswith("doomed is deleted\n")
+    assert run("doomed", "--yes", code=2).endswith(
+        "'doomed' is short for 'doomed-not'; with --yes give the whole name\n"
+    )
     assert keys_of(fleet, "doomed") == []
     assert not (mqtune_home / "doomed").exists()
     assert open_store(str(store / "doomed")).ids() == []
