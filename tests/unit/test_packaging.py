@@ -89,6 +89,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
             "optuna",
             "optuna_dashboard",
             "pandas",
+            "prometheus_client",
             "pynvml",
             "pytest",
             "sklearn",

@@ -1,0 +1,87 @@
+"""Figures for Prometheus, scraped over HTTP while a driver runs."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+import mqtune
+from mqtune.core.errors import ConfigurationError
+from mqtune.integrations.prometheus import Prometheus
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+
+def objective(config: dict[str, Any]) -> None:
+    """Never run: its workers are simulated."""
+
+
+def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float] | Exception]]:
+    yield 1.0, {"loss": config["x"]}
+    if config["x"] > 1:
+        yield 1.0, RuntimeError("bad luck")
+
+
+def tuner(callback: Prometheus) -> mqtune.Tuner:
+    return mqtune.Tuner(
+        objective,
+        {"x": mqtune.grid_search([0.5, 2.0, 0.25])},
+        metric="loss",
+        mode="min",
+        name="mine",
+        backend=mqtune.Simulated(curve, slots=1),
+        run=mqtune.Run(progress=False, callbacks=[callback]),
+    )
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Return each figure by its name and labels, but the experiment's."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = parser.text_string_to_metric_families(answer.read().decode())
+    found = {}
+    for sample in (each for family in families for each in family.samples):
+        assert sample.labels.pop("experiment") == "mine"
+        found[" ".join([sample.name, *sample.labels.values()])] = sample.value
+    return found
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+
+def test_figures_are_those_of_the_moment_and_the_server_ends_with_the_driver() -> None:
+    callback = Prometheus(port=0)
+    running = tuner(callback)
+    while not running.is_finished:
+        running.step(1.0)
+
+    wanted = {
+        "mqtune_trials completed": 2.0,
+        "mqtune_trials failed": 1.0,
+        "mqtune_trials running": 0.0,
+        "mqtune_reports_total": 3.0,
+        "mqtune_attempts_ended_total completed": 2.0,
+        "mqtune_attempts_ended_total failed": 1.0,
+        "mqtune_best_value loss": 0.25,
+    }
+    # The callbacks' thread is told a little later.
+    eventually(lambda: wanted.items() <= scraped(callback.port).items())
+    running.close()
+
+    with pytest.raises(urllib.error.URLError):
+        scraped(callback.port)
+
+
+def test_a_port_that_is_taken_is_said_before_anything_runs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} can't be listened on"):
+            tuner(Prometheus(port)).run()
