@@ -253,7 +253,7 @@ class Driver:
         if held is not None:
             yield from held
         elif entries := self._news(0.0 if self.is_finished else self._wait_s(block_s)):
-            self._ahead.come_to(entries)
+            self._ahead.come_to(entries if self._hands_out else ())
             yield from self._take_each(entries)
         for decision in self._deciders.late():
             self.carry_out(decision)
