@@ -83,7 +83,7 @@ class TrialLogger(Callback, ABC):
         self._experiment_folder = folder
 
     def on_start(self, experiment: Experiment) -> None:
-        self.open(experiment.name)
+        self._begin(experiment.name)
         if experiment.trials:
             self._lacks_some = True
             self._write_missing(Results.load(self._experiment_folder))
@@ -122,10 +122,15 @@ class TrialLogger(Callback, ABC):
             MqtuneError: the tool refuses it, or the journal's copy is incomplete.
         """
         try:
-            self.open(results.name)
+            self._begin(results.name)
             self._write_missing(results)
         finally:
             self.close()
+
+    def _begin(self, name: str) -> None:
+        # One logger may be given one experiment after the other.
+        self._progress_by_trial, self._lacks_some = {}, False
+        self.open(name)
 
     def _write_missing(self, results: Results) -> None:
         counts: dict[TrialId, int] = {}

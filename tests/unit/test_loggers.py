@@ -146,6 +146,18 @@ def test_an_experiment_that_has_ended_is_written_from_its_journal_once() -> None
     expect_all(tool, results)
 
 
+def test_one_logger_may_be_given_one_experiment_after_the_other() -> None:
+    tool = Tool()
+    to_tool = ToTool(tool)
+    run(WORLDS["failures"], lambda: to_tool)
+    tool.reports.clear()
+    tool.ended.clear()
+
+    results = run(WORLDS["slow"], lambda: to_tool)
+
+    expect_all(tool, results)
+
+
 # What docs/loggers.md shows.
 
 
